@@ -1,0 +1,391 @@
+"""The search config: one YAML file, or the same as a Python object, says everything about a search."""
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from nasflow.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+# --- values that may be searched ---------------------------------------------------------------------------------
+
+
+class FloatRange(Section):
+    """Search a number in `[low, high]`, evenly in its logarithm with `log: true`."""
+
+    float: tuple[float, float]
+    log: bool = False
+
+
+class IntRange(Section):
+    """Search a whole number in `[low, high]`, both included."""
+
+    int: tuple[int, int]
+    log: bool = False
+    step: PositiveInt = 1
+
+
+T = TypeVar("T")
+
+
+class Options(Section, Generic[T]):
+    """Search one of a list of values."""
+
+    pick: list[T] = Field(min_length=1)
+
+
+SearchedFloat = float | FloatRange | IntRange | Options[float]
+SearchedInt = int | IntRange | Options[int]
+SearchedBool = bool | Options[bool]
+SearchedStr = str | Options[str]
+
+
+class Target(Section):
+    """A user's object by import path, called with `params`."""
+
+    target: str = Field(description="package.module:Name, or file.py:Name relative to the config")
+    params: dict[str, Any] = Field(default={}, description="keyword arguments")
+
+
+# --- evaluator ---------------------------------------------------------------------------------------------------
+
+
+class OptimizerConfig(Section):
+    """A torch optimizer by name; every number may be searched. Keys left out keep torch's default."""
+
+    name: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"] | Options[str] = "adamw"
+    lr: SearchedFloat = 1e-3
+    weight_decay: SearchedFloat | None = None
+    momentum: SearchedFloat | None = None
+    betas: tuple[SearchedFloat, SearchedFloat] | None = None
+    eps: SearchedFloat | None = None
+    nesterov: SearchedBool | None = None
+
+
+class ScheduleConfig(Section):
+    """How the learning rate moves, one step an epoch, after a linear warm-up of `warmup_epochs`."""
+
+    name: Literal["constant", "cosine", "step", "exponential", "linear"] | Options[str] = "constant"
+    warmup_epochs: SearchedInt = 0
+    step_size: SearchedInt = Field(default=10, description="epochs between two drops (step)")
+    gamma: SearchedFloat = Field(default=0.1, description="factor of a drop (step) or of an epoch (exponential)")
+    end_factor: SearchedFloat = Field(default=0.0, description="share of the first rate at the end (cosine, linear)")
+
+
+class EarlyStoppingConfig(Section):
+    """Stop a trial after `patience` epochs in which `metric` improved by no more than `min_delta`."""
+
+    metric: str = "val_loss"
+    direction: Literal["minimize", "maximize"] = "minimize"
+    patience: SearchedInt = 3
+    min_delta: SearchedFloat = 0.0
+
+
+class DataConfig(Target):
+    """A LightningDataModule class, or a callable that gives one or a pair (train, validation) of loaders. Any param may be searched."""
+
+
+class TrainingConfig(Section):
+    """What every evaluator shares."""
+
+    data: DataConfig
+    epochs: SearchedInt = 10
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true"
+    gradient_clip_val: SearchedFloat | None = None
+    gradient_clip_algorithm: Literal["norm", "value"] = "norm"
+    early_stopping: EarlyStoppingConfig | None = None
+
+
+class SupervisedConfig(TrainingConfig):
+    """What `classification` and `regression` share."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+
+
+class ClassificationConfig(SupervisedConfig):
+    """Logits `[B, C]` against class numbers `[B]`."""
+
+    kind: Literal["classification"] = "classification"
+    loss: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: SearchedFloat = 0.0
+    metrics: list[Literal["accuracy", "f1", "precision", "recall", "auroc"]] = ["accuracy"]
+
+
+class RegressionConfig(SupervisedConfig):
+    """Predictions `[B]` or `[B, T]` against targets of the same shape."""
+
+    kind: Literal["regression"] = "regression"
+    loss: Literal["mse", "mae", "huber"] | Options[str] = "mse"
+    metrics: list[Literal["mse", "rmse", "mae", "r2"]] = ["rmse", "r2"]
+
+
+class LightningConfig(TrainingConfig):
+    """A user's LightningModule class: built with `model=` and `module.params`, it uses `self.model(x)`. Any param may be searched."""
+
+    kind: Literal["lightning"] = "lightning"
+    module: Target
+
+
+class CustomEvaluatorConfig(TrainingConfig):
+    """A user's `nasflow.evaluator.base.Evaluator` subclass."""
+
+    kind: Literal["custom"] = "custom"
+    target: str
+    params: dict[str, Any] = {}
+
+
+EvaluatorConfig = Annotated[
+    ClassificationConfig | RegressionConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
+]
+
+# --- strategy ----------------------------------------------------------------------------------------------------
+
+
+class RandomConfig(Section):
+    """Sample evenly at every choice; architectures already seen are avoided while new ones can be found."""
+
+    kind: Literal["random"] = "random"
+
+
+class GridConfig(Section):
+    """Every architecture in turn; a searched float range is cut into `float_steps` values."""
+
+    kind: Literal["grid"] = "grid"
+    float_steps: PositiveInt = 5
+
+
+class EvolutionConfig(Section):
+    """Regularized (aging) evolution, Real et al. 2019."""
+
+    kind: Literal["evolution"] = "evolution"
+    population: PositiveInt = 32
+    tournament: PositiveInt = Field(default=8, description="trials drawn from the population; the best is the parent")
+    crossover: float = Field(default=0.0, ge=0, le=1, description="share of children with two parents")
+
+
+class OptunaConfig(Section):
+    """An Optuna sampler by name; `params` go to its constructor."""
+
+    kind: Literal["tpe", "nsga2", "gp", "cmaes", "qmc"]
+    params: dict[str, Any] = {}
+
+
+class CustomStrategyConfig(Section):
+    """A user's `nasflow.strategy.base.Strategy` subclass."""
+
+    kind: Literal["custom"] = "custom"
+    target: str
+    params: dict[str, Any] = {}
+
+
+StrategyConfig = Annotated[
+    RandomConfig | GridConfig | EvolutionConfig | OptunaConfig | CustomStrategyConfig, Field(discriminator="kind")
+]
+
+# --- training service --------------------------------------------------------------------------------------------
+
+
+class LocalServiceConfig(Section):
+    """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
+
+    kind: Literal["local"] = "local"
+    slots: PositiveInt | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
+    gpus: list[Annotated[int, Field(ge=0)]] = []
+    slots_per_gpu: PositiveInt = 1
+    idle_timeout: PositiveFloat = Field(
+        default=600.0, description="seconds without work after which an abandoned worker ends itself"
+    )
+
+    @model_validator(mode="after")
+    def _slots_or_gpus(self) -> "LocalServiceConfig":
+        if self.slots is not None and self.gpus:
+            raise ValueError("give either 'slots' (CPU) or 'gpus' with 'slots_per_gpu', not both")
+        return self
+
+
+class CustomServiceConfig(Section):
+    """A user's `nasflow.training_service.base.TrainingService` subclass."""
+
+    kind: Literal["custom"] = "custom"
+    target: str
+    params: dict[str, Any] = {}
+
+
+ServiceConfig = Annotated[LocalServiceConfig | CustomServiceConfig, Field(discriminator="kind")]
+
+# --- the rest ----------------------------------------------------------------------------------------------------
+
+
+class Objective(Section):
+    """A final metric and which way is better."""
+
+    metric: str = "val_accuracy"
+    direction: Literal["minimize", "maximize"] = "maximize"
+
+
+class Budget(Section):
+    """The search ends at the first limit it meets. No round starts after `hours` of rounds."""
+
+    rounds: PositiveInt = 3
+    trials_per_round: PositiveInt = 16
+    hours: PositiveFloat | None = None
+
+
+class MergeConfig(Section):
+    """How trials share jobs. `enabled: false` trains each trial in a job of its own."""
+
+    enabled: bool = True
+    max_members: PositiveInt = 16
+
+
+class RetryConfig(Section):
+    """How often failed work is tried again, and after which delays in seconds (the last one repeats)."""
+
+    batch: int = Field(default=3, ge=0, description="restarts of a batch that was lost to its infrastructure")
+    alone: int = Field(default=2, ge=0, description="retries of a failed trial on its own")
+    delay_seconds: list[Annotated[float, Field(ge=0)]] = Field(default=[1.0, 5.0, 15.0], min_length=1, max_length=50)
+
+
+class CheckpointConfig(Section):
+    """A checkpoint of every trial after init and then every `every_epochs` epochs and at the end; the `keep` newest stay."""
+
+    every_epochs: PositiveInt = 1
+    keep: PositiveInt = 2
+
+
+class SearchConfig(Section):
+    """Everything about one search. Running the same name again resumes its study."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="the study")
+    space: Target
+    evaluator: EvaluatorConfig
+    strategy: StrategyConfig = RandomConfig()
+    objectives: list[Objective] = Field(default=[Objective()], min_length=1)
+    budget: Budget = Budget()
+    merge: MergeConfig = MergeConfig()
+    retry: RetryConfig = RetryConfig()
+    training_service: ServiceConfig = LocalServiceConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    store: str = Field(default="sqlite:///nasflow.db", description="SQLAlchemy URL of the study's database")
+    work_dir: Path = Field(
+        default=Path("nasflow-runs"), description="folder for jobs and checkpoints, one sub-folder a study"
+    )
+    base_dir: Path = Field(
+        default=Path(),
+        description="where file.py targets are looked for; set to the config's folder when read from a file",
+    )
+    seed: int = 0
+
+    @field_validator("work_dir", "base_dir")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        return Path(os.path.abspath(path.expanduser()))
+
+    @field_validator("objectives")
+    @classmethod
+    def _metrics_once(cls, objectives: list[Objective]) -> list[Objective]:
+        names = [objective.metric for objective in objectives]
+        if len(set(names)) < len(names):
+            raise ValueError("each metric can be an objective once")
+        return objectives
+
+    @property
+    def study_dir(self) -> Path:
+        """Where this study keeps its jobs and checkpoints."""
+        return self.work_dir / self.name
+
+
+def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig:
+    """The validated config.
+
+    Raises:
+        ConfigError: names every wrong key and, for an unknown one, the nearest known.
+    """
+    try:
+        return SearchConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(dict(problem)) for problem in error.errors()]
+        raise ConfigError(f"{source}: " + "; ".join(dict.fromkeys(lines))) from None
+
+
+def load_config(path: Path) -> SearchConfig:
+    """Read a YAML file; `base_dir` becomes its folder unless the file sets it. Raises ConfigError."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
+    return parse_config({"base_dir": path.resolve().parent, **values}, str(path))
+
+
+def _explain(problem: dict[str, Any]) -> str:
+    """One validation problem in words, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
+    loc, kind = problem["loc"], problem["type"]
+    known, path = _walk(loc)
+    key = ".".join(path)
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        return f"{key}: unknown key; " + (
+            f"did you mean '{near[0]}'?" if near else f"known keys here: {', '.join(known)}"
+        )
+    if kind == "missing":
+        return f"{key}: this key is required"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    given = problem.get("input")
+    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+    return f"{key or 'config'}: {message}{shown}"
+
+
+def _walk(loc: tuple[str | int, ...]) -> tuple[list[str], list[str]]:
+    """For a problem's location: the keys known in the section it lies in, and its path without the unions' tags."""
+    sections: list[type[BaseModel]] = [SearchConfig]
+    known: list[str] = list(SearchConfig.model_fields)
+    path: list[str] = []
+    for step in loc:
+        tagged = [
+            s for s in sections if "kind" in s.model_fields and step in get_args(s.model_fields["kind"].annotation)
+        ]
+        if tagged and len(sections) > 1:
+            sections, known = tagged, list(tagged[0].model_fields)
+            continue
+        if isinstance(step, str) and (step in {s.__name__ for s in sections} or step in _SCALARS or "[" in step):
+            sections = [s for s in sections if s.__name__ == step] or sections
+            continue
+        known = [name for section in sections for name in section.model_fields]
+        path.append(str(step))
+        if not isinstance(step, int):
+            sections = [m for s in sections if step in s.model_fields for m in _models(s.model_fields[step].annotation)]
+    return known, path
+
+
+_SCALARS = {"float", "int", "bool", "str"}
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that occur in a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]

@@ -1,0 +1,41 @@
+"""The one small tree of errors. Everything nasflow raises on purpose is a `NasflowError`."""
+
+
+class NasflowError(Exception):
+    """Base of every error nasflow raises on purpose."""
+
+
+class UserError(NasflowError):
+    """A mistake its user can mend: one sentence that says what, where, and how. The command line exits with 2."""
+
+
+class ConfigError(UserError):
+    """The search config is wrong; the message names the key."""
+
+
+class SpaceError(UserError):
+    """A model space, or an architecture that does not fit it; the message names the label."""
+
+
+class StudyError(UserError):
+    """A study that is missing, in use by another process, or does not match the config."""
+
+
+class ServiceError(UserError):
+    """A training service that can't do what its config asks for."""
+
+
+class CheckpointError(NasflowError):
+    """A checkpoint that can't be read; the message names the file."""
+
+
+class JobError(NasflowError):
+    """A job did not end well. The two kinds below say whom to blame."""
+
+
+class InfrastructureError(JobError):
+    """The job was lost to something outside it (host gone, killed from outside): start it again from its checkpoints."""
+
+
+class TrialError(JobError):
+    """The job failed by what its members did (exception, NaN, crash): its members are retried alone."""

@@ -1,0 +1,1 @@
+"""How one candidate is trained and scored."""

@@ -1,0 +1,1 @@
+"""Many candidates into one job."""

@@ -1,0 +1,1 @@
+"""Which candidates to try: ask and tell."""

@@ -1,0 +1,30 @@
+"""The contract of a strategy: which candidates to try next."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from nasflow.space.architecture import Architecture
+from nasflow.trial import Trial
+
+
+class Strategy(ABC):
+    """Proposes architectures (`ask`) and learns from finished trials (`tell`).
+
+    The search asks once a round and tells all trials of that round, in the order of their numbers, before it asks
+    again. A strategy keeps nothing on disk: after a restart it is made anew with the same seed and `resume`d with the
+    rounds on record, and must then propose exactly what it would have proposed without the restart. So its randomness
+    may depend on its seed and on what it was asked and told, never on time or on the process.
+    """
+
+    @abstractmethod
+    def ask(self, count: int) -> list[Architecture]:
+        """Up to `count` architectures; fewer, or none, only when the space has no more to give."""
+
+    @abstractmethod
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Learn from one round's finished trials, failed ones (which have no metrics) among them."""
+
+    def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
+        """Take up a search: the finished trials of each earlier round, oldest first."""
+        for trials in rounds:
+            self.tell(trials)

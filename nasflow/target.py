@@ -1,0 +1,70 @@
+"""Import a user's object by its path: `package.module:Name`, or `file.py:Name` relative to the config."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from nasflow.errors import ConfigError
+
+
+def target_file(target: str, base_dir: Path) -> Path | None:
+    """The absolute path of the file behind a `file.py:Name` target, or None for a `package.module:Name` one."""
+    place, _, _ = target.rpartition(":")
+    return (base_dir / place).resolve() if place.endswith(".py") else None
+
+
+def load_target(target: str, base_dir: Path) -> Any:
+    """The object that `target` names.
+
+    Raises:
+        ConfigError: the target is malformed, or its file, module or name does not exist.
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise ConfigError(f"target '{target}' should read 'package.module:Name' or 'file.py:Name'")
+    file = target_file(target, base_dir)
+    module = _import_file(file, target) if file else _import_module(place, target, base_dir)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        names = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:12])
+        raise ConfigError(f"target '{target}': '{place}' has no '{name}'; it has {names or 'nothing public'}") from None
+
+
+def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
+    if str(base_dir) not in sys.path:
+        sys.path.append(str(base_dir))
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
+            raise  # the module is there; something it imports is missing
+        raise ConfigError(
+            f"target '{target}': there is no module '{error.name}' (looked beside the config too)"
+        ) from None
+
+
+def _import_file(file: Path, target: str) -> ModuleType:
+    if not file.is_file():
+        raise ConfigError(f"target '{target}': there is no file {file}")
+    digest = hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()
+    name = f"nasflow_target_{file.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"target '{target}': {file} can't be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

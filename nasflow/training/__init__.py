@@ -1,0 +1,1 @@
+"""Inside the job: its program, members, checkpoints and events."""

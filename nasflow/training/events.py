@@ -1,0 +1,117 @@
+"""What a job says while it runs: `events.jsonl`, one JSON object a line, appended and flushed, never rewritten.
+
+The file is all that a training service must bring back. Every event may be read again: a trial's epoch is told once
+when it was trained, and once more (`replayed`) by every job that goes on from its checkpoint, with the same metrics.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, TypeAdapter, field_serializer
+
+
+class _Event(BaseModel):
+    at: float = Field(default_factory=time.time, description="seconds since 1970")
+
+
+class Started(_Event):
+    """The job's process is up and has its members. `resumed` gives each trial's finished epochs, 0 for a new one."""
+
+    kind: Literal["started"] = "started"
+    pid: int = Field(default_factory=os.getpid)
+    resumed: dict[int, int]
+
+
+class Epoch(_Event):
+    """A trial finished its `epoch` (from 1) and is checkpointed. A metric that is not finite is None."""
+
+    kind: Literal["epoch"] = "epoch"
+    trial: int
+    epoch: int
+    metrics: dict[str, float | None]
+    seconds: float = 0.0
+    replayed: bool = False
+
+    @field_serializer("metrics")
+    def _finite(self, metrics: dict[str, float | None]) -> dict[str, float | None]:
+        return {name: finite_or_none(value) for name, value in metrics.items()}
+
+
+class Final(_Event):
+    """A trial ended well, after its last epoch or by its own early stop, with these final metrics."""
+
+    kind: Literal["final"] = "final"
+    trial: int
+    epochs: int
+    metrics: dict[str, float]
+    stopped_early: bool = False
+
+
+class Evicted(_Event):
+    """A trial was taken out of the job in `epoch` by its own doing; the others go on."""
+
+    kind: Literal["evicted"] = "evicted"
+    trial: int
+    epoch: int
+    error: str
+
+
+class Ended(_Event):
+    """The job has nothing left to do. A process that exits without this event has crashed."""
+
+    kind: Literal["ended"] = "ended"
+    error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
+
+
+Event = Annotated[Started | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """`value`, or None if it is NaN or infinite, which JSON can't hold."""
+    return value if value is not None and float("-inf") < value < float("inf") else None
+
+
+def parse_event(line: str) -> Event:
+    """The event in one line of an events file."""
+    return _EVENT.validate_json(line)
+
+
+class EventWriter:
+    """Appends events to a file; each is with the operating system when `write` returns."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("ab")
+        if self._file.tell() and not _ends_in_newline(path):
+            self._file.write(b"\n")  # a process killed while writing left a torn line: keep it apart from the next
+
+    def write(self, event: _Event) -> None:
+        """Append one event."""
+        text = json.dumps(event.model_dump(mode="json"), allow_nan=False)
+        self._file.write(text.encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:
+    """The whole lines of `path` from byte `offset` on, and the offset behind them. A missing file has no lines yet."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], offset
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole.decode(errors="replace").splitlines(), offset + len(whole)
+
+
+def _ends_in_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,58 @@
+"""What a job is told: `job.json`, and where a job's files lie. Imports no torch, for the controller reads this too.
+
+Everything a job reads or writes lies below one root folder, so that a service can keep that root on any machine::
+
+    <root>/jobs/<job_id>/job.json        the JobSpec
+                         events.jsonl    what happened, one JSON object a line (nasflow.training.events)
+                         job.log         standard output and error
+    <root>/trials/<number>/epoch-<n>/    the trial's checkpoint after n epochs (nasflow.training.checkpoint)
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nasflow.config import CheckpointConfig, EvaluatorConfig, Target
+from nasflow.space.architecture import Architecture
+
+
+class MemberSpec(BaseModel):
+    """One trial inside a job."""
+
+    model_config = ConfigDict(frozen=True)
+
+    trial: int = Field(ge=0)
+    architecture: Architecture
+    seed: int
+
+
+class JobSpec(BaseModel):
+    """One job: some trials of one study that share their data.
+
+    Attributes:
+        job_id: unique within the study; letters, digits and dashes.
+        evaluator: as in the config, with its searched values still open; each member's architecture closes them.
+        data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
+        base_dir: the folder of the user's code (`file.py:Name` targets).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str = Field(pattern=r"^[A-Za-z0-9-]+$")
+    study: str
+    space: Target
+    evaluator: EvaluatorConfig
+    checkpoint: CheckpointConfig
+    data_seed: int
+    base_dir: Path
+    members: list[MemberSpec] = Field(min_length=1)
+
+
+def job_dir(root: Path, job_id: str) -> Path:
+    """The folder of one job."""
+    return root / "jobs" / job_id
+
+
+def trial_dir(root: Path, number: int) -> Path:
+    """The folder that holds a trial's checkpoints."""
+    return root / "trials" / f"{number:05d}"
