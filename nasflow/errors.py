@@ -17,6 +17,10 @@ class SpaceError(UserError):
     """A model space, or an architecture that does not fit it; the message names the label."""
 
 
+class InvalidArchitecture(SpaceError):  # noqa: N818  # users raise it to say just this
+    """A combination of choices that makes no sense; a user's build may raise it. Searches pass over such combinations."""
+
+
 class StudyError(UserError):
     """A study that is missing, in use by another process, or does not match the config."""
 

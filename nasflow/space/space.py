@@ -1,0 +1,225 @@
+"""A model space: a program that asks a `pick` wherever something can vary, and what can be done with such a program."""
+
+import functools
+import inspect
+import itertools
+import json
+import math
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nasflow.errors import InvalidArchitecture, SpaceError
+from nasflow.space.architecture import Architecture
+from nasflow.space.domain import Domain
+from nasflow.space.odometer import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
+from nasflow.space.pick import FixedPick, Pick, RandomPick
+
+_TRIES = 1000  # before a space whose draws all raise InvalidArchitecture is given up
+_PROBES = 64
+
+
+class Count(NamedTuple):
+    """How many architectures a space has: a whole number if `exact` (`math.inf` if infinite), else an estimate."""
+
+    value: float
+    exact: bool
+
+
+class Space:
+    """A space is its program: no tree of choices is kept, each question is answered by running the program.
+
+    Exploring runs it on torch's `meta` device, where tensors have shapes but no memory, so that is fast for any model.
+    The program must ask the same labels whenever it gets the same answers.
+
+    Args:
+        program: called with a `Pick`; gives the model, or whatever is built.
+        name: for messages.
+    """
+
+    def __init__(self, program: Callable[[Pick], Any], name: str = "space"):
+        self.program = program
+        self.name = name
+
+    @classmethod
+    def of(cls, build: Callable[..., Any], params: Mapping[str, Any] | None = None) -> "Space":
+        """The space of a user's `build(pick, **params)`.
+
+        Raises:
+            SpaceError: `build` can't be called so.
+        """
+        params = dict(params or {})
+        name = f"{getattr(build, '__module__', '?')}:{getattr(build, '__qualname__', build)}"
+        if not callable(build):
+            raise SpaceError(f"space '{name}' should be a function build(pick, **params), not {build!r}")
+        try:
+            inspect.signature(build).bind(None, **params)
+        except TypeError as error:
+            raise SpaceError(f"space '{name}' can't be called with pick and params {sorted(params)}: {error}") from None
+        return cls(functools.partial(build, **params), name)
+
+    def build(self, architecture: Mapping[str, Any]) -> Any:
+        """What the program builds for `architecture`, on the current default device and from torch's current seed.
+
+        Raises:
+            SpaceError: a label is unknown, missing or out of range. The program's own exceptions pass unchanged.
+        """
+        pick = FixedPick(architecture)
+        built = self.program(pick)
+        self._refuse_unused(pick)
+        return built
+
+    def explore(self, pick: Pick) -> Architecture:
+        """Run the program with `pick` on the `meta` device; what was chosen.
+
+        Raises:
+            InvalidArchitecture: the program calls the combination senseless.
+            SpaceError: the program can't be used, or raised something else (which is chained).
+        """
+        import torch  # noqa: PLC0415  # slow, and not needed to know what a space is
+
+        try:
+            with torch.device("meta"):
+                self.program(pick)
+        except SpaceError:
+            raise
+        except Exception as error:
+            raise SpaceError(self._explain(error, pick)) from error
+        return pick.architecture
+
+    def validate(self, architecture: Mapping[str, Any]) -> None:
+        """Raise SpaceError, naming the label, unless `architecture` is exactly one point of this space."""
+        self.domains(architecture)
+
+    def domains(self, architecture: Mapping[str, Any]) -> dict[str, Domain]:
+        """The domain of each label of a valid `architecture`, in the order the program asks. Raises as `validate`."""
+        pick = FixedPick(architecture)
+        self.explore(pick)
+        self._refuse_unused(pick)
+        return pick.domains
+
+    def sample(self, rng: random.Random) -> Architecture:
+        """One architecture, each choice evenly at random as it comes up. Raises SpaceError if none is valid."""
+        return self._draw(lambda: RandomPick(rng))
+
+    def mutate(self, architecture: Mapping[str, Any], rng: random.Random) -> Architecture:
+        """`architecture` with one choice changed, and itself if none can.
+
+        Choices that this makes meaningless are dropped, those that appear or no longer fit are drawn at random.
+        """
+        domains = self.domains(architecture)
+        labels = [label for label, domain in domains.items() if domain.size() != 1]
+        if not labels:
+            return Architecture(architecture)
+
+        def changed() -> Pick:
+            label = rng.choice(labels)
+            return RandomPick(rng, {**architecture, label: _another(domains[label], architecture[label], rng)})
+
+        return self._draw(changed)
+
+    def crossover(self, a: Mapping[str, Any], b: Mapping[str, Any], rng: random.Random) -> Architecture:
+        """A child of two architectures: each choice from either parent, evenly at random (uniform crossover)."""
+
+        def mixed() -> Pick:
+            labels = dict.fromkeys([*a, *b])
+            given = {}
+            for label in labels:
+                parent = rng.choice([p for p in (a, b) if label in p])
+                given[label] = parent[label]
+            return RandomPick(rng, given)
+
+        return self._draw(mixed)
+
+    def enumerate(
+        self, float_steps: int | None = None, after: Mapping[str, Any] | None = None
+    ) -> Iterator[Architecture]:
+        """Every valid architecture once, lazily, in a fixed order: the last choice changes fastest.
+
+        Args:
+            float_steps: how many values a float domain is cut into.
+            after: go on behind this architecture, without walking up to it.
+
+        Raises:
+            SpaceError: a float domain without `float_steps`, or `after` is not in the space (both name the label).
+        """
+        prefix: list[Step] | None = []
+        if after is not None:
+            prefix = next_prefix(steps_to(self.domains(after), after, float_steps))
+        while prefix is not None:
+            odometer = OdometerPick(prefix, float_steps)
+            try:
+                found = self.explore(odometer)
+            except InvalidArchitecture:
+                pass  # so is everything else that starts with the choices made so far
+            else:
+                yield found
+            prefix = next_prefix(odometer.steps)
+
+    def count(self, limit: int = 10_000, float_steps: int | None = None, seed: int = 0) -> Count:
+        """How many valid architectures there are.
+
+        Exact if there are at most `limit`, by enumeration; infinite with a float domain and no `float_steps`. Else an
+        estimate from random probes: the product of the numbers of options along a random run has the count as its
+        mean (Knuth 1975, Estimating the efficiency of backtrack programs).
+        """
+        rng = random.Random(seed)
+        probes = [self._probe(rng, float_steps) for _ in range(_PROBES)]
+        if None in probes:
+            return Count(math.inf, exact=True)
+        sizes = [probe for probe in probes if probe is not None]
+        estimate = sum(sizes) // _PROBES
+        # With at most `limit` architectures a probe passes twice that with probability below 1/2 (Markov's
+        # inequality), nine tenths of them with probability below 1e-11: do not walk a space that is surely larger.
+        if sum(size > 2 * limit for size in sizes) > 0.9 * _PROBES:
+            return Count(estimate, exact=False)
+        try:
+            found = sum(1 for _ in itertools.islice(self.enumerate(float_steps), limit + 1))
+        except EndlessDomain:
+            return Count(math.inf, exact=True)
+        return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
+
+    def _probe(self, rng: random.Random, float_steps: int | None) -> int | None:
+        """Knuth's product along one random run: 0 if it ends invalid, None if it met an infinite domain."""
+        pick = ProbePick(rng, float_steps)
+        try:
+            self.explore(pick)
+        except InvalidArchitecture:
+            return 0
+        except EndlessDomain:
+            return None
+        return pick.product
+
+    def _draw(self, make_pick: Callable[[], Pick]) -> Architecture:
+        """The first valid architecture that fresh picks give."""
+        for _ in range(_TRIES):
+            try:
+                return self.explore(make_pick())
+            except InvalidArchitecture as error:
+                last = error
+        raise SpaceError(f"space '{self.name}': {_TRIES} draws in a row were invalid, the last one: {last}") from last
+
+    def _refuse_unused(self, pick: FixedPick) -> None:
+        if pick.unused:
+            known = ", ".join(f"'{label}'" for label in pick.domains) or "none"
+            raise SpaceError(
+                f"label '{pick.unused[0]}' is unknown to space '{self.name}' (with these choices it has: {known})"
+            )
+
+    def _explain(self, error: Exception, pick: Pick) -> str:
+        """What the program raised, where, and with which choices, in one sentence."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames[1:] if "site-packages" not in frame.filename] or frames
+        text = f"space '{self.name}' raised {type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})"
+        if "meta" in str(error).lower():
+            text += "; spaces are explored on torch's meta device, where tensors have no values (no .item(), .tolist())"
+        return f"{text}; choices so far: {pick.architecture.to_json()}"
+
+
+def _another(domain: Domain, value: Any, rng: random.Random) -> Any:
+    """A value of `domain` that is not `value`."""
+    while True:
+        other = domain.sample(rng)
+        if json.dumps(other) != json.dumps(value):
+            return other
