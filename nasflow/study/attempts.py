@@ -1,0 +1,274 @@
+"""The attempts of a study: which job trained which trials, and what it told."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from nasflow.errors import StudyError
+from nasflow.study.base import StudyBase, chunks, now
+from nasflow.study.records import Attempt, AttemptKind, AttemptState, EpochRecord, FinalRecord
+from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
+from nasflow.trial import FailureKind, TrialStatus
+
+_LOG = logging.getLogger(__name__)
+
+
+class AttemptLog(StudyBase):
+    """The part of a study that keeps jobs and metrics by epoch."""
+
+    def plan_batches(self, round: int, groups: Sequence[Sequence[int]]) -> list[Attempt]:
+        """Record which trials of a round train together. A round that has batches keeps those, whatever `groups` is."""
+        with self._write() as session:
+            self._round_row(session, round)
+            if present := self._attempts(session, round=round, kind=AttemptKind.BATCH):
+                return present
+            for number, group in enumerate(groups):
+                self._new_attempt(session, round, AttemptKind.BATCH, number, group)
+            return self._attempts(session, round=round, kind=AttemptKind.BATCH)
+
+    def batches(self, round: int) -> list[Attempt]:
+        """The batches of a round by number."""
+        with self._read() as session:
+            return self._attempts(session, round=round, kind=AttemptKind.BATCH)
+
+    def new_alone_attempt(self, trial_number: int) -> Attempt:
+        """A new attempt at one trial, or the one that a controller left unfinished."""
+        with self._write() as session:
+            round = self._trial_rows(session, [trial_number])[trial_number].round
+            alone = [a for a in self._attempts(session, trial=trial_number) if a.kind is AttemptKind.ALONE]
+            if unfinished := [attempt for attempt in alone if not attempt.state.finished]:
+                return unfinished[0]
+            others = (AttemptRow.study_id == self._id, AttemptRow.round == round, AttemptRow.kind == AttemptKind.ALONE)
+            last = session.scalar(select(func.max(AttemptRow.number)).where(*others))
+            number = 0 if last is None else last + 1
+            row = self._new_attempt(session, round, AttemptKind.ALONE, number, [trial_number])
+            return _to_record(row, [trial_number])
+
+    def start_attempt(
+        self, id: int, job_id: str, handle: Mapping[str, Any] | None = None, slot: str | None = None
+    ) -> Attempt:
+        """Record that an attempt's job is submitted; its unfinished members are RUNNING.
+
+        Repeated on a running attempt it only records the new handle. An attempt that had failed or was cancelled starts
+        again, which `restarts` counts; one that succeeded is a StudyError.
+        """
+        with self._write() as session:
+            row = self._attempt_row(session, id)
+            if row.state is AttemptState.SUCCEEDED:
+                raise StudyError(f"study '{self.name}': attempt {id} has succeeded and can't start again")
+            row.restarts += row.state.finished
+            if row.state is not AttemptState.RUNNING:
+                row.started_at = now()
+            row.state, row.ended_at, row.failure, row.error = AttemptState.RUNNING, None, None, None
+            row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), slot
+            members = self._members(session, [id])[id]
+            for trial in members:
+                if not trial.status.finished:
+                    trial.status = TrialStatus.RUNNING
+            return _to_record(row, [trial.number for trial in members])
+
+    def record_epochs(self, rows: Sequence[EpochRecord]) -> None:
+        """Record metrics by epoch. An epoch on record keeps its first numbers; others are logged and dropped."""
+        with self._write() as session:
+            self._add_epochs(session, rows)
+
+    def record_outcome(
+        self,
+        attempt_id: int,
+        state: AttemptState,
+        finals: Sequence[FinalRecord] = (),
+        failures: Mapping[int, str] | None = None,
+        *,
+        failure: FailureKind | None = None,
+        error: str | None = None,
+        slot: str | None = None,
+        epochs: Sequence[EpochRecord] = (),
+    ) -> Attempt:
+        """Record, in one transaction, what became of a job. Of an attempt that has ended nothing changes.
+
+        Members with a final are TRAINED or STOPPED_EARLY, or FAILED if an objective is missing or not finite there.
+        Those in `failures` are SUBMITTED again and keep their error text; `fail_trial` gives them up. The others are
+        SUBMITTED again. Members that had finished before stay as they are.
+
+        Args:
+            attempt_id: `Attempt.id`.
+            state: SUCCEEDED, FAILED or CANCELLED.
+            finals: of the members that ended well.
+            failures: error texts by trial number.
+            failure: whom a failed attempt is blamed on.
+            error: why the job as a whole failed.
+            slot: where it ran, if that is better known by now.
+            epochs: metrics by epoch that `record_epochs` has not had yet.
+        """
+        if not state.finished:
+            raise ValueError(f"an outcome is not '{state}'")
+        failures = failures or {}
+        with self._write() as session:
+            row = self._attempt_row(session, attempt_id)
+            members = {trial.number: trial for trial in self._members(session, [attempt_id])[attempt_id]}
+            strangers = {final.trial for final in finals} | failures.keys() - members.keys()
+            if strangers := strangers - members.keys():
+                raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
+            if not row.state.finished:
+                self._add_epochs(session, epochs)
+                self._end_members(members, finals, failures)
+                row.state, row.failure, row.error, row.ended_at = state, failure, error, now()
+                row.slot = slot or row.slot
+            return _to_record(row, list(members))
+
+    def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
+        """The attempts of a trial, of a round, or all, in the order in which they were planned."""
+        with self._read() as session:
+            return self._attempts(session, trial, round)
+
+    def epochs(self, numbers: Iterable[int]) -> dict[int, list[EpochRecord]]:
+        """The metrics by epoch of these trials; a trial without any has an empty list."""
+        found: dict[int, list[EpochRecord]] = {number: [] for number in numbers}
+        with self._read() as session:
+            for chunk in chunks(found):
+                rows = session.execute(
+                    select(TrialRow.number, EpochRow)
+                    .join(EpochRow, EpochRow.trial_id == TrialRow.id)
+                    .where(TrialRow.study_id == self._id, TrialRow.number.in_(chunk))
+                    .order_by(TrialRow.number, EpochRow.epoch)
+                )
+                for number, row in rows.tuples():
+                    found[number].append(EpochRecord(number, row.epoch, row.metrics, row.seconds, row.attempt_id))
+        return found
+
+    def _new_attempt(
+        self, session: Session, round: int, kind: AttemptKind, number: int, members: Sequence[int]
+    ) -> AttemptRow:
+        trials = self._trial_rows(session, members)
+        row = AttemptRow(
+            study_id=self._id, round=round, kind=kind, number=number, state=AttemptState.PLANNED, restarts=0
+        )
+        session.add(row)
+        session.flush()
+        session.add_all(
+            MemberRow(attempt_id=row.id, trial_id=trials[trial].id, position=position)
+            for position, trial in enumerate(members)
+        )
+        session.flush()
+        return row
+
+    def _attempt_row(self, session: Session, id: int) -> AttemptRow:
+        row = session.get(AttemptRow, id)
+        if row is None or row.study_id != self._id:
+            raise StudyError(f"study '{self.name}' has no attempt {id}")
+        return row
+
+    def _members(self, session: Session, ids: Sequence[int]) -> dict[int, list[TrialRow]]:
+        """The trials of these attempts, in the order of their jobs."""
+        members: dict[int, list[TrialRow]] = {id: [] for id in ids}
+        for chunk in chunks(ids):
+            rows = session.execute(
+                select(MemberRow.attempt_id, TrialRow)
+                .join(TrialRow, TrialRow.id == MemberRow.trial_id)
+                .where(MemberRow.attempt_id.in_(chunk))
+                .order_by(MemberRow.attempt_id, MemberRow.position)
+            )
+            for id, trial in rows.tuples():
+                members[id].append(trial)
+        return members
+
+    def _attempts(
+        self, session: Session, trial: int | None = None, round: int | None = None, kind: AttemptKind | None = None
+    ) -> list[Attempt]:
+        query = select(AttemptRow).where(AttemptRow.study_id == self._id).order_by(AttemptRow.id)
+        if trial is not None:
+            of_trial = select(MemberRow.attempt_id).join(TrialRow, TrialRow.id == MemberRow.trial_id)
+            query = query.where(
+                AttemptRow.id.in_(of_trial.where(TrialRow.study_id == self._id, TrialRow.number == trial))
+            )
+        if round is not None:
+            query = query.where(AttemptRow.round == round)
+        if kind is not None:
+            query = query.where(AttemptRow.kind == kind)
+        rows = session.scalars(query).all()
+        members = self._members(session, [row.id for row in rows])
+        return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
+
+    def _add_epochs(self, session: Session, records: Sequence[EpochRecord]) -> None:
+        trials = self._trial_rows(session, [record.trial for record in records])
+        by_id = {trial.id: trial for trial in trials.values()}
+        known: dict[tuple[int, int], Mapping[str, float | None]] = {}
+        for chunk in chunks(by_id):
+            for row in session.scalars(select(EpochRow).where(EpochRow.trial_id.in_(chunk))):
+                known[row.trial_id, row.epoch] = row.metrics
+        for record in records:
+            trial = trials[record.trial]
+            metrics = {name: _finite_or_none(value) for name, value in record.metrics.items()}
+            first = known.setdefault((trial.id, record.epoch), metrics)
+            if first is metrics:
+                session.add(
+                    EpochRow(
+                        trial_id=trial.id,
+                        epoch=record.epoch,
+                        metrics=metrics,
+                        seconds=record.seconds,
+                        attempt_id=record.attempt_id,
+                        recorded_at=now(),
+                    )
+                )
+                trial.epochs = max(trial.epochs, record.epoch)
+            elif first != metrics:
+                _LOG.warning(
+                    "study '%s': trial %d, epoch %d has %s on record; %s is not recorded",
+                    self.name, record.trial, record.epoch, first, metrics,
+                )  # fmt: skip
+
+    def _end_members(
+        self, members: Mapping[int, TrialRow], finals: Sequence[FinalRecord], failures: Mapping[int, str]
+    ) -> None:
+        by_trial = {final.trial: final for final in finals}
+        for number, trial in members.items():
+            if trial.status.finished:
+                continue
+            if number in by_trial:
+                self._score(trial, by_trial[number])
+            else:
+                trial.status = TrialStatus.SUBMITTED
+                trial.error = failures.get(number, trial.error)
+
+    def _score(self, trial: TrialRow, final: FinalRecord) -> None:
+        metrics = {name: value for name, value in final.metrics.items() if math.isfinite(value)}
+        trial.epochs = max(trial.epochs, final.epochs)
+        missing = [objective.metric for objective in self.config.objectives if objective.metric not in metrics]
+        if missing:
+            trial.status = TrialStatus.FAILED
+            trial.error = (
+                f"the objective '{missing[0]}' is missing from the final metrics, or is not finite; "
+                f"finite ones: {', '.join(sorted(metrics)) or 'none'}"
+            )
+            return
+        trial.status = TrialStatus.STOPPED_EARLY if final.stopped_early else TrialStatus.TRAINED
+        trial.metrics, trial.error = metrics, None
+        trial.value, trial.parameters = metrics[self.config.objectives[0].metric], metrics.get("parameters")
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _to_record(row: AttemptRow, members: Sequence[int]) -> Attempt:
+    return Attempt(
+        id=row.id,
+        round=row.round,
+        kind=row.kind,
+        number=row.number,
+        members=tuple(members),
+        state=row.state,
+        failure=row.failure,
+        error=row.error,
+        job_id=row.job_id,
+        handle=row.handle,
+        slot=row.slot,
+        restarts=row.restarts,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,100 @@
+"""What every part of a study shares: its database, its row, and the way from rows to records."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from nasflow.config import SearchConfig
+from nasflow.errors import StudyError
+from nasflow.space.architecture import Architecture
+from nasflow.study.store import RoundRow, Store, TrialRow
+from nasflow.trial import Trial, TrialStatus
+
+SCORED = tuple(status for status in TrialStatus if status.scored)
+FINISHED = tuple(status for status in TrialStatus if status.finished)
+
+T = TypeVar("T")
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+def chunks(values: Iterable[T], size: int = 500) -> Iterator[list[T]]:
+    """`values` in lists of at most `size`: databases limit the values in one IN (...)."""
+    rest = iter(values)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def to_trial(row: TrialRow) -> Trial:
+    """The record of a row."""
+    return Trial(
+        number=row.number,
+        round=row.round,
+        architecture=Architecture(row.architecture),
+        seed=row.seed,
+        status=row.status,
+        metrics=row.metrics,
+        epochs=row.epochs,
+        error=row.error,
+        replayed_from=row.replayed_from,
+    )
+
+
+class StudyBase:
+    """One study in an open store. Every public method is one short transaction and may be called from any thread."""
+
+    def __init__(self, store: Store, study_id: int, config: SearchConfig):
+        self._store = store
+        self._id = study_id
+        self._config = config
+
+    @property
+    def config(self) -> SearchConfig:
+        """The config on record when this object was made."""
+        return self._config
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self._config.name
+
+    @contextmanager
+    def _read(self) -> Iterator[Session]:
+        with self._store.read() as session:
+            yield session
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        with self._store.write(self.name) as session:
+            yield session
+
+    def _trial_rows(self, session: Session, numbers: Iterable[int]) -> dict[int, TrialRow]:
+        """The rows of these trials by number. Raises StudyError for a number that does not exist."""
+        wanted = list(dict.fromkeys(numbers))
+        rows: dict[int, TrialRow] = {}
+        for chunk in chunks(wanted):
+            found = session.scalars(select(TrialRow).where(TrialRow.study_id == self._id, TrialRow.number.in_(chunk)))
+            rows.update({row.number: row for row in found})
+        if missing := [number for number in wanted if number not in rows]:
+            count = session.scalar(select(func.count()).where(TrialRow.study_id == self._id))
+            raise StudyError(f"study '{self.name}' has no trial {missing[0]}; it has {count}, numbered from 0")
+        return rows
+
+    def _round_row(self, session: Session, number: int) -> RoundRow:
+        row = session.get(RoundRow, (self._id, number))
+        if row is None:
+            raise StudyError(f"study '{self.name}' has no round {number}")
+        return row
+
+    def _in_order(self, session: Session, numbers: Sequence[int]) -> list[Trial]:
+        """These trials, in this order."""
+        rows = self._trial_rows(session, numbers)
+        return [to_trial(rows[number]) for number in numbers]

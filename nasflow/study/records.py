@@ -1,0 +1,115 @@
+"""What the study hands out beside trials: plain frozen records, detached from the database."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from nasflow.config import Objective
+from nasflow.trial import FailureKind, TrialStatus
+
+
+class RoundState(StrEnum):
+    """Where a sampling round stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class AttemptKind(StrEnum):
+    """Whether an attempt's job trains several trials together or one failed trial on its own."""
+
+    BATCH = "batch"
+    ALONE = "alone"
+
+
+class AttemptState(StrEnum):
+    """Where an attempt stands."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def finished(self) -> bool:
+        """The attempt's outcome is on record."""
+        return self not in (AttemptState.PLANNED, AttemptState.RUNNING)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One sampling round. `seconds` is the time it has run, without the time in which no controller was alive."""
+
+    number: int
+    state: RoundState
+    started_at: datetime
+    ended_at: datetime | None
+    seconds: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One job and what became of it.
+
+    Attributes:
+        id: unique in the database.
+        number: within its round and kind, from 0.
+        members: numbers of the trials that it trains, in the order of the job.
+        failure: whom a failure is blamed on.
+        handle: what the training service needs to find the job again, as JSON.
+        slot: where the job runs or ran, for people.
+        restarts: how often the attempt was started again after it had ended.
+    """
+
+    id: int
+    round: int
+    kind: AttemptKind
+    number: int
+    members: tuple[int, ...]
+    state: AttemptState
+    failure: FailureKind | None
+    error: str | None
+    job_id: str | None
+    handle: dict[str, Any] | None
+    slot: str | None
+    restarts: int
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """A trial's metrics after `epoch` (from 1); one that is not finite is None. `attempt_id` is None in a replay."""
+
+    trial: int
+    epoch: int
+    metrics: Mapping[str, float | None]
+    seconds: float = 0.0
+    attempt_id: int | None = None
+
+
+@dataclass(frozen=True)
+class FinalRecord:
+    """A trial that ended well in a job: its final metrics after `epochs` epochs."""
+
+    trial: int
+    metrics: Mapping[str, float]
+    epochs: int
+    stopped_early: bool = False
+
+
+@dataclass(frozen=True)
+class StudyInfo:
+    """One line about a study. `best` is the best value of the first objective, None while nothing is scored."""
+
+    name: str
+    created_at: datetime
+    rounds: int
+    counts: dict[TrialStatus, int]
+    objective: Objective
+    best: float | None

@@ -1,0 +1,79 @@
+"""The rounds of a study, and the time they took."""
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from nasflow.study.base import StudyBase, now
+from nasflow.study.records import RoundRecord, RoundState
+from nasflow.study.store import AttemptRow, EpochRow, RoundRow, TrialRow
+
+
+class RoundLog(StudyBase):
+    """The part of a study that keeps its rounds."""
+
+    def begin_round(self, number: int) -> RoundRecord:
+        """Begin a round, take it up after its controller died, or open an ended one again."""
+        with self._write() as session:
+            row = session.get(RoundRow, (self._id, number))
+            if row is None:
+                at = now()
+                row = RoundRow(
+                    study_id=self._id,
+                    number=number,
+                    state=RoundState.RUNNING,
+                    started_at=at,
+                    resumed_at=at,
+                    seconds=0.0,
+                )
+                row.message = ""
+                session.add(row)
+            else:
+                row.seconds = self._seconds(session, row)
+                row.state, row.resumed_at, row.ended_at, row.message = RoundState.RUNNING, now(), None, ""
+            return _to_record(row, row.seconds)
+
+    def end_round(self, number: int, state: RoundState, message: str = "") -> RoundRecord:
+        """Record that a round is COMPLETED or FAILED, and why. Repeated, it keeps the time of the first call."""
+        if state is RoundState.RUNNING:
+            raise ValueError("a round ends as completed or failed")
+        with self._write() as session:
+            row = self._round_row(session, number)
+            if row.state is RoundState.RUNNING:
+                row.ended_at = now()
+                row.seconds += (row.ended_at - row.resumed_at).total_seconds()
+            row.state, row.message = state, message
+            return _to_record(row, row.seconds)
+
+    def rounds(self) -> list[RoundRecord]:
+        """All rounds by number."""
+        with self._read() as session:
+            rows = session.scalars(select(RoundRow).where(RoundRow.study_id == self._id).order_by(RoundRow.number))
+            return [_to_record(row, self._seconds(session, row)) for row in rows.all()]
+
+    def seconds_spent(self) -> float:
+        """The time all rounds took, in seconds; a running one counts up to its latest sign of life."""
+        return sum(record.seconds for record in self.rounds())
+
+    def _seconds(self, session: Session, row: RoundRow) -> float:
+        """A round's seconds, up to its latest sign of life if no one has ended it."""
+        if row.state is not RoundState.RUNNING:
+            return row.seconds
+        in_round = (AttemptRow.study_id == self._id, AttemptRow.round == row.number)
+        recorded = (
+            select(func.max(EpochRow.recorded_at))
+            .join(TrialRow, TrialRow.id == EpochRow.trial_id)
+            .where(TrialRow.study_id == self._id, TrialRow.round == row.number)
+        )
+        signs: list[datetime | None] = [
+            session.scalar(select(func.max(AttemptRow.started_at)).where(*in_round)),
+            session.scalar(select(func.max(AttemptRow.ended_at)).where(*in_round)),
+            session.scalar(recorded),
+        ]
+        latest = max([row.resumed_at, *(sign for sign in signs if sign)])
+        return row.seconds + (latest - row.resumed_at).total_seconds()
+
+
+def _to_record(row: RoundRow, seconds: float) -> RoundRecord:
+    return RoundRecord(row.number, row.state, row.started_at, row.ended_at, seconds, row.message)

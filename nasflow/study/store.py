@@ -1,0 +1,306 @@
+"""The database of studies: its tables, and sessions on SQLite (WAL) or PostgreSQL."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    URL,
+    BigInteger,
+    Connection,
+    DateTime,
+    Dialect,
+    Double,
+    Engine,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from nasflow.errors import StudyError
+from nasflow.seeds import derive_seed
+from nasflow.study.records import AttemptKind, AttemptState, RoundState
+from nasflow.trial import FailureKind, TrialStatus
+
+SCHEMA_VERSION = 1
+BUSY_SECONDS = 30
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime, kept as UTC without its zone, which SQLite can't hold."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Into the database."""
+        return value.astimezone(UTC).replace(tzinfo=None) if value else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Out of the database."""
+        return value.replace(tzinfo=UTC) if value else None
+
+
+class Base(DeclarativeBase):
+    """Base of the tables."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        dict[str, Any]: JSON(none_as_null=True),
+        datetime: UtcDateTime,
+        float: Double,
+        StrEnum: Enum(StrEnum, native_enum=False, length=20, values_callable=lambda kind: [m.value for m in kind]),
+    }
+
+
+class SchemaRow(Base):
+    """The one row that says which version of these tables the database has."""
+
+    __tablename__ = "nasflow_schema"
+    version: Mapped[int] = mapped_column(primary_key=True)
+
+
+class StudyRow(Base):
+    """A study and its config, without `store`."""
+
+    __tablename__ = "studies"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    config: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class RoundRow(Base):
+    """A sampling round. `seconds` is its time up to `resumed_at`, when the controller now at work took it up."""
+
+    __tablename__ = "rounds"
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[RoundState]
+    started_at: Mapped[datetime]
+    resumed_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    seconds: Mapped[float] = mapped_column(default=0.0)
+    message: Mapped[str] = mapped_column(Text, default="")
+
+
+class TrialRow(Base):
+    """A trial. `value` is its first objective and `parameters` that metric, both kept apart for the leaderboard."""
+
+    __tablename__ = "trials"
+    __table_args__ = (
+        UniqueConstraint("study_id", "number"),
+        ForeignKeyConstraint(["study_id", "round"], ["rounds.study_id", "rounds.number"]),
+        Index("trials_by_round", "study_id", "round"),
+        Index("trials_by_digest", "study_id", "digest"),
+        Index("trials_by_value", "study_id", "value"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"))
+    number: Mapped[int]
+    round: Mapped[int]
+    digest: Mapped[str] = mapped_column(String(16))
+    architecture: Mapped[dict[str, Any]]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    status: Mapped[TrialStatus] = mapped_column(default=TrialStatus.SUBMITTED)
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    value: Mapped[float | None]
+    parameters: Mapped[float | None]
+    epochs: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(Text)
+    replayed_from: Mapped[int | None]
+
+
+class AttemptRow(Base):
+    """One job."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        UniqueConstraint("study_id", "round", "kind", "number"),
+        ForeignKeyConstraint(["study_id", "round"], ["rounds.study_id", "rounds.number"]),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"))
+    round: Mapped[int]
+    kind: Mapped[AttemptKind]
+    number: Mapped[int]
+    state: Mapped[AttemptState] = mapped_column(default=AttemptState.PLANNED)
+    failure: Mapped[FailureKind | None]
+    error: Mapped[str | None] = mapped_column(Text)
+    job_id: Mapped[str | None] = mapped_column(Text)
+    handle: Mapped[dict[str, Any] | None]
+    slot: Mapped[str | None] = mapped_column(Text)
+    restarts: Mapped[int] = mapped_column(default=0)
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+
+class MemberRow(Base):
+    """A trial in an attempt, at its place in the job."""
+
+    __tablename__ = "attempt_members"
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), primary_key=True, index=True)
+    position: Mapped[int]
+
+
+class EpochRow(Base):
+    """A trial's metrics after one epoch: the key lets there be one row only."""
+
+    __tablename__ = "epochs"
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    metrics: Mapped[dict[str, Any]]
+    seconds: Mapped[float]
+    attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"))
+    recorded_at: Mapped[datetime]
+
+
+class Store:
+    """An open database. Any number of threads may use it; every session is one transaction.
+
+    Args:
+        url: `sqlite:///FILE` or `postgresql://...`.
+        create: make the file and the tables if they are missing.
+
+    Raises:
+        StudyError: the URL is wrong, the database can't be reached, or it was written by a newer nasflow.
+    """
+
+    def __init__(self, url: str, create: bool = False):
+        self._url = _parse_url(url)
+        self._sqlite = self._url.get_backend_name() == "sqlite"
+        if self._sqlite:
+            _check_file(Path(str(self._url.database)), create)
+        self._engine = _make_engine(self._url)
+        try:
+            with self._clear_errors(DBAPIError):
+                self._check_schema(create)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads."""
+        with self._clear_errors(OperationalError, InterfaceError), Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def write(self, lock: str) -> Iterator[Session]:
+        """A transaction that is committed at the end. Those with the same `lock` wait for each other.
+
+        SQLite has one lock for the whole file, taken by BEGIN IMMEDIATE before anything is read, so that a writer
+        waits at its start instead of failing at its first change; PostgreSQL has an advisory lock for each name.
+        """
+        engine = self._engine.execution_options(nasflow_write=True)
+        errors = self._clear_errors(OperationalError, InterfaceError)
+        with errors, Session(engine, expire_on_commit=False) as session, session.begin():
+            if not self._sqlite:
+                session.execute(select(func.pg_advisory_xact_lock(derive_seed("nasflow", lock))))
+            yield session
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _check_schema(self, create: bool) -> None:
+        if create:
+            with self.write("schema") as session:
+                Base.metadata.create_all(session.connection())
+                if session.scalar(select(SchemaRow.version)) is None:
+                    session.add(SchemaRow(version=SCHEMA_VERSION))
+        with self.read() as session:
+            known = inspect(session.connection()).has_table(SchemaRow.__tablename__)
+            version = session.scalar(select(SchemaRow.version)) if known else None
+        if version is None:
+            raise StudyError(f"store: {_shown(self._url)} holds no nasflow studies")
+        if version > SCHEMA_VERSION:
+            raise StudyError(
+                f"store: {_shown(self._url)} was written by a newer nasflow (its tables have version {version}, this "
+                f"one knows up to {SCHEMA_VERSION}); upgrade nasflow"
+            )
+
+    @contextmanager
+    def _clear_errors(self, *kinds: type[DBAPIError]) -> Iterator[None]:
+        """Turn the driver's errors of these kinds into a StudyError without the password."""
+        try:
+            yield
+        except kinds as error:
+            reason = " ".join(str(error.orig).split())
+            for secret in (self._url.password, self._url.query.get("password")):
+                reason = reason.replace(str(secret), "***") if secret else reason
+            raise StudyError(f"store: {_shown(self._url)} can't be used: {reason}") from error
+
+
+def _parse_url(url: str) -> URL:
+    example = "use sqlite:///nasflow.db or postgresql://user:password@host/database"
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise StudyError(f"store: not a database URL; {example}") from None
+    backend = parsed.drivername.split("+")[0]
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
+            raise StudyError(f"store: a study needs a file or a server to last; {example}")
+        return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    raise StudyError(f"store: {backend} is not supported; {example}")
+
+
+def _check_file(file: Path, create: bool) -> None:
+    if create:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyError(f"store: can't make the folder {file.parent}: {error.strerror}") from None
+    elif not file.is_file():
+        raise StudyError(f"store: there is no database {file}; run a search first, or name another store")
+
+
+def _shown(url: URL) -> str:
+    """The URL for people, without passwords."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def _make_engine(url: URL) -> Engine:
+    try:
+        engine = create_engine(
+            url, pool_pre_ping=True, json_serializer=lambda value: json.dumps(value, allow_nan=False)
+        )
+    except ImportError:
+        raise StudyError("store: PostgreSQL needs its driver; install 'nasflow[postgresql]'") from None
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver's own BEGIN comes too late; _begin_sqlite sends it
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("nasflow_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")

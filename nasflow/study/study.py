@@ -1,0 +1,148 @@
+"""A study: the durable record of one search, which any number of processes can read and one controller extends."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from nasflow.config import SearchConfig
+from nasflow.errors import StudyError
+from nasflow.study.attempts import AttemptLog
+from nasflow.study.base import now
+from nasflow.study.records import StudyInfo
+from nasflow.study.rounds import RoundLog
+from nasflow.study.store import RoundRow, Store, StudyRow, TrialRow
+from nasflow.study.trials import TrialLog
+from nasflow.trial import TrialStatus
+
+FIXED_KEYS = ("space", "evaluator", "objectives", "seed")
+
+
+class Study(TrialLog, AttemptLog, RoundLog):
+    """One study. Every public method is one short transaction and may be called from any thread."""
+
+    @classmethod
+    def open(cls, config: SearchConfig) -> "Study":
+        """Begin the study, or resume the one of this name and record the config's new budget, strategy and the like.
+
+        Raises:
+            StudyError: `space`, `evaluator`, `objectives` or `seed` differ from those on record, or `work_dir` does
+                although there are trials; or the store can't be used.
+        """
+        recorded = _to_json(config)
+        store = Store(config.store, create=True)
+        try:
+            with store.write(config.name) as session:
+                row = session.scalar(select(StudyRow).where(StudyRow.name == config.name))
+                if row is None:
+                    row = StudyRow(name=config.name, config=recorded, created_at=now())
+                    session.add(row)
+                    session.flush()
+                else:
+                    _refuse_changes(session, row, config, recorded)
+                    row.config = recorded
+                return cls(store, row.id, config)
+        except BaseException:
+            store.close()
+            raise
+
+    @classmethod
+    def load(cls, store_url: str, name: str) -> "Study":
+        """The study of this name, with the config on record. Raises StudyError if there is none."""
+        store = Store(store_url)
+        try:
+            with store.read() as session:
+                row = session.scalar(select(StudyRow).where(StudyRow.name == name))
+                names = [] if row else session.scalars(select(StudyRow.name).order_by(StudyRow.name)).all()
+            if row is None:
+                near = difflib.get_close_matches(name, names, n=3) or names[:10]
+                raise StudyError(f"there is no study '{name}' in the store; it has {', '.join(near) or 'none'}")
+            return cls(store, row.id, _from_json(row, store_url))
+        except BaseException:
+            store.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections to the store."""
+        self._store.close()
+
+
+def list_studies(store_url: str) -> list[StudyInfo]:
+    """All studies of a store, oldest first. Raises StudyError if the store can't be used."""
+    store = Store(store_url)
+    try:
+        with store.read() as session:
+            return [
+                _info(session, row, store_url) for row in session.scalars(select(StudyRow).order_by(StudyRow.id)).all()
+            ]
+    finally:
+        store.close()
+
+
+def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
+    objective = _from_json(row, store_url).objectives[0]
+    best = func.max(TrialRow.value) if objective.direction == "maximize" else func.min(TrialRow.value)
+    of_study = TrialRow.study_id == row.id
+    known = session.execute(select(TrialRow.status, func.count()).where(of_study).group_by(TrialRow.status)).tuples()
+    counts = dict.fromkeys(TrialStatus, 0) | dict(known.all())
+    rounds = session.scalar(select(func.count()).where(RoundRow.study_id == row.id)) or 0
+    return StudyInfo(row.name, row.created_at, rounds, counts, objective, session.scalar(select(best).where(of_study)))
+
+
+def _to_json(config: SearchConfig) -> dict[str, Any]:
+    """The config as it is recorded. `store` stays out: it may hold a password, and a database can move."""
+    try:
+        values: dict[str, Any] = json.loads(
+            json.dumps(config.model_dump(mode="json", exclude={"store"}), allow_nan=False)
+        )
+    except (PydanticSerializationError, ValueError) as error:
+        raise StudyError(f"the config of '{config.name}' can't be recorded as JSON: {error}") from None
+    return values
+
+
+def _from_json(row: StudyRow, store_url: str) -> SearchConfig:
+    try:
+        return SearchConfig.model_validate({**row.config, "store": store_url})
+    except ValidationError as error:
+        where = ".".join(str(step) for step in error.errors()[0]["loc"])
+        raise StudyError(
+            f"study '{row.name}': this nasflow can't read the config on record, at '{where}'; "
+            "use the version that wrote it"
+        ) from None
+
+
+def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, values: dict[str, Any]) -> None:
+    """Raise StudyError at the first key that differs from the record and may not."""
+    recorded = _to_json(_from_json(row, config.store))
+    has_trials = session.scalar(select(TrialRow.id).where(TrialRow.study_id == row.id).limit(1)) is not None
+    for key in (*FIXED_KEYS, *(["work_dir"] if has_trials else [])):
+        for path, before, after in _differences(key, recorded[key], values[key]):
+            raise StudyError(
+                f"study '{row.name}': {path} is {before} on record, {after} in the config; "
+                "set it back, or give the search another name"
+            )
+
+
+def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, str, str]]:
+    """Dotted path and both values, as JSON, wherever two JSON values differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        pairs = [
+            (str(key), before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in [*before, *(after.keys() - before)]
+        ]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = [(str(index), one, other) for index, (one, other) in enumerate(zip(before, after, strict=True))]
+    else:
+        texts = [value if value is _ABSENT else json.dumps(value, sort_keys=True) for value in (before, after)]
+        if texts[0] != texts[1]:
+            yield path, texts[0], texts[1]
+        return
+    for key, one, other in pairs:
+        yield from _differences(f"{path}.{key}", one, other)
+
+
+_ABSENT = "absent"

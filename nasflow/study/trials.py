@@ -1,0 +1,193 @@
+"""The trials of a study: proposed, replayed, failed, retried, ranked."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from sqlalchemy import Select, func, insert, literal, null, select
+from sqlalchemy.orm import Session
+
+from nasflow.pareto import pareto_ranks
+from nasflow.seeds import derive_seed
+from nasflow.space.architecture import Architecture
+from nasflow.study.base import FINISHED, SCORED, StudyBase, chunks, now, to_trial
+from nasflow.study.records import RoundState
+from nasflow.study.store import EpochRow, RoundRow, TrialRow
+from nasflow.trial import Trial, TrialStatus
+
+
+class TrialLog(StudyBase):
+    """The part of a study that keeps its trials."""
+
+    def submit_trials(self, round: int, architectures: Sequence[Architecture]) -> list[Trial]:
+        """Record what a round tries. A round that has trials gives those back, whatever `architectures` says.
+
+        An architecture that an earlier trial has is not trained again, for its result would be the same: the new trial
+        has `replayed_from` and that trial's outcome, or is SUBMITTED until `settle_replays` finds one.
+        """
+        with self._write() as session:
+            self._round_row(session, round)
+            if present := self._select(session, round=round):
+                return present
+            last = session.scalar(select(func.max(TrialRow.number)).where(TrialRow.study_id == self._id))
+            number = 0 if last is None else last + 1
+            originals = self._originals(session, {architecture.digest for architecture in architectures})
+            rows: list[TrialRow] = []
+            for architecture in architectures:
+                row = self._new_row(number + len(rows), round, architecture)
+                original = originals.setdefault(architecture.digest, row)
+                row.replayed_from = None if original is row else original.number
+                rows.append(row)
+            session.add_all(rows)
+            session.flush()
+            self._settle(session, rows)
+            return [to_trial(row) for row in rows]
+
+    def settle_replays(self, round: int | None = None) -> list[Trial]:
+        """Give waiting replays, of one round or all, the outcome of their originals that have finished; the settled."""
+        with self._write() as session:
+            waiting = session.scalars(
+                self._query(TrialStatus.SUBMITTED, round).where(TrialRow.replayed_from.is_not(None))
+            )
+            return [to_trial(row) for row in self._settle(session, waiting.all())]
+
+    def fail_trial(self, number: int, error: str, status: TrialStatus = TrialStatus.FAILED) -> Trial:
+        """Record that a trial is FAILED (or INVALID) for good. A trial that has finished stays as it is."""
+        with self._write() as session:
+            row = self._trial_rows(session, [number])[number]
+            if not row.status.finished:
+                row.status, row.error = status, error
+            return to_trial(row)
+
+    def reset_failed(self) -> list[Trial]:
+        """Make every FAILED trial SUBMITTED again, epochs and attempts kept; replays wait for their originals."""
+        with self._write() as session:
+            rows = session.scalars(self._query(TrialStatus.FAILED)).all()
+            for row in rows:
+                row.status, row.error = TrialStatus.SUBMITTED, None
+            return [to_trial(row) for row in rows]
+
+    def trial(self, number: int) -> Trial:
+        """One trial. Raises StudyError if there is none of this number."""
+        with self._read() as session:
+            return to_trial(self._trial_rows(session, [number])[number])
+
+    def trials(
+        self,
+        status: TrialStatus | Collection[TrialStatus] | None = None,
+        round: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[Trial]:
+        """Trials by number, at most `limit` after the first `offset`. Among SUBMITTED ones are the waiting replays."""
+        with self._read() as session:
+            return self._select(session, status, round, limit, offset)
+
+    def counts(self) -> dict[TrialStatus, int]:
+        """How many trials have each status, zeros included."""
+        with self._read() as session:
+            found = session.execute(
+                select(TrialRow.status, func.count()).where(TrialRow.study_id == self._id).group_by(TrialRow.status)
+            )
+            return dict.fromkeys(TrialStatus, 0) | dict(found.tuples().all())
+
+    def history(self) -> list[list[Trial]]:
+        """The finished trials of every ended round, oldest round first: what `Strategy.resume` takes."""
+        ended = select(RoundRow.number).where(RoundRow.study_id == self._id, RoundRow.state != RoundState.RUNNING)
+        with self._read() as session:
+            rounds: dict[int, list[Trial]] = {number: [] for number in session.scalars(ended.order_by(RoundRow.number))}
+            for row in session.scalars(self._query(FINISHED)):
+                if row.round in rounds:
+                    rounds[row.round].append(to_trial(row))
+        return list(rounds.values())
+
+    def leaderboard(self, limit: int) -> list[Trial]:
+        """The `limit` best scored trials, replays left out.
+
+        One objective: by its value. Several: by Pareto front, and within a front by the first objective. Equals are in
+        order of their `parameters`, if that metric is there, and then of their numbers.
+        """
+        scored = (TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.status.in_(SCORED))
+        with self._read() as session:
+            if len(self.config.objectives) > 1:
+                found = session.execute(select(TrialRow.number, TrialRow.metrics, TrialRow.parameters).where(*scored))
+                return self._in_order(session, self._pareto_order(found.tuples().all(), limit))
+            maximize = self.config.objectives[0].direction == "maximize"
+            value = TrialRow.value.desc() if maximize else TrialRow.value.asc()
+            order = (value, TrialRow.parameters.asc().nulls_last(), TrialRow.number)
+            return [
+                to_trial(row) for row in session.scalars(select(TrialRow).where(*scored).order_by(*order).limit(limit))
+            ]
+
+    def _pareto_order(self, rows: Sequence[tuple[int, dict[str, float], float | None]], limit: int) -> list[int]:
+        """The numbers of the `limit` best of these (number, metrics, parameters)."""
+        signs = [(o.metric, -1.0 if o.direction == "maximize" else 1.0) for o in self.config.objectives]
+        points = [[sign * metrics[metric] for metric, sign in signs] for _, metrics, _ in rows]
+        ranked = sorted(
+            (rank, point[0], math.inf if parameters is None else parameters, number)
+            for rank, point, (number, _, parameters) in zip(pareto_ranks(points, limit), points, rows, strict=True)
+        )
+        return [number for *_, number in ranked[:limit]]
+
+    def _new_row(self, number: int, round: int, architecture: Architecture) -> TrialRow:
+        return TrialRow(
+            study_id=self._id,
+            number=number,
+            round=round,
+            digest=architecture.digest,
+            architecture=dict(architecture),
+            seed=derive_seed(self.config.seed, architecture.to_json()),
+            status=TrialStatus.SUBMITTED,
+            metrics={},
+            epochs=0,
+        )
+
+    def _originals(self, session: Session, digests: Iterable[str]) -> dict[str, TrialRow]:
+        """The trials with these architectures that are not replays, by digest."""
+        found: dict[str, TrialRow] = {}
+        for chunk in chunks(sorted(digests)):
+            rows = session.scalars(self._query().where(TrialRow.replayed_from.is_(None), TrialRow.digest.in_(chunk)))
+            found.update({row.digest: row for row in rows})
+        return found
+
+    def _settle(self, session: Session, rows: Sequence[TrialRow]) -> list[TrialRow]:
+        """Copy outcomes to those of `rows` that are replays of finished trials; the rows that were settled."""
+        replays = [(row, row.replayed_from) for row in rows if row.replayed_from is not None]
+        originals = self._trial_rows(session, [number for _, number in replays])
+        settled = [(row, originals[number]) for row, number in replays if originals[number].status.finished]
+        for row, original in settled:
+            row.status, row.metrics, row.epochs = original.status, original.metrics, original.epochs
+            row.value, row.parameters = original.value, original.parameters
+            row.error = (
+                None if original.status.scored else f"same architecture as trial {original.number}: {original.error}"
+            )
+            known = select(EpochRow.epoch).where(EpochRow.trial_id == row.id)
+            copied = select(
+                literal(row.id),
+                EpochRow.epoch,
+                EpochRow.metrics,
+                literal(0.0),
+                null(),
+                literal(now(), EpochRow.recorded_at.type),
+            ).where(EpochRow.trial_id == original.id, EpochRow.epoch.not_in(known))
+            columns = ["trial_id", "epoch", "metrics", "seconds", "attempt_id", "recorded_at"]
+            session.execute(insert(EpochRow).from_select(columns, copied))
+        return [row for row, _ in settled]
+
+    def _query(
+        self, status: TrialStatus | Collection[TrialStatus] | None = None, round: int | None = None
+    ) -> Select[TrialRow]:
+        query = select(TrialRow).where(TrialRow.study_id == self._id).order_by(TrialRow.number)
+        if status is not None:
+            query = query.where(TrialRow.status.in_([status] if isinstance(status, TrialStatus) else status))
+        return query if round is None else query.where(TrialRow.round == round)
+
+    def _select(
+        self,
+        session: Session,
+        status: TrialStatus | Collection[TrialStatus] | None = None,
+        round: int | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[Trial]:
+        query = self._query(status, round).limit(limit).offset(offset)
+        return [to_trial(row) for row in session.scalars(query)]
