@@ -1,1 +1,1 @@
-"""Neural architecture search as a Prefect pipeline. `nasflow.flows` has the search flow; the other rooms import no Prefect."""
+"""Neural architecture search as a Prefect pipeline. Only `nasflow.flows`, the search itself, imports Prefect."""

@@ -1,22 +1,23 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
-import difflib
-import os
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     PositiveFloat,
     PositiveInt,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
 )
 
+from nasflow.config_errors import explain
 from nasflow.errors import ConfigError
 
 
@@ -53,10 +54,27 @@ class Options(Section, Generic[T]):
     pick: list[T] = Field(min_length=1)
 
 
-SearchedFloat = float | FloatRange | IntRange | Options[float]
-SearchedInt = int | IntRange | Options[int]
-SearchedBool = bool | Options[bool]
-SearchedStr = str | Options[str]
+def _searched_tag(value: Any) -> str:
+    """Which member of a searched union a value is meant as, so that an error speaks of that one alone."""
+    for key, kind in (("float", FloatRange), ("int", IntRange), ("pick", Options)):
+        if isinstance(value, kind) or (isinstance(value, dict) and key in value):
+            return key
+    return "value"
+
+
+_FloatTag = Annotated[FloatRange, Tag("float")]
+_IntTag = Annotated[IntRange, Tag("int")]
+_Tags = Discriminator(_searched_tag)
+SearchedFloat = Annotated[
+    Annotated[float, Tag("value")] | _FloatTag | _IntTag | Annotated[Options[float], Tag("pick")], _Tags
+]
+SearchedInt = Annotated[Annotated[int, Tag("value")] | _IntTag | Annotated[Options[int], Tag("pick")], _Tags]
+SearchedBool = Annotated[Annotated[bool, Tag("value")] | Annotated[Options[bool], Tag("pick")], _Tags]
+
+
+OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
+ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear"]
+RegressionLoss = Literal["mse", "mae", "huber"]
 
 
 class Target(Section):
@@ -72,7 +90,9 @@ class Target(Section):
 class OptimizerConfig(Section):
     """A torch optimizer by name; every number may be searched. Keys left out keep torch's default."""
 
-    name: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"] | Options[str] = "adamw"
+    name: Annotated[Annotated[OptimizerName, Tag("value")] | Annotated[Options[OptimizerName], Tag("pick")], _Tags] = (
+        "adamw"
+    )
     lr: SearchedFloat = 1e-3
     weight_decay: SearchedFloat | None = None
     momentum: SearchedFloat | None = None
@@ -84,7 +104,9 @@ class OptimizerConfig(Section):
 class ScheduleConfig(Section):
     """How the learning rate moves, one step an epoch, after a linear warm-up of `warmup_epochs`."""
 
-    name: Literal["constant", "cosine", "step", "exponential", "linear"] | Options[str] = "constant"
+    name: Annotated[Annotated[ScheduleName, Tag("value")] | Annotated[Options[ScheduleName], Tag("pick")], _Tags] = (
+        "constant"
+    )
     warmup_epochs: SearchedInt = 0
     step_size: SearchedInt = Field(default=10, description="epochs between two drops (step)")
     gamma: SearchedFloat = Field(default=0.1, description="factor of a drop (step) or of an epoch (exponential)")
@@ -101,7 +123,10 @@ class EarlyStoppingConfig(Section):
 
 
 class DataConfig(Target):
-    """A LightningDataModule class, or a callable that gives one or a pair (train, validation) of loaders. Any param may be searched."""
+    """A LightningDataModule class, or a callable that gives one or a pair (train, validation) of loaders.
+
+    Any param may be searched.
+    """
 
 
 class TrainingConfig(Section):
@@ -135,12 +160,14 @@ class RegressionConfig(SupervisedConfig):
     """Predictions `[B]` or `[B, T]` against targets of the same shape."""
 
     kind: Literal["regression"] = "regression"
-    loss: Literal["mse", "mae", "huber"] | Options[str] = "mse"
+    loss: Annotated[
+        Annotated[RegressionLoss, Tag("value")] | Annotated[Options[RegressionLoss], Tag("pick")], _Tags
+    ] = "mse"
     metrics: list[Literal["mse", "rmse", "mae", "r2"]] = ["rmse", "r2"]
 
 
 class LightningConfig(TrainingConfig):
-    """A user's LightningModule class: built with `model=` and `module.params`, it uses `self.model(x)`. Any param may be searched."""
+    """A user's LightningModule class, which takes `model` and uses `self.model(x)`; its params may be searched."""
 
     kind: Literal["lightning"] = "lightning"
     module: Target
@@ -267,7 +294,7 @@ class RetryConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """A checkpoint of every trial after init and then every `every_epochs` epochs and at the end; the `keep` newest stay."""
+    """Every trial is checkpointed after init, every `every_epochs` epochs, and at the end; the `keep` newest stay."""
 
     every_epochs: PositiveInt = 1
     keep: PositiveInt = 2
@@ -299,7 +326,7 @@ class SearchConfig(Section):
     @field_validator("work_dir", "base_dir")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        return Path(os.path.abspath(path.expanduser()))
+        return path.expanduser().absolute()
 
     @field_validator("objectives")
     @classmethod
@@ -324,8 +351,7 @@ def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig
     try:
         return SearchConfig.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(dict(problem)) for problem in error.errors()]
-        raise ConfigError(f"{source}: " + "; ".join(dict.fromkeys(lines))) from None
+        raise ConfigError(f"{source}: {explain(error, SearchConfig)}") from None
 
 
 def load_config(path: Path) -> SearchConfig:
@@ -339,53 +365,3 @@ def load_config(path: Path) -> SearchConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
     return parse_config({"base_dir": path.resolve().parent, **values}, str(path))
-
-
-def _explain(problem: dict[str, Any]) -> str:
-    """One validation problem in words, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
-    loc, kind = problem["loc"], problem["type"]
-    known, path = _walk(loc)
-    key = ".".join(path)
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        return f"{key}: unknown key; " + (
-            f"did you mean '{near[0]}'?" if near else f"known keys here: {', '.join(known)}"
-        )
-    if kind == "missing":
-        return f"{key}: this key is required"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    given = problem.get("input")
-    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-    return f"{key or 'config'}: {message}{shown}"
-
-
-def _walk(loc: tuple[str | int, ...]) -> tuple[list[str], list[str]]:
-    """For a problem's location: the keys known in the section it lies in, and its path without the unions' tags."""
-    sections: list[type[BaseModel]] = [SearchConfig]
-    known: list[str] = list(SearchConfig.model_fields)
-    path: list[str] = []
-    for step in loc:
-        tagged = [
-            s for s in sections if "kind" in s.model_fields and step in get_args(s.model_fields["kind"].annotation)
-        ]
-        if tagged and len(sections) > 1:
-            sections, known = tagged, list(tagged[0].model_fields)
-            continue
-        if isinstance(step, str) and (step in {s.__name__ for s in sections} or step in _SCALARS or "[" in step):
-            sections = [s for s in sections if s.__name__ == step] or sections
-            continue
-        known = [name for section in sections for name in section.model_fields]
-        path.append(str(step))
-        if not isinstance(step, int):
-            sections = [m for s in sections if step in s.model_fields for m in _models(s.model_fields[step].annotation)]
-    return known, path
-
-
-_SCALARS = {"float", "int", "bool", "str"}
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that occur in a type annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models(argument)]

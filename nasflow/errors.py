@@ -18,7 +18,7 @@ class SpaceError(UserError):
 
 
 class InvalidArchitecture(SpaceError):  # noqa: N818  # users raise it to say just this
-    """A combination of choices that makes no sense; a user's build may raise it. Searches pass over such combinations."""
+    """A combination of choices that makes no sense; a user's build may raise it. Searches pass over it."""
 
 
 class StudyError(UserError):
@@ -38,7 +38,7 @@ class JobError(NasflowError):
 
 
 class InfrastructureError(JobError):
-    """The job was lost to something outside it (host gone, killed from outside): start it again from its checkpoints."""
+    """The job was lost to something outside it (host gone, killed from outside): start it again from checkpoints."""
 
 
 class TrialError(JobError):

@@ -8,7 +8,10 @@ from nasflow.space.architecture import Architecture
 
 
 class TrialStatus(StrEnum):
-    """Where a trial stands. `TRAINED` and `STOPPED_EARLY` carry a score; `FAILED` and `INVALID` never will unless retried."""
+    """Where a trial stands. `TRAINED` and `STOPPED_EARLY` carry a score.
+
+    `FAILED` ones get one only when they are retried; `INVALID` ones, whose architecture does not fit, never.
+    """
 
     SUBMITTED = "submitted"
     RUNNING = "running"

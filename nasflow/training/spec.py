@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nasflow.config import CheckpointConfig, EvaluatorConfig, Target
+from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, Target
 from nasflow.space.architecture import Architecture
 
 
@@ -32,6 +32,7 @@ class JobSpec(BaseModel):
     Attributes:
         job_id: unique within the study; letters, digits and dashes.
         evaluator: as in the config, with its searched values still open; each member's architecture closes them.
+        data: what all members are fed, its searched values closed.
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
     """
@@ -42,6 +43,7 @@ class JobSpec(BaseModel):
     study: str
     space: Target
     evaluator: EvaluatorConfig
+    data: DataConfig
     checkpoint: CheckpointConfig
     data_seed: int
     base_dir: Path

@@ -12,7 +12,7 @@ from nasflow.training.spec import JobSpec
 
 
 class JobStatus(StrEnum):
-    """What became of a job's process, as far as the service can tell. What became of its trials stands in its events."""
+    """What became of a job's process, as far as the service can tell. What its trials did stands in its events."""
 
     PENDING = "pending"
     RUNNING = "running"

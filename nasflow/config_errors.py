@@ -1,0 +1,76 @@
+"""What is wrong with a config, in words that name the key."""
+
+import difflib
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+_SEARCHED_TAGS = ("value", "float", "int", "pick")  # of the unions of a plain and a searched value
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> str:
+    """Every problem of a config of class `root`, joined by semicolons; unknown keys come with the nearest known."""
+    return "; ".join(dict.fromkeys(_sentence(dict(problem), root) for problem in error.errors()))
+
+
+def _sentence(problem: dict[str, Any], root: type[BaseModel]) -> str:
+    """One problem, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    *_, (known, _), (below, path) = _walk(problem["loc"], root)
+    key = ".".join(path) or "config"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(path[-1], _keys(known), n=1)
+        return f"{key}: unknown key; " + (
+            f"did you mean '{near[0]}'?" if near else f"known here: {_list(_keys(known))}"
+        )
+    if kind == "missing":
+        return f"{key}: this key is required"
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        kinds = [name for section in below for name in _kinds(section)]
+        wrong = f"there is no '{context['tag']}'" if "tag" in context else "this key is required"
+        return f"{key}.kind: {wrong}; it should be one of {_list(kinds)}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    given = problem.get("input")
+    return f"{key}: {message}" + (f" (got {given!r})" if isinstance(given, str | int | float | bool) else "")
+
+
+def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[type[BaseModel]], list[str]]]:
+    """For the root and every step of a location: the sections possible there, and the path without unions' tags."""
+    sections, path = [root], list[str]()
+    places = [(sections, path), (sections, path)]
+    for step in loc:
+        if tagged := [section for section in sections if step in _kinds(section) and len(sections) > 1]:
+            sections = tagged
+            places[-1] = (sections, path)
+            continue
+        if step in _SEARCHED_TAGS and step not in _keys(places[-2][0]) and any(step in _keys([s]) for s in sections):
+            sections = [section for section in sections if step in section.model_fields]
+            places[-1] = (sections, path)
+            continue
+        if step == "value" and path and places[-1][1] == path:
+            continue  # the tag of a plain value where a searched one may stand
+        path = [*path, str(step)]
+        if isinstance(step, str):
+            fields = [section.model_fields[step] for section in sections if step in section.model_fields]
+            sections = [model for field in fields for model in _models(field.annotation)]
+        places.append((sections, path))
+    return places
+
+
+def _keys(sections: list[type[BaseModel]]) -> list[str]:
+    return list(dict.fromkeys(name for section in sections for name in section.model_fields))
+
+
+def _list(names: list[Any]) -> str:
+    return ", ".join(str(name) for name in names)
+
+
+def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
+    return get_args(section.model_fields["kind"].annotation) if "kind" in section.model_fields else ()
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that occur in a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]

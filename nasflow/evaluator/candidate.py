@@ -1,0 +1,77 @@
+"""A candidate: a model and the evaluator that trains it. One space covers what varies in both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nasflow.config import (
+    ClassificationConfig,
+    CustomEvaluatorConfig,
+    LightningConfig,
+    RegressionConfig,
+    Target,
+    TrainingConfig,
+)
+from nasflow.errors import ConfigError
+from nasflow.evaluator.base import Evaluator
+from nasflow.evaluator.lightning import Lightning
+from nasflow.evaluator.searched import close_searched
+from nasflow.evaluator.supervised import Classification, Regression
+from nasflow.space.pick import Pick
+from nasflow.space.space import Space
+from nasflow.target import load_target
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What an architecture stands for: the model it builds and the training config it closes."""
+
+    model: nn.Module
+    config: TrainingConfig
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns or holds as parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+
+def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) -> Space:
+    """The space of a search: `build(architecture)` gives a Candidate. Model labels come first, then the evaluator's.
+
+    Raises:
+        ConfigError: the space's target can't be imported or called.
+    """
+    build = load_target(space.target, base_dir)
+    if not callable(build):
+        raise ConfigError(f"space.target: {space.target} is not callable; it should be build(pick, **params)")
+
+    def program(pick: Pick) -> Candidate:
+        model: Any = build(pick, **space.params)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"space.target: {space.target} gave a {type(model).__name__}; it should give an nn.Module"
+            )
+        return Candidate(model, close_searched(evaluator, pick))
+
+    return Space(program, name=space.target)
+
+
+def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
+    """The evaluator of a config whose searched values are closed."""
+    match config:
+        case ClassificationConfig():
+            return Classification(config)
+        case RegressionConfig():
+            return Regression(config)
+        case LightningConfig():
+            return Lightning(config, base_dir)
+        case CustomEvaluatorConfig():
+            made = load_target(config.target, base_dir)(config, **config.params)
+            if not isinstance(made, Evaluator):
+                raise ConfigError(
+                    f"evaluator.target: {config.target} should be a nasflow.evaluator.base.Evaluator class"
+                )
+            return made
+    raise ConfigError(f"evaluator.kind: there is no evaluator for {type(config).__name__}")

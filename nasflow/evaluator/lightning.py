@@ -1,0 +1,33 @@
+"""`kind: lightning`: any LightningModule class of the user's that takes `model` and uses `self.model(x)`."""
+
+from pathlib import Path
+
+from pytorch_lightning import LightningModule
+from torch import nn
+
+from nasflow.config import LightningConfig
+from nasflow.errors import ConfigError
+from nasflow.evaluator.base import Evaluator
+from nasflow.target import load_target
+
+
+class Lightning(Evaluator):
+    """Builds the user's class as `Class(model=model, **params)`."""
+
+    config: LightningConfig
+
+    def __init__(self, config: LightningConfig, base_dir: Path):
+        super().__init__(config)
+        self._class = load_target(config.module.target, base_dir)
+        if not (isinstance(self._class, type) and issubclass(self._class, LightningModule)):
+            raise ConfigError(f"evaluator.module: {config.module.target} should be a LightningModule class")
+
+    def module(self, model: nn.Module) -> LightningModule:
+        """The user's module."""
+        module: LightningModule = self._class(model=model, **self.config.module.params)
+        if not module.automatic_optimization:
+            raise ConfigError(
+                f"evaluator.module: {self.config.module.target} sets automatic_optimization = False; members that "
+                "share a job need Lightning's automatic optimization: return the loss from training_step"
+            )
+        return module

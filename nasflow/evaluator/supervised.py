@@ -1,0 +1,144 @@
+"""The ready-made evaluators: classification and regression."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torchmetrics
+from pytorch_lightning import LightningModule
+from torch import nn
+from torch.nn import functional as F
+
+from nasflow.config import ClassificationConfig, RegressionConfig, SupervisedConfig
+from nasflow.errors import TrialError
+from nasflow.evaluator.base import Evaluator
+from nasflow.evaluator.optimizers import make_optimizer, make_schedule
+
+_REGRESSION_LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mse": F.mse_loss,
+    "mae": F.l1_loss,
+    "huber": F.huber_loss,
+}
+
+
+class SupervisedModule(LightningModule):
+    """Logs `train_loss` and, on validation data, `val_loss` and `val_<metric>` for each metric."""
+
+    def __init__(self, model: nn.Module, config: SupervisedConfig):
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The model's output."""
+        out: torch.Tensor = self.model(x)
+        return out
+
+    @abstractmethod
+    def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The training loss, a scalar."""
+
+    @abstractmethod
+    def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
+        """The configured metrics, for outputs like this one."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """The loss of one batch."""
+        x, target = batch
+        loss = self.loss(self(x), target)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Loss and metrics of one batch."""
+        x, target = batch
+        output = self(x)
+        self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
+        if not self.val_metrics:
+            self.val_metrics.update({name: m.to(output.device) for name, m in self.make_metrics(output).items()})
+        for name, metric in self.val_metrics.items():
+            assert isinstance(metric, torchmetrics.Metric)  # noqa: S101 - for the type checker
+            metric.update(output.detach(), target)
+            self.log(f"val_{name}", metric, on_epoch=True)
+
+    def configure_optimizers(self) -> Any:
+        """One optimizer over what is trainable, its schedule stepped once an epoch."""
+        optimizer = make_optimizer(self.config.optimizer, (p for p in self.parameters() if p.requires_grad))
+        schedule = make_schedule(self.config.schedule, optimizer, int(self.config.epochs))  # type: ignore[arg-type]
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+
+
+class ClassificationModule(SupervisedModule):
+    """Logits `[B, C]` against class numbers `[B]`; the number of classes is read off the first batch."""
+
+    config: ClassificationConfig
+
+    def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy."""
+        return F.cross_entropy(output, target, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
+
+    def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
+        """Accuracy is the share of right answers; f1, precision and recall are plain means over the classes."""
+        classes = output.shape[-1]
+        if output.ndim != 2 or classes < 2:
+            raise TrialError(f"classification needs logits [B, C] with C >= 2; the model gives {tuple(output.shape)}")
+        kinds = torchmetrics.classification
+        options: dict[str, Any] = {"num_classes": classes, "validate_args": False}
+        makers: dict[str, Callable[[], torchmetrics.Metric]] = {
+            "accuracy": lambda: kinds.MulticlassAccuracy(average="micro", **options),
+            "f1": lambda: kinds.MulticlassF1Score(**options),
+            "precision": lambda: kinds.MulticlassPrecision(**options),
+            "recall": lambda: kinds.MulticlassRecall(**options),
+            "auroc": lambda: kinds.MulticlassAUROC(**options),
+        }
+        return {name: makers[name]() for name in self.config.metrics}
+
+
+class RegressionModule(SupervisedModule):
+    """Predictions against targets of the same shape; a trailing dimension of one is dropped, so `[B, 1]` fits `[B]`."""
+
+    config: RegressionConfig
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Predictions `[B]` or `[B, T]`."""
+        out = super().forward(x)
+        return out.squeeze(-1) if out.ndim > 1 and out.shape[-1] == 1 else out
+
+    def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The configured loss, averaged over everything."""
+        if output.shape != target.shape:
+            raise TrialError(f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}")
+        return _REGRESSION_LOSSES[str(self.config.loss)](output, target)
+
+    def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
+        """Over all values of an epoch; several targets `[B, T]` are averaged evenly."""
+        outputs = 1 if output.ndim == 1 else output.shape[-1]
+        makers: dict[str, Callable[[], torchmetrics.Metric]] = {
+            "mse": torchmetrics.MeanSquaredError,
+            "rmse": lambda: torchmetrics.MeanSquaredError(squared=False),
+            "mae": torchmetrics.MeanAbsoluteError,
+            "r2": lambda: torchmetrics.R2Score(num_outputs=outputs),
+        }
+        return {name: makers[name]() for name in self.config.metrics}
+
+
+class Classification(Evaluator):
+    """`kind: classification`."""
+
+    config: ClassificationConfig
+
+    def module(self, model: nn.Module) -> ClassificationModule:
+        """A ClassificationModule."""
+        return ClassificationModule(model, self.config)
+
+
+class Regression(Evaluator):
+    """`kind: regression`."""
+
+    config: RegressionConfig
+
+    def module(self, model: nn.Module) -> RegressionModule:
+        """A RegressionModule."""
+        return RegressionModule(model, self.config)

@@ -1,0 +1,117 @@
+"""A job from its spec to its end: make the members, resume them, train them together, say what happened."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasflow.config import DataConfig
+from nasflow.errors import ConfigError
+from nasflow.evaluator.candidate import candidate_space, make_evaluator
+from nasflow.evaluator.data import Data, fingerprint, load_data
+from nasflow.seeds import derive_seed
+from nasflow.training.checkpoint import CheckpointStore
+from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, Started, finite_or_none
+from nasflow.training.lightning import MergedModule, SeededLoader, error_text, make_trainer
+from nasflow.training.member import Member
+from nasflow.training.rng import RngStream
+from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+
+
+class TrainingJob:
+    """Trains the members of one spec below `root`, telling each event to `tell`.
+
+    A member goes on from its newest checkpoint, and what was told of its earlier epochs is told again. The checkpoint
+    of an epoch is written before the epoch is told.
+    """
+
+    def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
+        self._spec = spec
+        self._root = root
+        self._tell = tell
+
+    def run(self) -> None:
+        """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
+        states = {spec.trial: self._store(spec.trial).load_newest() for spec in self._spec.members}
+        self._tell(Started(resumed={trial: state["epoch"] if state else 0 for trial, state in states.items()}))
+        for trial, state in states.items():
+            if state is not None:
+                self._retell(trial, state)
+        unfinished = [spec for spec in self._spec.members if not (states[spec.trial] or {}).get("finished")]
+        members = [member for spec in unfinished if (member := self._make(spec)) is not None]
+        if members:
+            self._fit(members, states)
+        self._tell(Ended())
+
+    def _make(self, spec: MemberSpec) -> Member | None:
+        try:
+            return make_member(self._spec, spec)
+        except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+            self._tell(Evicted(trial=spec.trial, epoch=0, error=error_text(error)))
+            return None
+
+    def _fit(self, members: list[Member], states: dict[int, dict[str, Any] | None]) -> None:
+        data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
+
+        def on_start(member: Member) -> None:
+            state = states.pop(member.number)
+            if state is not None:
+                member.load_state_dict(state)
+            else:
+                self._store(member.number).save(0, member.state_dict())
+
+        def on_evict(member: Member, error: str) -> None:
+            self._tell(Evicted(trial=member.number, epoch=member.finished_epochs + 1, error=error))
+
+        module = MergedModule(members, data, on_start, self._end_of_epoch, on_evict)
+        trainer = make_trainer(self._spec.evaluator.precision)
+        trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)
+
+    def _end_of_epoch(self, member: Member) -> None:
+        epoch = member.finished_epochs
+        if member.finished or epoch % self._spec.checkpoint.every_epochs == 0:
+            self._store(member.number).save(epoch, member.state_dict())
+        self._tell_epoch(member.number, epoch, member.history[-1], member.seconds[-1], replayed=False)
+        if member.finished:
+            self._tell_final(member.number, member.history, member.parameters, member.stopped_early)
+
+    def _retell(self, trial: int, state: dict[str, Any]) -> None:
+        for index, (metrics, seconds) in enumerate(zip(state["history"], state["seconds"], strict=True)):
+            self._tell_epoch(trial, index + 1, metrics, seconds, replayed=True)
+        if state["finished"]:
+            self._tell_final(trial, state["history"], state["parameters"], state["stopped_early"])
+
+    def _tell_epoch(self, trial: int, epoch: int, metrics: dict[str, float], seconds: float, replayed: bool) -> None:
+        finite = {name: finite_or_none(value) for name, value in metrics.items()}
+        self._tell(Epoch(trial=trial, epoch=epoch, metrics=finite, seconds=seconds, replayed=replayed))
+
+    def _tell_final(self, trial: int, history: list[dict[str, float]], parameters: int, stopped_early: bool) -> None:
+        metrics = {name: value for name, value in history[-1].items() if finite_or_none(value) is not None}
+        metrics["parameters"] = float(parameters)
+        self._tell(Final(trial=trial, epochs=len(history), metrics=metrics, stopped_early=stopped_early))
+
+    def _store(self, trial: int) -> CheckpointStore:
+        return CheckpointStore(trial_dir(self._root, trial), self._spec.checkpoint.keep)
+
+
+def make_member(job: JobSpec, spec: MemberSpec) -> Member:
+    """Build one member, drawing its initial weights from its own stream."""
+    rng = RngStream(spec.seed, torch.device("cuda", 0) if torch.cuda.is_available() else None)
+    space = candidate_space(job.space, job.evaluator, job.base_dir)
+    with rng:
+        candidate = space.build(spec.architecture)
+        module = make_evaluator(candidate.config, job.base_dir).module(candidate.model)
+    if fingerprint(candidate.config.data) != fingerprint(job.data):
+        raise ConfigError(f"trial {spec.trial} asks for other data than its job: {fingerprint(candidate.config.data)}")
+    return Member(spec.trial, module, candidate, rng)
+
+
+def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
+    """The data with an order that follows from `seed` and the epoch, whoever shares the job."""
+    with RngStream(derive_seed(seed, "data")):
+        data = load_data(config, base_dir)
+    train = SeededLoader(data.train, derive_seed(seed, "train"))
+    validation = None if data.validation is None else SeededLoader(data.validation, derive_seed(seed, "validation"))
+    return dataclasses.replace(data, train=train, validation=validation)

@@ -1,0 +1,216 @@
+"""All members of a job in one Lightning Trainer: one pass over the data feeds every member."""
+
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torch import nn
+
+from nasflow.errors import TrialError
+from nasflow.evaluator.data import Data
+from nasflow.seeds import derive_seed
+from nasflow.training.member import Member
+from nasflow.training.rng import RngStream
+
+_TRACE_LINES = 12
+
+
+class SeededLoader:
+    """A loader whose order and augmentation follow from the seed and the epoch alone.
+
+    Everything the loader draws comes from a stream that is made anew for every epoch, so a job that resumes in epoch
+    n sees the batches an uninterrupted one would see there.
+    """
+
+    def __init__(self, loader: Iterable[Any], seed: int):
+        self._loader = loader
+        self._seed = seed
+        self.epoch = 0
+        if hasattr(loader, "__len__"):
+            self.__class__ = _SizedSeededLoader
+
+    def __iter__(self) -> Iterator[Any]:
+        seed = derive_seed(self._seed, self.epoch)
+        parts: list[Any] = [self._loader, getattr(self._loader, "sampler", None)]
+        for part in parts:
+            if isinstance(getattr(part, "generator", None), torch.Generator):
+                part.generator.manual_seed(seed)
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(self.epoch)
+        stream = RngStream(seed)
+        with stream:
+            batches = iter(self._loader)
+        while True:
+            with stream:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield batch
+
+
+class _SizedSeededLoader(SeededLoader):
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+
+class MergedModule(LightningModule):
+    """Drives members step by step; a member that fails is evicted and the others go on untouched.
+
+    A member trains in an epoch exactly if that is the next one it has not finished, so members that resume from
+    different epochs can share a job.
+
+    Args:
+        members: none of them finished.
+        data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
+        on_start: called once with all members, optimizers made, before the first epoch.
+        on_epoch: called with each member after each of its epochs.
+        on_evict: called with a member that failed and the text of its error.
+    """
+
+    def __init__(
+        self,
+        members: list[Member],
+        data: Data,
+        on_start: Callable[[Member], None],
+        on_epoch: Callable[[Member], None],
+        on_evict: Callable[[Member, str], None],
+    ):
+        super().__init__()
+        self.automatic_optimization = False
+        self.active = list(members)
+        self.modules_of_members = nn.ModuleList(member.module for member in members)
+        self._data = data
+        self._on_start, self._on_epoch, self._on_evict = on_start, on_epoch, on_evict
+        self._turn: list[Member] = []
+
+    @classmethod
+    def to_score(cls, member: Member, data: Data) -> "MergedModule":
+        """One member to be validated only; what it raises is raised."""
+
+        def raise_it(member: Member, error: str) -> None:
+            raise TrialError(error)
+
+        module = cls([member], data, lambda _: None, lambda _: None, raise_it)
+        module._turn = [member]
+        return module
+
+    def configure_optimizers(self) -> None:
+        """Members keep their own optimizers."""
+
+    def on_fit_start(self) -> None:
+        """Optimizers, and the saved state of members that resume."""
+        for member in list(self.active):
+            self._guard(member, member.start, self.trainer)
+            if member in self.active:
+                self._guard(member, self._on_start, member)
+        self._next_epoch()
+
+    def on_train_epoch_start(self) -> None:
+        """Whose turn it is."""
+        epoch = self._next_epoch()
+        self._turn = [member for member in self.active if member.finished_epochs == epoch]
+        self._each(Member.start_epoch)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """One step of every member on the same batch."""
+        self._each(Member.train_batch, batch, batch_idx)
+
+    def on_validation_epoch_start(self) -> None:
+        """As the members' own hook."""
+        self._each(Member.start_validation)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Score every member on the same batch."""
+        self._each(Member.validate_batch, batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """As the members' own hook."""
+        self._each(Member.end_validation)
+
+    def on_train_epoch_end(self) -> None:
+        """Close the epoch of those whose turn it was."""
+        self._each(Member.end_epoch)
+        for member in list(self._turn):
+            self._guard(member, self._on_epoch, member)
+        self._turn = []
+        self._drop_finished()
+        self._next_epoch()
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """The data module's own hook, if there is one."""
+        own = super().on_before_batch_transfer
+        return (self._data.module.on_before_batch_transfer if self._data.module else own)(batch, dataloader_idx)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """The data module's own hook, if there is one."""
+        own = super().transfer_batch_to_device
+        return (self._data.module.transfer_batch_to_device if self._data.module else own)(batch, device, dataloader_idx)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """The data module's own hook, if there is one."""
+        own = super().on_after_batch_transfer
+        return (self._data.module.on_after_batch_transfer if self._data.module else own)(batch, dataloader_idx)
+
+    def _next_epoch(self) -> int:
+        """The finished epochs of the member furthest behind; the loaders are set to it before they are iterated."""
+        epoch = min((member.finished_epochs for member in self.active), default=0)
+        for loader in (self._data.train, self._data.validation):
+            if isinstance(loader, SeededLoader):
+                loader.epoch = epoch
+        return epoch
+
+    def _each(self, action: Callable[..., None], *args: Any) -> None:
+        for member in list(self._turn):
+            self._guard(member, action, member, *args)
+
+    def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
+        try:
+            action(*args)
+        except (Exception, SystemExit) as error:  # whatever a member does is its own failure
+            self._remove(member)
+            self._on_evict(member, error_text(error))
+
+    def _drop_finished(self) -> None:
+        for member in [member for member in self.active if member.finished]:
+            self._remove(member)
+
+    def _remove(self, member: Member) -> None:
+        self.active = [other for other in self.active if other is not member]
+        self._turn = [other for other in self._turn if other is not member]
+        self.modules_of_members = nn.ModuleList(other.module for other in self.active)
+        if not self.active:
+            self.trainer.should_stop = True
+
+
+def error_text(error: BaseException) -> str:
+    """An error as its record keeps it: what it was, then the last lines of its traceback."""
+    trace = traceback.format_exception(error)
+    tail = "".join(trace).strip().splitlines()[-_TRACE_LINES:]
+    return "\n".join([f"{type(error).__name__}: {error}", *tail])
+
+
+def make_trainer(precision: Any) -> Trainer:
+    """A Trainer that only drives: no logger, no progress bar, no checkpoints of its own, one device."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
+    warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    return Trainer(
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        devices=1,
+        precision=precision,
+        max_epochs=-1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=Path.cwd(),
+    )

@@ -1,0 +1,53 @@
+"""What a member logs in an epoch, without the Trainer: stands in for `LightningModule.log`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torchmetrics
+
+
+class Logbook:
+    """Collects one member's metrics of one epoch.
+
+    A number logged several times becomes its mean, weighted by batch size, summed in float64. A torchmetrics Metric
+    is computed once at the end of the epoch and reset.
+    """
+
+    def __init__(self) -> None:
+        self.batch_size = 1
+        self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
+        self._metrics: dict[str, torchmetrics.Metric] = {}
+
+    def log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
+        """As `LightningModule.log`; options about steps, progress bars and loggers have no meaning here."""
+        if isinstance(value, torchmetrics.Metric):
+            self._metrics[name] = value
+            return
+        weight = batch_size or self.batch_size
+        number = value.detach().double() if isinstance(value, torch.Tensor) else float(value)
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = (total + number * weight, count + weight)
+
+    def log_dict(self, values: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        """As `LightningModule.log_dict`."""
+        for name, value in values.items():
+            self.log(name, value, **options)
+
+    def close_epoch(self) -> dict[str, float]:
+        """The epoch's metrics by name; the book is empty afterwards."""
+        values = {name: float(total) / count for name, (total, count) in self._sums.items()}
+        for name, metric in self._metrics.items():
+            values[name] = float(metric.compute())
+            metric.reset()
+        self._sums.clear()
+        self._metrics.clear()
+        return values
+
+
+def batch_size_of(batch: Any) -> int:
+    """The length of the first tensor found in a batch; 1 if there is none."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.ndim else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((batch_size_of(part) for part in parts), 1)

@@ -1,0 +1,34 @@
+"""The program every training service starts: `python -m nasflow.training.runner <root>/jobs/<job_id>/job.json`."""
+
+import sys
+from pathlib import Path
+
+from nasflow.training.events import Ended, EventWriter
+from nasflow.training.job import TrainingJob
+from nasflow.training.lightning import error_text
+from nasflow.training.spec import JobSpec
+
+
+def run_job_file(path: Path) -> int:
+    """Run the job described in `path`, its events beside it.
+
+    Returns:
+        0 when the job came to its end, whatever became of its members; 1 when the job as a whole could not run.
+    """
+    path = path.resolve()
+    events = EventWriter(path.parent / "events.jsonl")
+    try:
+        spec = JobSpec.model_validate_json(path.read_text())
+        TrainingJob(spec, path.parents[2], events.write).run()
+    except Exception as error:
+        events.write(Ended(error=error_text(error)))
+        return 1
+    finally:
+        events.close()
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m nasflow.training.runner JOB.json")
+    sys.exit(run_job_file(Path(sys.argv[1])))

@@ -1,0 +1,56 @@
+"""Score a trained model again, by the same code and on the same batches as its search did."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from safetensors.torch import load_file
+from torch import nn
+
+from nasflow.config import EvaluatorConfig, Target
+from nasflow.evaluator.candidate import Candidate, candidate_space, make_evaluator
+from nasflow.training.job import load_job_data
+from nasflow.training.lightning import MergedModule, make_trainer
+from nasflow.training.member import Member
+from nasflow.training.rng import RngStream
+
+_EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
+
+
+def load_model(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> nn.Module:
+    """The trained model of an export, in eval mode on the CPU.
+
+    Args:
+        search: the export's `search.json`; its `space` and `evaluator` are as in the config.
+        weights: a safetensors file of the model's state dict.
+    """
+    return _load(search, architecture, weights, base_dir).model.eval()
+
+
+def score_model(
+    search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path
+) -> dict[str, float]:
+    """The validation metrics of an export's model.
+
+    Raises:
+        ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
+    """
+    candidate = _load(search, architecture, weights, base_dir)
+    data = load_job_data(candidate.config.data, base_dir, int(search["seed"]))
+    rng = RngStream(int(search["trial_seed"]))
+    member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
+    module = MergedModule.to_score(member, data)
+    make_trainer(candidate.config.precision).validate(module, dataloaders=data.validation, verbose=False)
+    return {**member.metrics(), "parameters": float(candidate.parameters)}
+
+
+def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> Candidate:
+    evaluator = _EVALUATOR.validate_python(search["evaluator"])
+    space = candidate_space(Target.model_validate(search["space"]), evaluator, base_dir)
+    candidate: Candidate = space.build(architecture)
+    state = load_file(weights)
+    floating = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
+    if floating is not None:
+        candidate.model.to(floating)
+    candidate.model.load_state_dict(state)
+    return candidate
