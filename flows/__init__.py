@@ -1,1 +1,30 @@
-"""The search as Prefect flows, and the command line. The only room that imports Prefect."""
+"""The search as Prefect flows, and the command line. The only room that imports Prefect.
+
+`from nasflow.flows import search` imports Prefect and torch when it is run, not before: the command line must start
+quickly. The flows' modules are not named like the flows, for a module once imported would hide the flow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .result import BestTrial, SearchResult
+    from .retry_flow import retry_failed
+    from .round_flow import sampling_round
+    from .search_flow import search
+
+__all__ = ["BestTrial", "SearchResult", "retry_failed", "sampling_round", "search"]
+
+_HOMES = {
+    "BestTrial": "result",
+    "SearchResult": "result",
+    "retry_failed": "retry_flow",
+    "sampling_round": "round_flow",
+    "search": "search_flow",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -275,6 +275,9 @@ class Budget(Section):
 
     rounds: PositiveInt = 3
     trials_per_round: PositiveInt = 16
+    trials: PositiveInt | None = Field(
+        default=None, description="of all rounds together, repeated architectures among them"
+    )
     hours: PositiveFloat | None = None
 
 

@@ -43,3 +43,7 @@ class InfrastructureError(JobError):
 
 class TrialError(JobError):
     """The job failed by what its members did (exception, NaN, crash): its members are retried alone."""
+
+
+class InterruptedSearchError(NasflowError):
+    """The controller was told to stop; the study stays resumable."""

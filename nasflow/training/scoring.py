@@ -13,6 +13,7 @@ from nasflow.training.job import load_job_data
 from nasflow.training.lightning import MergedModule, make_trainer
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream
+from nasflow.training.trained import with_weights
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
@@ -48,9 +49,5 @@ def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, b
     evaluator = _EVALUATOR.validate_python(search["evaluator"])
     space = candidate_space(Target.model_validate(search["space"]), evaluator, base_dir)
     candidate: Candidate = space.build(architecture)
-    state = load_file(weights)
-    floating = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
-    if floating is not None:
-        candidate.model.to(floating)
-    candidate.model.load_state_dict(state)
+    with_weights(candidate.model, load_file(weights))
     return candidate

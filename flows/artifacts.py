@@ -1,0 +1,67 @@
+"""Prefect artifacts with stable keys and values that are safe to show."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+MAX_ROWS = 200
+
+
+def artifact_key(*parts: object) -> str:
+    """A key of lowercase letters, digits and dashes; the same parts always give the same key, which Prefect versions."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
+
+
+def show_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
+    """A table of at most MAX_ROWS rows."""
+    left_out = len(rows) - MAX_ROWS
+    note = f" ({left_out} more rows are in the study)" if left_out > 0 else ""
+    table = [{name: plain(value) for name, value in row.items()} for row in rows[:MAX_ROWS]]
+    create_table_artifact(key=key, table=table, description=description + note)
+
+
+def show_markdown(key: str, markdown: str, description: str) -> None:
+    """A Markdown page."""
+    create_markdown_artifact(key=key, markdown=markdown, description=description)
+
+
+class Progress:
+    """A progress bar of one running job in the UI, updated no more than once in `every` seconds.
+
+    Prefect needs about 10 ms an update, so a job of many short epochs must not report each one.
+    """
+
+    def __init__(self, key: str, description: str, every: float = 1.0):
+        self._every = every
+        self._shown = 0.0
+        self._at = -math.inf
+        created = create_progress_artifact(progress=0.0, key=key, description=description)
+        self._id = created if isinstance(created, UUID) else None
+
+    def update(self, share: float, now: float, last: bool = False) -> None:
+        """Show a share of 0..1 at time `now` (seconds, any clock)."""
+        percent = round(100 * min(max(share, 0.0), 1.0), 1)
+        if self._id is None or percent == self._shown or (now - self._at < self._every and not last):
+            return
+        update_progress_artifact(artifact_id=self._id, progress=percent)
+        self._shown, self._at = percent, now
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: NumPy scalars as Python's, numbers that are not finite as None."""
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

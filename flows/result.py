@@ -1,0 +1,87 @@
+"""What a search gives to Python: the best trials, with their trained models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from nasflow.config import SearchConfig
+from nasflow.report.export import export_model
+from nasflow.space.architecture import Architecture
+from nasflow.study.study import Study
+from nasflow.training.spec import trial_dir
+from nasflow.training.trained import trained_model, trained_weights
+from nasflow.trial import Trial
+
+
+class BestTrial:
+    """A scored trial with its trained model."""
+
+    def __init__(self, config: SearchConfig, trial: Trial):
+        self.trial = trial
+        self._config = config
+
+    @property
+    def architecture(self) -> Architecture:
+        """What was chosen."""
+        return self.trial.architecture
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The final metrics, `parameters` among them."""
+        return dict(self.trial.metrics)
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained model, in eval mode on the CPU, loaded anew at each use. Raises CheckpointError if it is gone."""
+        return trained_model(self._config, self.trial, self._weights())
+
+    def export(self, out: Path) -> Path:
+        """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`."""
+        return export_model(out, self.trial, self._config, self._weights())
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        number = self.trial.number if self.trial.replayed_from is None else self.trial.replayed_from
+        return trained_weights(trial_dir(self._config.study_dir, number))
+
+    def __repr__(self) -> str:
+        return f"BestTrial({self.trial.number}, {self.metrics}, {dict(self.architecture)})"
+
+
+class SearchResult:
+    """A study's results, read from its store at each use, so a result stays true when the search is extended.
+
+    Args:
+        config: of the study.
+    """
+
+    def __init__(self, config: SearchConfig):
+        self.config = config
+
+    @property
+    def best(self) -> BestTrial:
+        """The best trial; with several objectives, the one of the Pareto front that is best in the first."""
+        return self.leaderboard(1)[0]
+
+    def leaderboard(self, limit: int = 10) -> list[BestTrial]:
+        """The best trials, best first."""
+        study = self._study()
+        try:
+            return [BestTrial(study.config, trial) for trial in study.leaderboard(limit)]
+        finally:
+            study.close()
+
+    def trials(self) -> Sequence[Trial]:
+        """All trials by number."""
+        study = self._study()
+        try:
+            return study.trials()
+        finally:
+            study.close()
+
+    def _study(self) -> Study:
+        return Study.load(self.config.store, self.config.name)
+
+    def __repr__(self) -> str:
+        return f"SearchResult({self.config.name!r})"

@@ -1,0 +1,83 @@
+"""One sampling round: propose, train together, retry the failed ones one by one, record."""
+
+from collections.abc import Sequence
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.states import Cancelled, Completed, Failed, State
+
+from nasflow.config import SearchConfig
+from nasflow.errors import InterruptedSearchError
+from nasflow.study.records import Attempt
+from nasflow.trial import Trial, TrialStatus
+
+from .record import RoundSummary, persist_metrics
+from .session import SearchSession, search_session
+from .tasks import batch_trials, numbers_text, submit_trials, train_alone, train_batch
+
+
+@flow(name="nas-sampling-round", flow_run_name="{config.name}: round {number}", validate_parameters=True)
+def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
+    """Round `number` (from 0) of a search, from wherever it stands. FAILED if no trial of it could be scored.
+
+    May be called by itself; the search flow calls it once a round.
+    """
+    with search_session(config) as session:
+        try:
+            return _run(session, number)
+        except InterruptedSearchError as error:
+            return Cancelled(message=str(error))
+
+
+def _run(session: SearchSession, number: int) -> State[RoundSummary]:
+    session.service.prepare()
+    session.study.begin_round(number)
+    strategy = session.strategy  # made before this round ends, for it catches up with the rounds that have
+    trials = submit_trials(session, number)
+    if not trials:
+        return Completed(message="the space has no more architectures", data=persist_metrics(session, number))
+    train_together(session, batch_trials(session, number))
+    train_one_by_one(session, unfinished(session, number))
+    summary = persist_metrics(session, number)
+    strategy.tell([trial for trial in session.study.trials(round=number) if trial.status.finished])
+    return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
+
+
+def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
+    """Run all batches side by side. What a batch could not train is left unfinished."""
+    retry = session.config.retry
+    futures: list[PrefectFuture[object]] = [
+        train_batch.with_options(
+            task_run_name=f"train batch {batch.number} of round {batch.round}: trials {numbers_text(batch.members)}",
+            retries=retry.batch,
+            retry_delay_seconds=retry.delay_seconds,
+        ).submit(session, batch)
+        for batch in batches
+    ]
+    for future in futures:
+        future.wait()
+    session.refuse_interrupted()
+
+
+def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
+    """Train each of `trials` in a job of its own, with retries; those that fail for good are recorded as failed."""
+    retry = session.config.retry
+    futures = {
+        trial.number: train_alone.with_options(
+            task_run_name=f"train trial {trial.number} of round {trial.round} alone",
+            retries=retry.alone,
+            retry_delay_seconds=retry.delay_seconds,
+        ).submit(session, trial.number)
+        for trial in trials
+    }
+    for number, future in futures.items():
+        future.wait()
+        session.refuse_interrupted()
+        if not future.state.is_completed():
+            session.study.fail_trial(number, str(future.state.result(raise_on_failure=False)))
+
+
+def unfinished(session: SearchSession, number: int) -> list[Trial]:
+    """The trials of a round that have to be trained still; those that wait for another trial's result are not."""
+    present = session.study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING), round=number)
+    return [trial for trial in present if trial.replayed_from is None]

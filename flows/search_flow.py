@@ -1,0 +1,83 @@
+"""The search flow."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from prefect import flow
+from prefect.states import Cancelled, Completed, State
+
+from nasflow.config import SearchConfig
+from nasflow.errors import InterruptedSearchError, TrialError
+from nasflow.study.records import RoundState
+
+from .record import show_search
+from .result import SearchResult
+from .round_flow import sampling_round
+from .session import SearchSession, search_session
+
+
+@flow(name="nas-search", flow_run_name="{config.name}")
+def search(config: SearchConfig) -> State[SearchResult]:
+    """Run a search to the end of its budget, or take it up where an earlier run left it.
+
+    Called in a script or a notebook it gives the SearchResult.
+
+    Raises:
+        UserError: the config can't work, or does not match the study of its name.
+        TrialError: not one trial could be scored.
+    """
+    with search_session(config) as session, interruptible(session):
+        try:
+            for number in rounds_left(session):
+                session.refuse_interrupted()
+                state = sampling_round(config, number, return_state=True)
+                if state.is_cancelled():
+                    return Cancelled(message=state.message)
+                if state.is_crashed():
+                    state.result()
+                if not session.study.trials(round=number, limit=1):
+                    break  # the space is exhausted
+        except InterruptedSearchError as error:
+            return Cancelled(message=str(error))
+        best = session.study.leaderboard(1)
+        if not best:
+            raise TrialError(f"no trial of study '{config.name}' could be scored: nasflow show {config.name} says why")
+        show_search(session)
+        return Completed(message=f"best is trial {best[0].number}", data=SearchResult(config))
+
+
+def rounds_left(session: SearchSession) -> Iterator[int]:
+    """The numbers of the rounds to run: those that have not ended, then new ones while the budget lasts."""
+    study, budget = session.study, session.config.budget
+    ended = {record.number for record in study.rounds() if record.state is not RoundState.RUNNING}
+    for number in range(budget.rounds):
+        if number in ended:
+            continue
+        begun = bool(study.trials(round=number, limit=1))
+        spent = budget.hours is not None and study.seconds_spent() >= 3600 * budget.hours
+        full = budget.trials is not None and sum(study.counts().values()) >= budget.trials
+        if (spent or full) and not begun:
+            return
+        yield number
+
+
+@contextmanager
+def interruptible(session: SearchSession) -> Iterator[None]:
+    """Within it, Ctrl-C ends the session in good order: finished epochs are kept. A second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_sigint(number: int, frame: FrameType | None) -> None:
+        if session.stop.is_set():
+            raise KeyboardInterrupt
+        session.interrupt()
+
+    before = signal.signal(signal.SIGINT, on_sigint)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,107 @@
+"""What the flows of one search share in one process: study, space, strategy, training service."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from nasflow.config import SearchConfig
+from nasflow.errors import InterruptedSearchError
+from nasflow.evaluator.check import check_search
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.strategy.make import make_strategy
+from nasflow.study.lock import study_lock
+from nasflow.study.records import Attempt
+from nasflow.study.study import Study
+from nasflow.training.events import Event
+from nasflow.training_service.base import TrainingService
+from nasflow.training_service.follow import AttemptFollower
+from nasflow.training_service.make import make_service
+
+Listener = Callable[[Attempt, Event], None]
+
+_open: dict[Path, "SearchSession"] = {}
+_lock = threading.Lock()
+
+
+class SearchSession:
+    """One controller of one study.
+
+    Flow parameters must be plain data, so flows take the config and find their session by it; the flow that opened it
+    (the search, or a round that runs by itself) closes it.
+
+    Args:
+        config: checked; its study is created or resumed.
+        listeners: called with every event of every job, from the thread that follows the job.
+    """
+
+    def __init__(self, config: SearchConfig, space: Space, listeners: list[Listener]):
+        self.config = config
+        self.space = space
+        self.listeners = listeners
+        self.stop = threading.Event()
+        self.study = Study.open(config)
+        self.service: TrainingService = make_service(config.training_service, config.study_dir, config.base_dir)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy, caught up with the rounds on record. Asked by one thread, the flow's."""
+        config = self.config
+        strategy = make_strategy(config.strategy, self.space, config.objectives, config.seed, config.base_dir)
+        strategy.resume(self.study.history())
+        return strategy
+
+    @cached_property
+    def follower(self) -> AttemptFollower:
+        """Brings attempts to their outcome, for every task of this session."""
+        return AttemptFollower(self.study, self.service, self.stop)
+
+    @property
+    def trial_root(self) -> Path:
+        """Where jobs and checkpoints lie on this machine."""
+        return self.config.study_dir
+
+    def interrupt(self) -> None:
+        """Make everything that follows a job end soon."""
+        self.stop.set()
+
+    def refuse_interrupted(self) -> None:
+        """Raise InterruptedSearchError if `interrupt` was called."""
+        if self.stop.is_set():
+            raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
+
+    def tell(self, attempt: Attempt, event: Event) -> None:
+        """Pass an event on to the listeners."""
+        for listener in self.listeners:
+            listener(attempt, event)
+
+
+@contextmanager
+def search_session(config: SearchConfig, listeners: list[Listener] | None = None) -> Iterator[SearchSession]:
+    """The open session of the config's study in this process, or a new one that ends with this block.
+
+    Ending it stops the service's processes; a killed controller's jobs live on, and the next session finds them.
+
+    Raises:
+        UserError: the config can't work, or another controller runs the study.
+    """
+    key = config.study_dir
+    with _lock:
+        present = _open.get(key)
+    if present is not None:
+        yield present
+        return
+    space = check_search(config)
+    with ExitStack() as stack:
+        stack.enter_context(study_lock(key))
+        session = SearchSession(config, space, listeners or [])
+        stack.callback(session.study.close)
+        session.service.validate()
+        stack.callback(session.service.cleanup)
+        stack.callback(session.interrupt)
+        with _lock:
+            _open[key] = session
+        stack.callback(_open.pop, key, None)
+        yield session

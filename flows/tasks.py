@@ -1,0 +1,178 @@
+"""The tasks of a round. Each can be run again at any time: what the study has on record is not done twice."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+from prefect.tasks import Task
+
+from nasflow.errors import InfrastructureError, InterruptedSearchError, SpaceError, TrialError
+from nasflow.evaluator.candidate import Candidate
+from nasflow.evaluator.data import fingerprint
+from nasflow.merge.placement import Load, place
+from nasflow.study.records import Attempt, AttemptKind, AttemptState
+from nasflow.training.events import Epoch, Event
+from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.trial import FailureKind, Trial, TrialStatus
+
+from .artifacts import Progress, artifact_key
+from .session import SearchSession
+
+
+class RepeatedTrialError(TrialError):
+    """A trial failed alone just as it had failed alone before: trying again would change nothing."""
+
+
+@task(name="submit trials", cache_policy=NO_CACHE, task_run_name="submit trials of round {number}")
+def submit_trials(session: SearchSession, number: int) -> list[Trial]:
+    """The trials of a round: those on record, or what the strategy proposes. Empty when the space is exhausted."""
+    study, budget = session.study, session.config.budget
+    if present := study.trials(round=number):
+        return present
+    left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
+    proposals = session.strategy.ask(min(budget.trials_per_round, max(0, left)))
+    trials = study.submit_trials(number, proposals)
+    for trial in trials:
+        try:
+            session.space.validate(trial.architecture)
+        except SpaceError as error:
+            study.fail_trial(trial.number, str(error), TrialStatus.INVALID)
+    return study.trials(round=number)
+
+
+@task(name="batch trials", cache_policy=NO_CACHE, task_run_name="batch trials of round {number}")
+def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
+    """The batches of a round: those on record, or its untrained trials placed by data and cost, one job a slot."""
+    if present := session.study.batches(number):
+        return present
+    loads = []
+    for trial in session.study.trials(TrialStatus.SUBMITTED, round=number):
+        if trial.replayed_from is None:
+            candidate = _candidate(session, trial)
+            loads.append(Load(trial.number, fingerprint(candidate.config.data), candidate.parameters))
+    merge = session.config.merge
+    groups = place(loads, len(session.service.slots()), merge.max_members if merge.enabled else 1)
+    return session.study.plan_batches(number, groups)
+
+
+def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
+    """Retry what was lost to its infrastructure, and a trial unless it fails the same way again and again."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, InfrastructureError | TrialError) and not isinstance(error, RepeatedTrialError)
+
+
+@task(name="train batch", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
+def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
+    """Train the members of a batch in one job, to its recorded outcome.
+
+    Raises:
+        InfrastructureError: the job was lost; the batch goes on from its checkpoints when this is tried again.
+    """
+    session.refuse_interrupted()
+    study = session.study
+    attempt = next(batch for batch in study.batches(attempt.round) if batch.id == attempt.id)
+    trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
+    # A member that has failed by its own doing waits for train_alone, also where its batch starts again.
+    members = [trial for trial in trials if not trial.status.finished and trial.error is None]
+    ended_before = attempt.state is AttemptState.SUCCEEDED or attempt.failure is FailureKind.TRIAL
+    if ended_before or not members:
+        return Completed(message="nothing left to train together", data=attempt)
+    ended = _follow(session, attempt, members)
+    if ended.failure is FailureKind.INFRASTRUCTURE:
+        raise InfrastructureError(ended.error)
+    scored = sum(study.trial(number).status.scored for number in attempt.members)
+    return Completed(message=f"{scored} of {len(attempt.members)} trials trained", data=ended)
+
+
+@task(name="train alone", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
+def train_alone(session: SearchSession, number: int) -> State[Trial]:
+    """Train one trial by itself, from its newest checkpoint.
+
+    Raises:
+        InfrastructureError: the job was lost.
+        TrialError: the trial failed; RepeatedTrialError if it had failed alone with the same error before.
+    """
+    session.refuse_interrupted()
+    study = session.study
+    trial = study.trial(number)
+    if not trial.status.finished:
+        ended = _follow(session, study.new_alone_attempt(number), [trial])
+        if ended.failure is FailureKind.INFRASTRUCTURE:
+            raise InfrastructureError(ended.error)
+        trial = study.trial(number)
+        if not trial.status.scored:
+            error = trial.error or "the job ended without a result for the trial"
+            raise (RepeatedTrialError if _failed_before(session, ended) else TrialError)(error)
+    return Completed(message=f"trial {number}: {trial.status}", data=trial)
+
+
+def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial]) -> Attempt:
+    """Bring an attempt at `trials` to its outcome, with a progress bar in the UI."""
+    candidates = [_candidate(session, trial) for trial in trials]
+    total = sum(int(candidate.config.epochs) for candidate in candidates)  # type: ignore[arg-type]
+    config = session.config
+    progress = Progress(
+        artifact_key(config.name, "round", attempt.round, attempt.kind, attempt.number),
+        f"{attempt.kind} {attempt.number} of round {attempt.round}: epochs of trials {numbers_text(attempt.members)}",
+    )
+    finished: set[tuple[int, int]] = set()
+
+    def make_spec(job_id: str) -> JobSpec:
+        return JobSpec(
+            job_id=job_id,
+            study=config.name,
+            space=config.space,
+            evaluator=config.evaluator,
+            data=candidates[0].config.data,
+            checkpoint=config.checkpoint,
+            data_seed=config.seed,
+            base_dir=config.base_dir,
+            members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
+        )
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Epoch):
+            finished.add((event.trial, event.epoch))
+        progress.update(len(finished) / total, time.monotonic())
+        session.tell(attempt, event)
+
+    ended = session.follower.follow(attempt, make_spec, on_event)
+    progress.update(1.0, time.monotonic(), last=True)
+    return ended
+
+
+def _candidate(session: SearchSession, trial: Trial) -> Candidate:
+    with torch.device("meta"):
+        candidate: Candidate = session.space.build(trial.architecture)
+    return candidate
+
+
+def _failed_before(session: SearchSession, ended: Attempt) -> bool:
+    """Whether an earlier attempt at the trial alone ended with the same error."""
+    earlier = session.study.attempts(trial=ended.members[0])
+    return any(
+        attempt.id != ended.id
+        and attempt.kind is AttemptKind.ALONE
+        and attempt.failure is FailureKind.TRIAL
+        and _headline(attempt.error) == _headline(ended.error)
+        for attempt in earlier
+    )
+
+
+def _headline(error: str | None) -> str:
+    return (error or "").partition("\n")[0]
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Trial numbers for people, runs drawn together: `0-5, 8`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

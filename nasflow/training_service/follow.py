@@ -1,0 +1,172 @@
+"""One attempt from submission to its record: submit or re-attach, read events, decide whom to blame, record once."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from nasflow.errors import InterruptedSearchError
+from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
+from nasflow.study.study import Study
+from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, parse_event
+from nasflow.training.spec import JobSpec
+from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.trial import FailureKind
+
+_LOG = logging.getLogger(__name__)
+
+# Signals that a program raises by what it does; any other one was sent from outside.
+_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+
+
+@dataclass
+class _Told:
+    """What a job's events have said so far."""
+
+    finals: dict[int, FinalRecord] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    ended: Ended | None = None
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    state: AttemptState
+    failure: FailureKind | None = None
+    error: str | None = None
+
+
+class AttemptFollower:
+    """Brings attempts of one study to their recorded outcome on one service.
+
+    Everything here can be repeated after a crash: a job is submitted once by its id, events may be read again, and an
+    outcome is recorded once, in one transaction.
+
+    Args:
+        stop: when set, `follow` raises InterruptedSearchError soon.
+        poll_seconds: between two looks at a job.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        service: TrainingService,
+        stop: threading.Event,
+        poll_seconds: float = 0.1,
+    ):
+        self._study = study
+        self._service = service
+        self._stop = stop
+        self._poll_seconds = poll_seconds
+
+    def follow(
+        self, attempt: Attempt, make_spec: Callable[[str], JobSpec], on_event: Callable[[Event], None]
+    ) -> Attempt:
+        """The attempt with its outcome on record.
+
+        Args:
+            attempt: planned, running (perhaps under an earlier controller), or failed and to be started again.
+            make_spec: the job of the attempt, given its id.
+            on_event: told each event as it is read, after it is recorded.
+
+        Raises:
+            InterruptedSearchError: `stop` was set first.
+        """
+        attempt, handle = self._submit_or_reattach(attempt, make_spec)
+        told = _Told()
+        offset = 0
+        while True:
+            state = self._service.status(handle)  # asked first: once it says finished, the events are complete
+            lines, offset = self._service.events(handle, offset)
+            for event in self._take(attempt, lines, told):
+                on_event(event)
+            if state.status.finished:
+                break
+            if self._stop.wait(self._poll_seconds):
+                raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
+        if self._stop.is_set() and state.status is JobStatus.CANCELLED:
+            raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
+        return self._record(attempt, state, told, handle)
+
+    def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
+        if attempt.state is AttemptState.RUNNING and attempt.handle is not None:
+            handle = JobHandle.model_validate(attempt.handle)
+            if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
+                return attempt, handle
+        handle = self._service.submit(make_spec(job_id(attempt)))
+        return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
+
+    def _take(self, attempt: Attempt, lines: list[str], told: _Told) -> list[Event]:
+        events = [event for line in lines if (event := _parse(line)) is not None]
+        epochs = [
+            EpochRecord(event.trial, event.epoch, event.metrics, event.seconds, attempt.id)
+            for event in events
+            if isinstance(event, Epoch)
+        ]
+        if epochs:
+            self._study.record_epochs(epochs)
+        for event in events:
+            match event:
+                case Final():
+                    told.finals[event.trial] = FinalRecord(
+                        event.trial, event.metrics, event.epochs, event.stopped_early
+                    )
+                    told.failures.pop(event.trial, None)
+                case Evicted() if event.trial not in told.finals:
+                    told.failures[event.trial] = event.error
+                case Ended():
+                    told.ended = event
+        return events
+
+    def _record(self, attempt: Attempt, state: JobState, told: _Told, handle: JobHandle) -> Attempt:
+        verdict = self._judge(state, told, handle)
+        open_members = [number for number in attempt.members if number not in told.finals | told.failures]
+        if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
+            together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
+            told.failures.update(dict.fromkeys(open_members, verdict.error + together))
+        return self._study.record_outcome(
+            attempt.id,
+            verdict.state,
+            [final for number, final in told.finals.items() if number in attempt.members],
+            {number: error for number, error in told.failures.items() if number in attempt.members},
+            failure=verdict.failure,
+            error=verdict.error or "\n".join(told.failures[number] for number in sorted(told.failures)) or None,
+            slot=state.slot,
+        )
+
+    def _judge(self, state: JobState, told: _Told, handle: JobHandle) -> _Verdict:
+        """Whom to blame for how a job ended. `error` is set when the job as a whole did not come to its end."""
+        if told.ended is not None:
+            failed = told.ended.error is not None or bool(told.failures)
+            kind = FailureKind.TRIAL if failed else None
+            return _Verdict(AttemptState.FAILED if failed else AttemptState.SUCCEEDED, kind, told.ended.error)
+        if state.status is JobStatus.CANCELLED:
+            return _Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
+        if state.status is JobStatus.LOST:
+            return _Verdict(AttemptState.FAILED, FailureKind.INFRASTRUCTURE, f"the job was lost: {state.reason}")
+        if state.signal is not None:
+            name = signal.Signals(state.signal).name
+            if state.signal not in _OWN_SIGNALS:
+                return _Verdict(
+                    AttemptState.FAILED, FailureKind.INFRASTRUCTURE, f"the job's process was ended by {name}"
+                )
+            return _Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"the job's process crashed with {name}")
+        error = f"the job's process exited with code {state.exit_code} before its end"
+        tail = self._service.log_tail(handle, 5).strip()
+        return _Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{error}\n{tail}" if tail else error)
+
+
+def job_id(attempt: Attempt) -> str:
+    """The id of the job that the attempt's next (or present) start has; each restart is a new job."""
+    restart = attempt.restarts + attempt.state.finished
+    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+
+
+def _parse(line: str) -> Event | None:
+    try:
+        return parse_event(line)
+    except ValidationError:
+        _LOG.warning("skipped a line that is no event, left by a process killed while writing: %.80r", line)
+        return None
