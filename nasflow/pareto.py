@@ -13,7 +13,9 @@ def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -
         points: `[N, M]` finite numbers, all to be minimized (negate what is to be maximized).
         enough: stop once this many points have their front; all the others are given the next number.
     """
-    values = np.asarray(points, dtype=float).reshape(len(points), -1)
+    if not points:
+        return []
+    values = np.asarray(points, dtype=float)
     ranks = np.zeros(len(points), dtype=int)
     left = np.lexsort(values.T[::-1])  # in this order no point is dominated by one behind it
     rank = 0

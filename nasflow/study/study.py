@@ -97,9 +97,8 @@ def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
 def _to_json(config: SearchConfig) -> dict[str, Any]:
     """The config as it is recorded. `store` stays out: it may hold a password, and a database can move."""
     try:
-        values: dict[str, Any] = json.loads(
-            json.dumps(config.model_dump(mode="json", exclude={"store"}), allow_nan=False)
-        )
+        values: dict[str, Any] = config.model_dump(mode="json", exclude={"store"})
+        json.dumps(config.model_dump(), default=str, allow_nan=False)  # the line above makes null of infinity
     except (PydanticSerializationError, ValueError) as error:
         raise StudyError(f"the config of '{config.name}' can't be recorded as JSON: {error}") from None
     return values

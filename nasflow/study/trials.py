@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from sqlalchemy import Select, func, insert, literal, null, select
 from sqlalchemy.orm import Session
@@ -29,16 +30,14 @@ class TrialLog(StudyBase):
             if present := self._select(session, round=round):
                 return present
             last = session.scalar(select(func.max(TrialRow.number)).where(TrialRow.study_id == self._id))
-            number = 0 if last is None else last + 1
             originals = self._originals(session, {architecture.digest for architecture in architectures})
-            rows: list[TrialRow] = []
-            for architecture in architectures:
-                row = self._new_row(number + len(rows), round, architecture)
-                original = originals.setdefault(architecture.digest, row)
-                row.replayed_from = None if original is row else original.number
-                rows.append(row)
-            session.add_all(rows)
-            session.flush()
+            values = []
+            for number, architecture in enumerate(architectures, 0 if last is None else last + 1):
+                original = originals.setdefault(architecture.digest, number)
+                values.append(self._new_values(number, round, architecture, None if original == number else original))
+            if values:
+                session.execute(insert(TrialRow), values)
+            rows = session.scalars(self._query(round=round)).all()
             self._settle(session, rows)
             return [to_trial(row) for row in rows]
 
@@ -128,25 +127,27 @@ class TrialLog(StudyBase):
         )
         return [number for *_, number in ranked[:limit]]
 
-    def _new_row(self, number: int, round: int, architecture: Architecture) -> TrialRow:
-        return TrialRow(
-            study_id=self._id,
-            number=number,
-            round=round,
-            digest=architecture.digest,
-            architecture=dict(architecture),
-            seed=derive_seed(self.config.seed, architecture.to_json()),
-            status=TrialStatus.SUBMITTED,
-            metrics={},
-            epochs=0,
-        )
+    def _new_values(
+        self, number: int, round: int, architecture: Architecture, replayed_from: int | None
+    ) -> dict[str, Any]:
+        return {
+            "study_id": self._id,
+            "number": number,
+            "round": round,
+            "digest": architecture.digest,
+            "architecture": dict(architecture),
+            "seed": derive_seed(self.config.seed, architecture.to_json()),
+            "replayed_from": replayed_from,
+        }
 
-    def _originals(self, session: Session, digests: Iterable[str]) -> dict[str, TrialRow]:
-        """The trials with these architectures that are not replays, by digest."""
-        found: dict[str, TrialRow] = {}
+    def _originals(self, session: Session, digests: Iterable[str]) -> dict[str, int]:
+        """The numbers of the trials with these architectures that are not replays, by digest."""
+        found: dict[str, int] = {}
         for chunk in chunks(sorted(digests)):
-            rows = session.scalars(self._query().where(TrialRow.replayed_from.is_(None), TrialRow.digest.in_(chunk)))
-            found.update({row.digest: row for row in rows})
+            query = select(TrialRow.digest, TrialRow.number).where(
+                TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.digest.in_(chunk)
+            )
+            found.update(session.execute(query).tuples().all())
         return found
 
     def _settle(self, session: Session, rows: Sequence[TrialRow]) -> list[TrialRow]:

@@ -181,7 +181,7 @@ def test_leaderboard_of_several_objectives_is_by_pareto_front(open_study: Callab
     assert [t.number for t in study.leaderboard(2)] == [3, 0]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(widths=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_every_trial_ends_like_the_first_of_its_architecture(
     open_study: Callable[..., Study], widths: list[list[int]]

@@ -1,0 +1,341 @@
+"""Opening, resuming, loading and listing studies; stores that can't be used; rounds and the lock."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from nasflow.config import SearchConfig
+from nasflow.errors import StudyError
+from nasflow.space.architecture import Architecture
+from nasflow.study.lock import study_lock
+from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
+from nasflow.study.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
+from nasflow.study.study import Study, list_studies
+from nasflow.trial import TrialStatus
+
+OpenStudy = Callable[..., Study]
+MakeConfig = Callable[..., SearchConfig]
+
+# --- open, load, list --------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_resumed_with_a_larger_budget(open_study: OpenStudy, store_url: str) -> None:
+    open_study().begin_round(0)
+    resumed = open_study(budget={"rounds": 9}, strategy={"kind": "tpe"}, merge={"enabled": False})
+    assert [r.number for r in resumed.rounds()] == [0]
+    loaded = Study.load(store_url, "digits")
+    assert loaded.config == resumed.config and loaded.config.budget.rounds == 9 and loaded.name == "digits"
+    loaded.close()
+
+
+_EVALUATOR: dict[str, Any] = {
+    "kind": "classification", "data": {"target": "nasflow.evaluator.data:Digits"}, "epochs": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"space": {"target": "nasflow.space.ready:mlp", "params": {"classes": 5}}},
+            "study 'digits': space.params.classes is 10 on record, 5 in the config; set it back, or give the search",
+        ),
+        (
+            {"space": {"target": "nasflow.space.ready:mlp", "params": {"classes": 10, "depth": 3}}},
+            "space.params.depth is absent on record, 3 in the config",
+        ),
+        (
+            {"space": {"target": "nasflow.space.ready:mlp", "params": {"classes": 10.0}}},
+            "space.params.classes is 10 on record, 10.0 in",
+        ),
+        ({"evaluator": {**_EVALUATOR, "epochs": 8}}, "evaluator.epochs is 4 on record, 8 in the config"),
+        (
+            {"evaluator": {**_EVALUATOR, "optimizer": {"lr": {"float": [0.1, 1]}}}},
+            'evaluator.optimizer.lr is 0.001 on record, {"float": [0.1, 1.0], "log": false} in',
+        ),
+        (
+            {"objectives": [{"metric": "val_loss", "direction": "minimize"}]},
+            'objectives.0.metric is "val_accuracy" on record, "val_loss" in',
+        ),
+        ({"seed": 1}, "seed is 0 on record, 1 in the config"),
+    ],
+)
+def test_a_changed_search_is_refused_by_its_key(open_study: OpenStudy, change: dict[str, Any], words: str) -> None:
+    study = open_study()
+    with pytest.raises(StudyError) as error:
+        open_study(**change)
+    assert words in str(error.value)
+    assert open_study().config == study.config
+
+
+def test_work_dir_is_fixed_once_there_are_trials(open_study: OpenStudy, tmp_path: Path) -> None:
+    open_study()
+    study = open_study(work_dir=tmp_path / "elsewhere")
+    study.begin_round(0)
+    study.submit_trials(0, [Architecture({"width": 1})])
+    with pytest.raises(StudyError, match=r"work_dir is .*elsewhere.* on record, .*third"):
+        open_study(work_dir=tmp_path / "third")
+    open_study(work_dir=tmp_path / "elsewhere", base_dir=tmp_path / "moved")
+
+
+def test_a_config_that_json_cannot_hold_is_refused(open_study: OpenStudy) -> None:
+    for value in (float("nan"), [float("inf")], object()):
+        with pytest.raises(StudyError, match="config of 'digits' can't be recorded as JSON"):
+            open_study(space={"target": "a:b", "params": {"x": value}})
+
+
+def test_load_names_close_matches(open_study: OpenStudy, store_url: str) -> None:
+    open_study()
+    with pytest.raises(StudyError, match="there is no study 'digit' in the store; it has digits"):
+        Study.load(store_url, "digit")
+
+
+def test_the_record_of_another_version_is_refused(open_study: OpenStudy, store_url: str) -> None:
+    from nasflow.study.store import StudyRow
+
+    study = open_study()
+    with study._store.write("x") as session:
+        session.execute(update(StudyRow).values(config={**_recorded(session), "novelty": 1}))
+    with pytest.raises(StudyError, match="can't read the config on record, at 'novelty'"):
+        Study.load(store_url, "digits")
+
+
+def _recorded(session: Any) -> dict[str, Any]:
+    from sqlalchemy import select
+
+    from nasflow.study.store import StudyRow
+
+    values: dict[str, Any] = session.scalar(select(StudyRow.config))
+    return values
+
+
+def test_the_store_keeps_no_password_of_itself(open_study: OpenStudy) -> None:
+    with open_study()._store.read() as session:
+        assert "store" not in _recorded(session)
+
+
+def test_studies_are_listed_with_their_best(open_study: OpenStudy, store_url: str) -> None:
+    before = datetime.now(UTC)
+    for name, direction in (("a", "maximize"), ("b", "minimize"), ("c", "maximize")):
+        study = open_study(name=name, objectives=[{"metric": "m", "direction": direction}])
+        if name == "c":
+            continue
+        study.begin_round(0)
+        study.submit_trials(0, [Architecture({"width": width}) for width in range(3)])
+        attempt = study.plan_batches(0, [[0, 1]])[0]
+        finals = [FinalRecord(n, {"m": float(n)}, 1) for n in (0, 1)]
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
+    infos = list_studies(store_url)
+    assert [(i.name, i.rounds, i.best, i.counts[TrialStatus.TRAINED]) for i in infos] == [
+        ("a", 1, 1.0, 2), ("b", 1, 0.0, 2), ("c", 0, None, 0),
+    ]  # fmt: skip
+    assert all(before <= info.created_at <= datetime.now(UTC) for info in infos)
+    assert infos[0].counts[TrialStatus.SUBMITTED] == 1 and infos[1].objective.direction == "minimize"
+
+
+# --- stores that can't be used -----------------------------------------------------------------------------------
+
+
+def test_a_newer_database_is_refused(open_study: OpenStudy, store_url: str) -> None:
+    with open_study()._store.write("x") as session:
+        session.execute(update(SchemaRow).values(version=SCHEMA_VERSION + 1))
+    for action in (open_study, lambda: Study.load(store_url, "digits"), lambda: list_studies(store_url)):
+        with pytest.raises(StudyError, match=r"newer nasflow .* upgrade nasflow"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nasflow.db", "not a database URL"),
+        ("sqlite://", "needs a file or a server"),
+        ("sqlite:///:memory:", "needs a file or a server"),
+        ("mysql://me:hush@host/db", "mysql is not supported"),
+        ("postgresql://me:hush@127.0.0.1:1/db", r"me:\*\*\*@127.0.0.1:1/db can't be used"),
+        ("postgres://me@127.0.0.1:1/db?password=hush", "can't be used"),
+        ("postgresql://me:hush@127.0.0.1:port/db", "not a database URL"),
+    ],
+)
+def test_a_bad_url_is_one_sentence_without_the_password(url: str, words: str) -> None:
+    for create in (True, False):
+        with pytest.raises(StudyError, match=words) as error:
+            Store(url, create)
+        assert "hush" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_database_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"there is no database .*none\.db"):
+        list_studies(f"sqlite:///{tmp_path}/none.db")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_files_that_are_no_store(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database, but long enough to be read as the header of one " * 3)
+    with pytest.raises(StudyError, match="can't be used: file is not a database"):
+        list_studies(f"sqlite:///{tmp_path}/text.db")
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE t (x)").connection.close()
+    with pytest.raises(StudyError, match="holds no nasflow studies"):
+        list_studies(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(StudyError, match="can't make the folder"):
+        Store(f"sqlite:///{tmp_path}/text.db/sub/x.db", create=True)
+
+
+def test_a_missing_driver_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from nasflow.study.store import Store\n"
+        "from nasflow.errors import StudyError\n"
+        "try: Store('postgresql://me@localhost/db')\n"
+        "except StudyError as error: print(error)\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "install 'nasflow[postgresql]'" in shown
+
+
+def test_reading_the_study_takes_no_torch_and_no_prefect() -> None:
+    code = "import sys, nasflow.study.study; print([m for m in ('torch', 'prefect', 'optuna') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_a_relative_file_stays_the_same_when_the_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = Store("sqlite:///deep/study.db", create=True)
+    store.close()
+    monkeypatch.chdir(tmp_path / "other")
+    with store.write("x") as session:
+        assert session.get(SchemaRow, SCHEMA_VERSION)
+    store.close()
+    assert (tmp_path / "deep" / "study.db").is_file()
+
+
+# --- rounds ------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_begin_and_end(study: Study) -> None:
+    begun = study.begin_round(0)
+    assert (begun.number, begun.state, begun.ended_at, begun.message) == (0, RoundState.RUNNING, None, "")
+    ended = study.end_round(0, RoundState.FAILED, "every trial failed")
+    assert ended.ended_at is not None and ended.ended_at >= begun.started_at
+    assert study.end_round(0, RoundState.FAILED, "every trial failed") == ended
+    study.begin_round(1)
+    assert [(r.number, r.state, r.message) for r in study.rounds()] == [
+        (0, RoundState.FAILED, "every trial failed"),
+        (1, RoundState.RUNNING, ""),
+    ]
+    with pytest.raises(StudyError, match="no round 5"):
+        study.end_round(5, RoundState.COMPLETED)
+    with pytest.raises(ValueError, match="ends as"):
+        study.end_round(1, RoundState.RUNNING)
+
+
+def _age(study: Study, number: int, seconds: float) -> None:
+    """Make a round's last start that much older."""
+    with study._store.write("x") as session:
+        row = session.get(RoundRow, (study._id, number))
+        assert row is not None
+        row.resumed_at -= timedelta(seconds=seconds)
+
+
+def test_seconds_spent_is_the_time_of_the_rounds(study: Study) -> None:
+    for number, seconds in ((0, 100), (1, 20)):
+        study.begin_round(number)
+        _age(study, number, seconds)
+        study.end_round(number, RoundState.COMPLETED)
+    assert 120 <= study.seconds_spent() < 125
+    study.begin_round(1)  # opened again, as a retry of its failed trials does
+    _age(study, 1, 7)
+    study.end_round(1, RoundState.COMPLETED)
+    assert 127 <= study.seconds_spent() < 132
+
+
+def test_the_time_between_a_crash_and_the_restart_is_not_spent(study: Study) -> None:
+    study.begin_round(0)
+    study.submit_trials(0, [Architecture({"width": 1})])
+    _age(study, 0, 60)
+    assert study.seconds_spent() < 1  # no sign of life since it began
+    study.record_epochs([EpochRecord(0, 1, {})])
+    assert 60 <= study.seconds_spent() < 65
+    study.begin_round(0)
+    _age(study, 0, 0)
+    study.end_round(0, RoundState.COMPLETED)
+    assert 60 <= study.seconds_spent() < 65
+
+
+# --- one controller ----------------------------------------------------------------------------------------------
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from nasflow.study.lock import study_lock
+with study_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_controller_is_told_who_holds_the_study_until_that_one_dies(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path / "s"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        words = f"process {holder.pid} on {socket.gethostname()}"
+        with pytest.raises(StudyError, match=words), study_lock(tmp_path / "s"):
+            pass
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.communicate()
+    words = f"process {os.getpid()} "
+    with study_lock(tmp_path / "s"), pytest.raises(StudyError, match=words), study_lock(tmp_path / "s"):
+        pass
+    with study_lock(tmp_path / "s"):
+        pass
+
+
+def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with study_lock(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with study_lock(tmp_path):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+# --- many at once ------------------------------------------------------------------------------------------------
+
+
+def _open_at(config: SearchConfig, moment: float) -> int:
+    time.sleep(max(0.0, moment - time.time()))
+    study = Study.open(config)
+    study.begin_round(0)
+    trials = study.submit_trials(0, [Architecture({"width": width}) for width in range(20)])
+    study.plan_batches(0, [[trial.number for trial in trials]])
+    study.close()
+    return len(trials)
+
+
+def test_processes_that_open_a_new_study_at_once_make_one(make_config: MakeConfig, store_url: str) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        moment = time.time() + 1.5
+        counts = pool.starmap(_open_at, [(make_config(), moment)] * 3)
+    assert counts == [20] * 3
+    study = Study.load(store_url, "digits")
+    assert [t.number for t in study.trials()] == list(range(20))
+    assert len(study.batches(0)) == 1
+    study.close()
