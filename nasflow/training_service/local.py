@@ -1,0 +1,258 @@
+"""Jobs on this machine: one warm worker process a slot, which forks a process for each job."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from nasflow.config import LocalServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.training.events import read_lines
+from nasflow.training.spec import JobSpec, job_dir
+from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.training_service.local_slots import gpu_count, slot_environments
+from nasflow.training_service.local_state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
+from nasflow.training_service.local_worker import GRACE
+from nasflow.training_service.processes import carriers, descendants, end_all, process_id
+
+RUNNER = "nasflow.training.runner:run_job_file"
+PRELOAD = ("torch", "pytorch_lightning")
+_POLL = 0.02  # seconds
+_WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
+_STILLBORN_LIMIT = 3
+
+
+class LocalService(TrainingService):
+    """Runs jobs in processes of this machine.
+
+    The workers outlive this process and are found again by the next `LocalService` on the same root; one that is left
+    alone ends itself after `config.idle_timeout` seconds without work.
+
+    Args:
+        config: the slots and the idle timeout.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and gives an exit code.
+        preload: modules that a worker imports before its first job.
+    """
+
+    def __init__(self, config: LocalServiceConfig, root: Path, runner: str = RUNNER, preload: Sequence[str] = PRELOAD):
+        self._config = config
+        self._root = root.resolve()
+        self._state = LocalState(self._root)
+        options = ["--runner", runner, "--idle-timeout", str(config.idle_timeout), "--preload", *preload]
+        program = [sys.executable, "-P", "-m", "nasflow.training_service.local_worker", str(self._root)]
+        self._layouts = {
+            slot: Layout(command=[*program, slot, *options], environment=environment)
+            for slot, environment in slot_environments(config).items()
+        }
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._stillborn: Counter[str] = Counter()
+
+    def validate(self) -> None:  # noqa: D102
+        folder = next(path for path in (self._root, *self._root.parents) if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise ServiceError(f"training_service: can't write below {folder}; set work_dir to a folder you own")
+        gpus = self._config.gpus
+        if len(set(gpus)) < len(gpus):
+            raise ServiceError(
+                f"training_service.gpus: {gpus} names a GPU twice; to share one, raise training_service.slots_per_gpu"
+            )
+        if gpus and max(gpus) >= (count := gpu_count()):
+            raise ServiceError(
+                f"training_service.gpus: there is no GPU {max(gpus)}, this machine has {count}; "
+                "name others (counted from 0) or leave the key out to train on the CPU"
+            )
+
+    def prepare(self) -> None:  # noqa: D102
+        with self._lock():
+            self._bury_the_dead()
+            for worker in self._state.workers():
+                if worker.layout == self._layouts.get(worker.slot):
+                    continue
+                if self._state.claimed(worker.slot):
+                    self._state.retire(worker.slot).touch()
+                else:
+                    self._bury(worker)
+            self._start_missing()
+
+    def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
+        with self._lock():
+            self._bury_the_dead()
+            if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
+                self._state.enqueue(spec)
+            self._start_missing()
+        return _handle(spec.job_id)
+
+    def status(self, handle: JobHandle) -> JobState:  # noqa: D102
+        with self._lock():
+            self._bury_the_dead()
+            if self._state.queued():
+                self._start_missing()
+            return self._look(handle.job_id)
+
+    def events(self, handle: JobHandle, offset: int = 0) -> tuple[list[str], int]:  # noqa: D102
+        return read_lines(job_dir(self._root, handle.job_id) / "events.jsonl", offset)
+
+    def log_tail(self, handle: JobHandle, lines: int = 20) -> str:  # noqa: D102
+        log = job_dir(self._root, handle.job_id) / "job.log"
+        if not log.exists():
+            return ""
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 1000 * lines))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+    def fetch(self, path: str) -> Path:
+        """Where `path` (relative to the root, a file or folder) lies on this machine.
+
+        Raises:
+            FileNotFoundError: there is no such path.
+            ServiceError: the path leads out of the root.
+        """
+        place = (self._root / path).resolve()
+        if not place.is_relative_to(self._root):
+            raise ServiceError(f"path '{path}' leads out of {self._root}; give one relative to it")
+        if not place.exists():
+            raise FileNotFoundError(f"there is no '{path}' in {self._root}")
+        return place
+
+    def cancel(self, handle: JobHandle) -> None:  # noqa: D102
+        deadline = time.monotonic() + _WORKER_ANSWERS_WITHIN
+        with self._lock():
+            self._bury_the_dead()
+            self._ask_to_cancel(handle.job_id)
+        while True:
+            with self._lock():
+                self._bury_the_dead()
+                state = self._look(handle.job_id)
+                if state.status.finished or not self._state.cancel_mark(handle.job_id).exists():
+                    return  # without the mark it was submitted again meanwhile
+                if time.monotonic() > deadline and state.slot and (worker := self._state.worker(state.slot)):
+                    self._bury(worker)
+            time.sleep(_POLL)
+
+    def list(self) -> Sequence[JobHandle]:  # noqa: D102
+        with self._lock():
+            self._bury_the_dead()
+            return [_handle(job_id) for job_id in self._unfinished()]
+
+    def slots(self) -> Sequence[str]:  # noqa: D102
+        return tuple(self._layouts)
+
+    def cleanup(self) -> None:  # noqa: D102
+        with self._lock():
+            self._bury_the_dead()
+            jobs = self._unfinished()
+            for job_id in jobs:  # all at once, so that their grace periods pass together
+                self._ask_to_cancel(job_id)
+        for job_id in jobs:
+            self.cancel(_handle(job_id))
+        with self._lock():
+            for worker in self._state.workers():
+                self._bury(worker)
+            end_all(lambda: carriers(ROOT_VARIABLE, str(self._root)))
+            if self._state.dir.exists():
+                shutil.rmtree(self._state.dir)
+            self._reap()
+
+    # --- below, the lock is held ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._state.lock():
+            yield
+
+    def _look(self, job_id: str) -> JobState:
+        if outcome := self._state.outcome(job_id):
+            return outcome
+        if job_id in self._state.queued():
+            return JobState(status=JobStatus.PENDING)
+        for worker in self._state.workers():
+            if job_id in self._state.claimed(worker.slot):
+                return JobState(status=JobStatus.RUNNING, slot=worker.slot)
+        return JobState(status=JobStatus.LOST, reason="the service does not know this job")
+
+    def _unfinished(self) -> Sequence[str]:
+        claimed = [job_id for worker in self._state.workers() for job_id in self._state.claimed(worker.slot)]
+        return [job_id for job_id in (*claimed, *self._state.queued()) if not self._state.outcome(job_id)]
+
+    def _ask_to_cancel(self, job_id: str) -> None:
+        state = self._look(job_id)
+        if state.status is JobStatus.PENDING:
+            self._state.queued()[job_id].unlink()
+            self._state.settle(job_id, JobState(status=JobStatus.CANCELLED))
+        elif state.status is JobStatus.RUNNING:
+            self._state.cancel_mark(job_id).touch()
+
+    def _start_missing(self) -> None:
+        for slot, layout in self._layouts.items():
+            if self._state.worker(slot) is None:
+                self._start(slot, layout)
+
+    def _start(self, slot: str, layout: Layout) -> None:
+        log = self._state.dir / "logs" / f"{slot}.log"
+        if self._stillborn[slot] >= _STILLBORN_LIMIT:
+            raise ServiceError(f"training_service: the worker of slot {slot} ends while it starts; {log} may say why")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        token = secrets.token_hex(8)
+        marks = {"PYTHONPATH": _import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                layout.command,
+                env=os.environ | layout.environment | marks,
+                cwd=self._root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._started[process.pid] = process
+        identity = process_id(process.pid)
+        if identity is None:
+            self._stillborn[slot] += 1
+        else:
+            self._state.register(WorkerRecord(slot=slot, process=identity, token=token, layout=layout))
+
+    def _bury_the_dead(self) -> None:
+        for worker in self._state.workers():
+            if not worker.process.alive():
+                self._stillborn[worker.slot] = (
+                    0 if self._state.ready(worker.slot).exists() else (self._stillborn[worker.slot] + 1)
+                )
+                self._bury(worker)
+        self._reap()
+
+    def _bury(self, worker: WorkerRecord) -> None:
+        """End a worker, if it has not, and what it left behind; its job, if no outcome is on record, is lost."""
+
+        def find() -> set[psutil.Process]:
+            below = descendants(worker.process.pid) if worker.process.alive() else []
+            return {*carriers(TOKEN_VARIABLE, worker.token), *below}
+
+        end_all(find)
+        for job_id in self._state.claimed(worker.slot):
+            reason = f"the worker of slot {worker.slot} (process {worker.process.pid}) was killed or crashed"
+            self._state.settle(job_id, JobState(status=JobStatus.LOST, slot=worker.slot, reason=reason))
+        self._state.dismiss(worker.slot)
+
+    def _reap(self) -> None:
+        """Take leave of ended workers that this process started, which would stay zombies otherwise."""
+        self._started = {pid: process for pid, process in self._started.items() if process.poll() is None}
+
+
+def _handle(job_id: str) -> JobHandle:
+    return JobHandle(service="local", job_id=job_id)
+
+
+def _import_path() -> str:
+    """What a worker has to look through so that it can import what this process can: all but the interpreter's own."""
+    own = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+    return os.pathsep.join(place for entry in sys.path if not (place := str(Path(entry).absolute())).startswith(own))

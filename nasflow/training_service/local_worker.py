@@ -1,0 +1,183 @@
+"""The program of one slot: `python -m nasflow.training_service.local_worker ROOT SLOT`, started by the local service.
+
+It imports what jobs need once and forks a process for each job (a zygote, as Android calls it). It never computes with
+torch itself: a process that has started torch's threads or a GPU must not fork. It is the parent of everything its
+job started (orphans come to it), so a job's end, however it comes, leaves nothing behind.
+"""
+
+import argparse
+import faulthandler
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from nasflow.target import load_target
+from nasflow.training.spec import job_dir
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.local_state import LocalState
+from nasflow.training_service.processes import adopt_orphans, descendants, die_with_parent, end_all
+
+IDLE_POLL, JOB_POLL = 0.03, 0.01  # seconds
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+
+
+class Worker:
+    """Takes jobs from the queue, one at a time, until it is told to end or has been idle for `idle_timeout` seconds."""
+
+    def __init__(self, root: Path, slot: str, runner: str, idle_timeout: float):
+        self._state = LocalState(root)
+        self._root, self._slot, self._runner, self._idle_timeout = root, slot, runner, idle_timeout
+        self._told_to_end = False
+
+    def tell_to_end(self, *_: object) -> None:
+        """Signal handler: end the job, if any, and then this process."""
+        self._told_to_end = True
+
+    def serve(self) -> None:
+        """Work until the end."""
+        with self._state.lock():
+            if self._dismissed():
+                return
+            self._state.ready(self._slot).touch()
+        idle_since = time.monotonic()
+        while True:
+            idle = time.monotonic() - idle_since > self._idle_timeout
+            if idle or self._told_to_end or self._state.news(self._slot):
+                with self._state.lock():
+                    if self._dismissed():
+                        return
+                    leave = self._told_to_end or self._state.retire(self._slot).exists()
+                    job_id = None if leave else self._state.claim(self._slot)
+                    if job_id is None and (leave or idle):
+                        self._state.dismiss(self._slot)
+                        return
+                if job_id is not None:
+                    self._run(job_id)
+                    idle_since = time.monotonic()
+                    continue
+            time.sleep(IDLE_POLL)
+
+    def _dismissed(self) -> bool:
+        """The service forgot this worker, or never came to record it."""
+        record = self._state.worker(self._slot)
+        return record is None or record.process.pid != os.getpid()
+
+    def _run(self, job_id: str) -> None:
+        folder = job_dir(self._root, job_id)
+        flush()
+        worker, child = os.getpid(), os.fork()
+        if child == 0:
+            become_job(worker, folder / "job.log", lambda: load_target(self._runner, self._root)(folder / "job.json"))
+        cancel = self._state.cancel_mark(job_id)
+        while (code := reap(child)) is None and not (self._told_to_end or cancel.exists()):
+            time.sleep(JOB_POLL)
+        end_all(lambda: descendants(worker), GRACE)
+        reap(child)
+        if code is None:
+            state = JobState(status=JobStatus.LOST, slot=self._slot, reason="its worker was told to end")
+        else:
+            exit_code, number = (code, None) if code >= 0 else (None, -code)
+            reason = last_line(folder / "job.log")
+            state = JobState(
+                status=JobStatus.EXITED, exit_code=exit_code, signal=number, slot=self._slot, reason=reason
+            )
+        with self._state.lock():
+            if not self._dismissed():
+                self._state.settle(job_id, state)
+                self._state.drop_claim(self._slot, job_id)
+
+
+def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
+    """In the forked child: be a process like any other, run the job, and leave without the worker's clean-up."""
+    code = 1
+    try:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            die_with_parent(worker)
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            os.close(file)
+            faulthandler.enable()  # a crash in native code says where in Python
+            code = int(run())
+        except SystemExit as leave:
+            if isinstance(leave.code, str):
+                sys.stderr.write(leave.code + "\n")
+            code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
+def reap(child: int) -> int | None:
+    """Take leave of the children that ended; the exit code of `child`, negative for a signal, if it is among them."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, cut to 300 characters."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line[:300] for line in reversed(lines) if line), "")
+
+
+def flush() -> None:
+    """Write out what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def warm_up(modules: list[str], runner: str, root: Path) -> None:
+    """Import what jobs need, once. What can't be imported is left to the job, whose log then tells its owner why."""
+    try:
+        for name in modules:
+            importlib.import_module(name)
+        load_target(runner, root)
+    except Exception:
+        traceback.print_exc()
+    gc.collect()
+    gc.freeze()  # keeps the collector in the children from copying the pages they share
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("slot")
+    parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
+    parser.add_argument("--preload", nargs="*", default=[], help="modules to import before the first job")
+    parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
+    options = parser.parse_args()
+    worker = Worker(options.root, options.slot, options.runner, options.idle_timeout)
+    signal.signal(signal.SIGTERM, worker.tell_to_end)
+    signal.signal(signal.SIGINT, worker.tell_to_end)
+    adopt_orphans()
+    warm_up(options.preload, options.runner, options.root)
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The training service that a config asks for."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nasflow.config import LocalServiceConfig, ServiceConfig
+from nasflow.errors import ConfigError
+from nasflow.target import load_target
+from nasflow.training_service.base import TrainingService
+from nasflow.training_service.local import LocalService
+
+
+def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingService:
+    """The service on a study's root folder. A custom one is built as `Class(root, **params)`.
+
+    Args:
+        config: the `training_service` section of the search config.
+        root: the folder of the study's jobs and checkpoints.
+        base_dir: where a `file.py:Name` target is looked for.
+
+    Raises:
+        ConfigError: the target of a custom service does not exist, is no training service, or refuses its params.
+    """
+    if isinstance(config, LocalServiceConfig):
+        return LocalService(config, root)
+    service: Any = load_target(config.target, base_dir)
+    if not (isinstance(service, type) and issubclass(service, TrainingService)):
+        raise ConfigError(
+            f"training_service.target: '{config.target}' is no subclass of "
+            "nasflow.training_service.base.TrainingService"
+        )
+    build: Callable[..., TrainingService] = service
+    try:
+        inspect.signature(build).bind(root, **config.params)
+    except TypeError as error:
+        raise ConfigError(f"training_service.params: {config.target} can't be built from them: {error}") from None
+    return build(root, **config.params)

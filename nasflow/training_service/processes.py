@@ -1,0 +1,129 @@
+"""Finding and ending processes. A process is named by its pid and its start, so that a reused pid is never touched."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_KILLED_WITHIN = 20.0  # seconds; longer than this after SIGKILL, a process hangs in the kernel
+
+
+class ProcessId(BaseModel):
+    """One process for ever: `started` differs for every process that ever gets the same pid."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pid: int
+    started: str
+
+    def alive(self) -> bool:
+        """It still runs; a zombie does not."""
+        return _started(self.pid) == self.started
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, if it still runs."""
+        if self.alive():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """The identity of the running process `pid`, None if there is none."""
+    started = _started(pid)
+    return ProcessId(pid=pid, started=started) if started else None
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """The running processes below `pid`, also those in sessions of their own."""
+    try:
+        return [p for p in psutil.Process(pid).children(recursive=True) if _running(p)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def carriers(name: str, value: str) -> list[psutil.Process]:
+    """The running processes, this one apart, that were started with the environment variable `name` set to `value`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(name) == value and _running(process):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # gone by now, or another user's
+    return found
+
+
+def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) -> None:
+    """Send SIGTERM, after `grace` seconds SIGKILL, to what `find` finds, until it finds nothing more.
+
+    Raises:
+        TimeoutError: a process outlived SIGKILL.
+    """
+    start, told = time.monotonic(), set()
+    while processes := list(find()):
+        waited = time.monotonic() - start
+        if waited > grace + _KILLED_WITHIN:
+            raise TimeoutError(f"processes {[p.pid for p in processes]} are still there after SIGKILL")
+        for process in processes:
+            if waited < grace and process in told:
+                continue
+            told.add(process)
+            try:
+                process.send_signal(signal.SIGTERM if waited < grace else signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(processes, timeout=0.02)
+
+
+def adopt_orphans() -> None:
+    """Make this process the new parent of all its descendants whose own parent ends (Linux; elsewhere nothing)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent, process `parent`, ends (Linux; elsewhere nothing)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _started(pid: int) -> str | None:
+    if sys.platform != "linux":
+        try:
+            process = psutil.Process(pid)
+            return repr(process.create_time()) if _running(process) else None
+        except psutil.NoSuchProcess:
+            return None
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Ticks since boot, where psutil's create_time moves with the system clock and differs between two observers.
+    return None if state in "ZX" else f"{_boot()}-{fields[18]}"
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+
+def _running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
