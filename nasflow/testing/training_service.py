@@ -1,0 +1,396 @@
+"""The contract suite of training services: inherit `TrainingServiceContract` in a test module and pytest runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import psutil
+import pytest
+
+from nasflow.config import CheckpointConfig, DataConfig, RegressionConfig, Target
+from nasflow.errors import ServiceError
+from nasflow.target import load_target
+from nasflow.training.events import parse_event
+from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+
+T = TypeVar("T")
+Open = Callable[..., TrainingService]
+
+_CONTROLLER = """
+import sys, time
+from pathlib import Path
+from nasflow.target import load_target
+from nasflow.training.spec import JobSpec
+service = load_target(sys.argv[1], Path())(Path(sys.argv[2]), 1)
+service.prepare()
+print(service.submit(JobSpec.model_validate_json(sys.argv[3])).model_dump_json(), flush=True)
+time.sleep(300)
+"""
+
+
+def script(job_id: str, *steps: list[Any]) -> JobSpec:
+    """A job that does these steps (nasflow.testing.scripted_job)."""
+    data = DataConfig(target="none:none")
+    return JobSpec(
+        job_id=job_id,
+        study="contract",
+        space=Target(target="none:none", params={"steps": list(steps)}),
+        evaluator=RegressionConfig(data=data),
+        data=data,
+        checkpoint=CheckpointConfig(),
+        data_seed=0,
+        base_dir=Path(),
+        members=[MemberSpec(trial=0, architecture={}, seed=0)],
+    )
+
+
+def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+    """The first value of `condition` that is true; a failure that says `what` did not come in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {seconds} s still no: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:
+    """Wait for the end of a job."""
+    until(lambda: service.status(handle).status.finished, f"end of {handle.job_id}", seconds)
+    return service.status(handle)
+
+
+def await_status(service: TrainingService, handle: JobHandle, status: JobStatus) -> JobState:
+    """Wait until a job has this status."""
+    until(lambda: service.status(handle).status is status, f"{handle.job_id} {status}")
+    return service.status(handle)
+
+
+def numbers(service: TrainingService, path: str) -> list[int]:
+    """The numbers in a job's file, none before there is one."""
+    try:
+        return [int(line) for line in service.fetch(path).read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def epochs(service: TrainingService, handle: JobHandle) -> list[tuple[int, bool]]:
+    """The epochs that a job told, and whether each was replayed."""
+    events = [parse_event(line) for line in service.events(handle)[0]]
+    return [(event.epoch, event.replayed) for event in events if event.kind == "epoch"]
+
+
+class TrainingServiceContract:
+    """Every promise of `nasflow.training_service.base.TrainingService`, as tests.
+
+    A subclass names a `factory` and says how a job is lost; a service whose root or processes are not on this machine
+    overrides `release`, `living` and `strays` too.
+    """
+
+    factory: ClassVar[str]
+    """`module:function` or `file.py:function`, called with (root: Path, slots: int); its service runs
+    `nasflow.testing.scripted_job:run_job_file` in place of the real runner."""
+
+    def lose(self, service: TrainingService, handle: JobHandle) -> None:
+        """Take the running job's ground away (kill its host or worker with SIGKILL, say) so that it ends as LOST."""
+        raise NotImplementedError
+
+    def release(self, root: Path, name: str) -> None:
+        """Make the file that a job's step `wait` waits for."""
+        (root / name).touch()
+
+    def living(self, pids: Iterable[int]) -> set[int]:
+        """Those of the processes that run."""
+        return {p.pid for p in psutil.process_iter() if p.pid in set(pids) and running(p)}
+
+    def strays(self, root: Path) -> set[int]:
+        """All processes that have to do with the root: it stands in their command line or environment."""
+        return {p.pid for p in psutil.process_iter() if p.pid != os.getpid() and mentions(p, str(root)) and running(p)}
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """The root folder of the service under test."""
+        return tmp_path / "root"
+
+    @pytest.fixture
+    def open_service(self, root: Path) -> Iterator[Open]:
+        """Makes services on the root, with one slot unless told; what they run ends with the test."""
+        make = load_target(self.factory, Path())
+        yield lambda slots=1: make(root, slots)
+        make(root, 1).cleanup()
+
+    @pytest.fixture
+    def service(self, open_service: Open) -> TrainingService:
+        """A service with one slot that is ready for jobs."""
+        service = open_service()
+        service.validate()
+        service.prepare()
+        return service
+
+    @pytest.fixture
+    def two_slots(self, open_service: Open) -> TrainingService:
+        """The same with two slots."""
+        service = open_service(slots=2)
+        service.prepare()
+        return service
+
+    # --- submit, status, slots, list -------------------------------------------------------------------------------
+
+    def test_a_job_waits_for_a_slot_runs_and_exits(self, two_slots: TrainingService, root: Path) -> None:
+        """PENDING, RUNNING, EXITED, with no more jobs at a time than slots, first come, first served."""
+        service = two_slots
+        assert len(service.slots()) == 2
+        handles = [service.submit(script(f"job-{i}", ["wait", "go"])) for i in range(4)]
+        for handle in handles[:2]:
+            state = await_status(service, handle, JobStatus.RUNNING)
+            assert state.slot in service.slots()
+        assert [service.status(handle).status for handle in handles[2:]] == [JobStatus.PENDING] * 2
+        assert {handle.job_id for handle in service.list()} == {"job-0", "job-1", "job-2", "job-3"}
+        self.release(root, "go")
+        for handle in handles:
+            state = finish(service, handle)
+            assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, 0, None)
+        assert list(service.list()) == []
+
+    def test_submit_needs_no_prepare_and_returns_at_once(self, open_service: Open) -> None:
+        """A job that is submitted first thing runs too."""
+        service = open_service()
+        handle = service.submit(script("first"))
+        assert not service.status(handle).status.finished
+        assert finish(service, handle).exit_code == 0
+
+    def test_a_job_id_runs_once(self, service: TrainingService, root: Path) -> None:
+        """Submitted again while it waits, while it runs and after it ended: the same handle, one run."""
+        spec = script("once", ["wait", "go"])
+        handle = service.submit(spec)
+        assert service.submit(spec) == handle
+        await_status(service, handle, JobStatus.RUNNING)
+        assert service.submit(spec) == handle
+        self.release(root, "go")
+        finish(service, handle)
+        assert service.submit(spec) == handle
+        assert service.status(handle).status is JobStatus.EXITED
+        assert len(numbers(service, "jobs/once/runs")) == 1
+
+    def test_many_threads_at_once(self, two_slots: TrainingService) -> None:
+        """Eight threads submit the same twelve jobs: each runs once, and each thread sees the same end."""
+        service = two_slots
+        specs = [script(f"job-{i}", ["epoch", 1]) for i in range(12)]
+
+        def all_of_them(_: int) -> list[JobState]:
+            handles = [service.submit(spec) for spec in specs]
+            return [finish(service, handle) for handle in handles]
+
+        with ThreadPoolExecutor(8) as pool:
+            ends = list(pool.map(all_of_them, range(8)))
+        assert all(end == ends[0] for end in ends)
+        assert {state.status for state in ends[0]} == {JobStatus.EXITED}
+        assert [len(numbers(service, f"jobs/job-{i}/runs")) for i in range(12)] == [1] * 12
+
+    def test_an_unknown_job_is_lost(self, service: TrainingService) -> None:
+        """And it has neither events nor a log."""
+        handle = JobHandle(service="any", job_id="nobody")
+        assert service.status(handle).status is JobStatus.LOST
+        assert service.events(handle) == ([], 0)
+        assert service.log_tail(handle) == ""
+
+    # --- how jobs end ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        ("steps", "exit_code", "number"),
+        [
+            ([["return", 3]], 3, None),
+            ([["exit", 7]], 7, None),
+            ([["raise", "boom"]], 1, None),
+            ([["signal", int(signal.SIGKILL)]], None, int(signal.SIGKILL)),
+            ([["signal", int(signal.SIGSEGV)]], None, int(signal.SIGSEGV)),
+        ],
+        ids=["return", "exit", "raise", "SIGKILL", "SIGSEGV"],
+    )
+    def test_exit_codes_and_signals(
+        self, service: TrainingService, steps: list[list[Any]], exit_code: int | None, number: int | None
+    ) -> None:
+        """However violent a job's end, it is told as it was, and the slot serves the next job."""
+        state = finish(service, service.submit(script("bad", ["epoch", 1], *steps)))
+        assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, exit_code, number)
+        assert epochs(service, JobHandle(service="any", job_id="bad")) == [(1, False)]
+        assert finish(service, service.submit(script("next"))).exit_code == 0
+
+    def test_log_tail(self, service: TrainingService) -> None:
+        """Standard output and the traceback of an exception, the last lines of it on demand; the reason for people."""
+        handle = service.submit(script("loud", ["print", "one"], ["print", "two"], ["raise", "boom"]))
+        state = finish(service, handle)
+        assert service.log_tail(handle, 100).splitlines()[:2] == ["one", "two"]
+        assert service.log_tail(handle, 1) == "RuntimeError: boom" == state.reason
+
+    def test_what_a_job_left_running_ends_with_it(self, service: TrainingService) -> None:
+        """A slot is clean for the next job."""
+        finish(service, service.submit(script("litter", ["spawn", "session"], ["spawn", "daemon"])))
+        pids = numbers(service, "jobs/litter/pids")
+        assert len(pids) == 2
+        assert not self.living(pids)
+
+    # --- events and files ------------------------------------------------------------------------------------------
+
+    def test_events_by_offset(self, service: TrainingService, root: Path) -> None:
+        """Whole lines, in order, the same for the same offset at any time, complete when the job has finished."""
+        handle = service.submit(script("talker", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
+        until(lambda: epochs(service, handle), "first epoch")
+        early, offset = service.events(handle)
+        assert service.events(handle, offset) == ([], offset)
+        self.release(root, "go")
+        finish(service, handle)
+        late, end = service.events(handle, offset)
+        everything = service.events(handle)
+        assert everything == (early + late, end)
+        assert [parse_event(line).kind for line in everything[0]] == ["started", "epoch", "epoch", "ended"]
+        assert service.events(handle, end) == ([], end)
+
+    def test_fetch(self, service: TrainingService) -> None:
+        """A file, a folder, a missing path, and the ways out of the root."""
+        finish(service, service.submit(script("files", ["epoch", 1])))
+        assert json.loads(service.fetch("jobs/files/job.json").read_text())["job_id"] == "files"
+        assert service.fetch("trials/00000/epoch-1").is_dir()
+        with pytest.raises(FileNotFoundError):
+            service.fetch("trials/00001")
+        for path in ("../secret", "/etc/passwd", "jobs/../../secret"):
+            with pytest.raises(ServiceError):
+                service.fetch(path)
+
+    # --- cancel ----------------------------------------------------------------------------------------------------
+
+    def test_cancel_ends_the_whole_tree(self, service: TrainingService) -> None:
+        """A job that ignores SIGTERM, with a child, a grandchild in another session, and a daemon: all are gone."""
+        spec = script(
+            "tree",
+            ["epoch", 1],
+            ["ignore", int(signal.SIGTERM)],
+            *(["spawn", how] for how in ("child", "session", "daemon")),
+            ["wait", "never"],
+        )
+        handle = service.submit(spec)
+        pids = until(lambda: p if len(p := numbers(service, "jobs/tree/pids")) == 3 else None, "the tree") or []
+        pids = pids + numbers(service, "jobs/tree/runs")
+        assert self.living(pids) == set(pids)
+        service.cancel(handle)
+        assert not self.living(pids)
+        assert service.status(handle).status is JobStatus.CANCELLED
+        assert epochs(service, handle) == [(1, False)]
+        assert finish(service, service.submit(script("next"))).exit_code == 0
+
+    def test_cancel_of_a_waiting_a_finished_and_an_unknown_job(self, open_service: Open, root: Path) -> None:
+        """The first never runs; the others stay as they are."""
+        service = open_service()
+        first = service.submit(script("first", ["wait", "go"]))
+        await_status(service, first, JobStatus.RUNNING)
+        waiting = service.submit(script("waiting"))
+        service.cancel(waiting)
+        assert service.status(waiting).status is JobStatus.CANCELLED
+        self.release(root, "go")
+        assert finish(service, first).exit_code == 0
+        service.cancel(first)
+        assert service.status(first).status is JobStatus.EXITED
+        unknown = JobHandle(service="any", job_id="nobody")
+        service.cancel(unknown)
+        assert service.status(unknown).status is JobStatus.LOST
+        assert numbers(service, "jobs/waiting/runs") == []
+
+    def test_a_cancelled_job_goes_on_when_submitted_again(self, service: TrainingService, root: Path) -> None:
+        """From its checkpoints, in the same events file."""
+        spec = script("again", ["epoch", 1], ["wait", "go"], ["epoch", 2])
+        handle = service.submit(spec)
+        until(lambda: epochs(service, handle), "first epoch")
+        service.cancel(handle)
+        self.release(root, "go")
+        assert service.submit(spec) == handle
+        assert finish(service, handle).exit_code == 0
+        assert epochs(service, handle) == [(1, False), (1, True), (2, False)]
+
+    # --- violence from outside -------------------------------------------------------------------------------------
+
+    def test_a_job_outlives_its_controller(self, open_service: Open, root: Path) -> None:
+        """kill -9 of the controller mid-job: the job lives on, and its handle, through JSON, serves the next one."""
+        spec = script("survivor", ["epoch", 1], ["wait", "go"], ["epoch", 2])
+        program = [sys.executable, "-c", _CONTROLLER, self.factory, str(root), spec.model_dump_json()]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as controller:
+            assert controller.stdout is not None
+            handle = JobHandle.model_validate_json(controller.stdout.readline())
+            service = open_service()
+            until(lambda: epochs(service, handle), "first epoch")
+            controller.kill()
+        service = open_service()
+        service.prepare()
+        assert service.status(handle).status is JobStatus.RUNNING
+        assert list(service.list()) == [handle]
+        assert service.submit(spec) == handle
+        self.release(root, "go")
+        assert finish(service, handle).exit_code == 0
+        assert epochs(service, handle) == [(1, False), (2, False)]
+        assert len(numbers(service, "jobs/survivor/runs")) == 1
+
+    def test_a_lost_job_goes_on_when_submitted_again(self, two_slots: TrainingService, root: Path) -> None:
+        """LOST with a reason, none of its processes left, and then from its checkpoints; what waited is not hurt."""
+        service = two_slots
+        spec = script("lost", ["epoch", 1], ["spawn", "session"], ["wait", "go"], ["epoch", 2])
+        handle = service.submit(spec)
+        bystander = service.submit(script("bystander", ["wait", "go"]))
+        waiting = [service.submit(script(f"waiting-{i}", ["wait", "go"])) for i in range(3)]
+        pids = until(lambda: numbers(service, "jobs/lost/pids"), "grandchild") + numbers(service, "jobs/lost/runs")
+        await_status(service, bystander, JobStatus.RUNNING)
+        self.lose(service, handle)
+        state = await_status(service, handle, JobStatus.LOST)
+        assert state.reason
+        assert state.exit_code is None
+        assert not self.living(pids)
+        assert handle not in service.list()
+        assert service.submit(spec) == handle
+        self.release(root, "go")
+        assert [finish(service, each).exit_code for each in (handle, bystander, *waiting)] == [0] * 5
+        assert epochs(service, handle) == [(1, False), (1, True), (2, False)]
+        assert len(numbers(service, "jobs/bystander/runs")) == 1
+
+    def test_cleanup(self, open_service: Open, root: Path) -> None:
+        """Ends every process, keeps every result, twice without harm, and jobs can be submitted afterwards."""
+        service = open_service()
+        done = service.submit(script("done", ["epoch", 1], ["print", "hello"]))
+        finish(service, done)
+        running = service.submit(script("running", ["spawn", "session"], ["spawn", "daemon"], ["wait", "never"]))
+        waiting = service.submit(script("waiting"))
+        pids = until(lambda: p if len(p := numbers(service, "jobs/running/pids")) == 2 else None, "grandchildren")
+        service.cleanup()
+        assert not self.living(pids or [])
+        assert self.strays(root) == set()
+        assert [service.status(each).status for each in (running, waiting)] == [JobStatus.CANCELLED] * 2
+        assert list(service.list()) == []
+        service.cleanup()
+        assert self.strays(root) == set()
+        assert service.status(done).status is JobStatus.EXITED
+        assert epochs(service, done) == [(1, False)]
+        assert service.log_tail(done) == "hello"
+        assert service.fetch("trials/00000/epoch-1").is_dir()
+        assert service.submit(script("waiting")) == waiting
+        assert finish(service, waiting).exit_code == 0
+
+
+def running(process: psutil.Process) -> bool:
+    """It is there and no zombie."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def mentions(process: psutil.Process, text: str) -> bool:
+    """`text` stands in its command line or environment."""
+    try:
+        return any(text in part for part in (*process.cmdline(), *process.environ().values()))
+    except (psutil.Error, OSError):
+        return False

@@ -1,0 +1,44 @@
+import pytest
+
+from nasflow.config import CustomServiceConfig, LocalServiceConfig
+from nasflow.errors import ConfigError
+from nasflow.training_service.local import LocalService
+from nasflow.training_service.make import make_service
+
+MY_SERVICE = """
+from nasflow.training_service.local import LocalService
+from nasflow.config import LocalServiceConfig
+
+class Mine(LocalService):
+    def __init__(self, root, places):
+        super().__init__(LocalServiceConfig(slots=places), root)
+
+class Other:
+    pass
+"""
+
+
+def test_local(tmp_path):
+    service = make_service(LocalServiceConfig(slots=3), tmp_path / "root", tmp_path)
+    assert isinstance(service, LocalService)
+    assert service.slots() == ("cpu-0", "cpu-1", "cpu-2")
+
+
+def test_custom(tmp_path):
+    (tmp_path / "mine.py").write_text(MY_SERVICE)
+    config = CustomServiceConfig(target="mine.py:Mine", params={"places": 2})
+    assert make_service(config, tmp_path / "root", tmp_path).slots() == ("cpu-0", "cpu-1")
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "message"),
+    [
+        ("mine.py:Other", {}, r"training_service\.target: 'mine\.py:Other' is no subclass"),
+        ("mine.py:Mine", {"slots": 2}, r"training_service\.params: mine\.py:Mine can't be built .*'places'"),
+        ("mine.py:Nobody", {}, "has no 'Nobody'"),
+    ],
+)
+def test_custom_with_a_mistake(tmp_path, target, params, message):
+    (tmp_path / "mine.py").write_text(MY_SERVICE)
+    with pytest.raises(ConfigError, match=message):
+        make_service(CustomServiceConfig(target=target, params=params), tmp_path / "root", tmp_path)
