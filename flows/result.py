@@ -37,13 +37,18 @@ class BestTrial:
         """The trained model, in eval mode on the CPU, loaded anew at each use. Raises CheckpointError if it is gone."""
         return trained_model(self._config, self.trial, self._weights())
 
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the trial's checkpoints."""
+        number = self.trial.number if self.trial.replayed_from is None else self.trial.replayed_from
+        return trial_dir(self._config.study_dir, number)
+
     def export(self, out: Path) -> Path:
         """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`."""
         return export_model(out, self.trial, self._config, self._weights())
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        number = self.trial.number if self.trial.replayed_from is None else self.trial.replayed_from
-        return trained_weights(trial_dir(self._config.study_dir, number))
+        return trained_weights(self.checkpoint)
 
     def __repr__(self) -> str:
         return f"BestTrial({self.trial.number}, {self.metrics}, {dict(self.architecture)})"

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,7 @@ def search(config: SearchConfig) -> State[SearchResult]:
         TrialError: not one trial could be scored.
     """
     with search_session(config) as session, interruptible(session):
+        session.flow_began = time.monotonic()
         try:
             for number in rounds_left(session):
                 session.refuse_interrupted()

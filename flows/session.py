@@ -35,6 +35,9 @@ class SearchSession:
     Args:
         config: checked; its study is created or resumed.
         listeners: called with every event of every job, from the thread that follows the job.
+
+    Attributes:
+        flow_began: when the search flow's own code began, by `time.monotonic`.
     """
 
     def __init__(self, config: SearchConfig, space: Space, listeners: list[Listener]):
@@ -42,6 +45,7 @@ class SearchSession:
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
+        self.flow_began: float | None = None
         self.study = Study.open(config)
         self.service: TrainingService = make_service(config.training_service, config.study_dir, config.base_dir)
 

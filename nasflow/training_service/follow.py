@@ -132,7 +132,7 @@ class AttemptFollower:
             [final for number, final in told.finals.items() if number in attempt.members],
             {number: error for number, error in told.failures.items() if number in attempt.members},
             failure=verdict.failure,
-            error=verdict.error or "\n".join(told.failures[number] for number in sorted(told.failures)) or None,
+            error=verdict.error or _failures_text(told.failures),
             slot=state.slot,
         )
 
@@ -162,6 +162,13 @@ def job_id(attempt: Attempt) -> str:
     """The id of the job that the attempt's next (or present) start has; each restart is a new job."""
     restart = attempt.restarts + attempt.state.finished
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+
+
+def _failures_text(failures: dict[int, str]) -> str | None:
+    """One failure as it is, several by their headlines, none as None."""
+    if len(failures) < 2:
+        return next(iter(failures.values()), None)
+    return "\n".join(f"trial {number}: {error.partition(chr(10))[0]}" for number, error in sorted(failures.items()))
 
 
 def _parse(line: str) -> Event | None:

@@ -1,0 +1,1 @@
+"""Speed, measured as ratios: contestants interleaved in one run, threads pinned, medians."""

@@ -1,0 +1,162 @@
+"""The `nasflow` command. Everything slow is imported by the command that needs it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from nasflow.errors import NasflowError, UserError
+
+app = typer.Typer(
+    help="Neural architecture search as a Prefect pipeline.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
+StoreUrl = Annotated[
+    str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
+
+DEFAULT_STORE = "sqlite:///nasflow.db"
+INTERRUPTED = 130
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    export_best: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Export the trained best model into this folder.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+) -> None:
+    """Run a search to the end of its budget, or resume it. Ctrl-C leaves it resumable."""
+    from .run_command import run_search  # noqa: PLC0415
+
+    _exit(run_search(_load(config), export_best, verbose))
+
+
+@app.command()
+def retry(
+    study: StudyName,
+    store: StoreUrl = DEFAULT_STORE,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+) -> None:
+    """Train a study's failed trials again, and only those."""
+    from .run_command import run_retry  # noqa: PLC0415
+
+    _exit(run_retry(_study(store, study).config, verbose))
+
+
+@app.command()
+def validate(config: ConfigFile) -> None:
+    """Check a config, its space and its data without training anything."""
+    from nasflow.evaluator.check import check_search  # noqa: PLC0415
+
+    parsed = _load(config)
+    count = check_search(parsed).count(limit=1000)
+    size = f"{count.value:,.0f}" if count.exact else f"about {count.value:.3g}"
+    Console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")
+
+
+@app.command()
+def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """List the studies of a store."""
+    from nasflow.study.study import list_studies  # noqa: PLC0415
+
+    from .views import studies_json, studies_table  # noqa: PLC0415
+
+    infos = list_studies(store)
+    _print(studies_json(infos) if as_json else studies_table(infos))
+
+
+@app.command()
+def show(study: StudyName, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """Show a study's rounds, trials, and what failed and why."""
+    from .views import study_json, study_view  # noqa: PLC0415
+
+    opened = _study(store, study)
+    _print(study_json(opened) if as_json else study_view(opened))
+
+
+@app.command()
+def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:
+    """Show a study's best trials."""
+    from nasflow.report.leaderboard import leaderboard_rows, leaderboard_table  # noqa: PLC0415
+
+    opened = _study(store, study)
+    trials = opened.leaderboard(top)
+    objectives = opened.config.objectives
+    _print(leaderboard_rows(trials, objectives, top) if as_json else leaderboard_table(trials, objectives, top))
+
+
+@app.command()
+def export(
+    study: StudyName,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the exports, one sub-folder a model.")],
+    top: Top = 1,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Export the best trained models: weights, architecture, and a script that rebuilds and scores the model."""
+    from .result import BestTrial  # noqa: PLC0415
+
+    opened = _study(store, study)
+    best = opened.leaderboard(top)
+    if not best:
+        raise UserError(f"study '{study}' has no scored trial to export yet")
+    for rank, trial in enumerate(best, start=1):
+        folder = BestTrial(opened.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
+        Console().print(f"trial {trial.number} → {folder}; score it with: python {folder / 'score.py'}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the search config."""
+    from nasflow.config import SearchConfig  # noqa: PLC0415
+
+    _print(SearchConfig.model_json_schema())
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one line on standard error and exit code 2, without a traceback."""
+    try:
+        app()
+    except NasflowError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", style="red", markup=False)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+
+
+def _load(path: Path) -> Any:
+    from nasflow.config import load_config  # noqa: PLC0415
+
+    return load_config(path)
+
+
+def _study(store: str, name: str) -> Any:
+    from nasflow.study.study import Study  # noqa: PLC0415
+
+    return Study.load(store, name)
+
+
+def _print(thing: Any) -> None:
+    if isinstance(thing, dict | list):
+        sys.stdout.write(json.dumps(thing, indent=2, default=str) + "\n")
+    else:
+        Console().print(thing)
+
+
+def _exit(code: int) -> None:
+    if code:
+        raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Progress of a search on the terminal: a bar a round, or a line a trial where no one watches."""
+
+import threading
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from nasflow.config import SearchConfig
+from nasflow.study.records import Attempt
+from nasflow.training.events import Epoch, Event, Evicted, Final
+
+
+class SearchProgress:
+    """Listens to a session's events. Its bars count epochs against the most a round can have."""
+
+    def __init__(self, config: SearchConfig, console: Console):
+        self._config = config
+        self._console = console
+        self._objective = config.objectives[0]
+        self._best: float | None = None
+        self._lock = threading.Lock()
+        self._rounds: dict[int, TaskID] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+        self._begun = (0, 0)  # trials and epochs of earlier rounds
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("trials · {task.fields[epochs]} epochs{task.fields[best]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> "SearchProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def on_event(self, attempt: Attempt, event: Event) -> None:
+        """Take one event, from any thread."""
+        with self._lock:
+            if isinstance(event, Epoch):
+                self._seen.add((event.trial, event.epoch))
+            elif isinstance(event, Final) and event.trial not in self._ended:
+                self._ended.add(event.trial)
+                self._take_final(attempt, event)
+            elif isinstance(event, Evicted) and not self._console.is_terminal:
+                self._console.print(f"trial {event.trial} failed: {event.error.partition(chr(10))[0]}", markup=False)
+            self._refresh(attempt.round)
+
+    def _take_final(self, attempt: Attempt, event: Final) -> None:
+        value = event.metrics.get(self._objective.metric)
+        if value is not None and (self._best is None or self._better(value, self._best)):
+            self._best = value
+        if not self._console.is_terminal:
+            shown = "no value" if value is None else f"{value:.4f}"
+            self._console.print(
+                f"round {attempt.round} trial {event.trial}: {self._objective.metric} {shown}, {event.epochs} epochs"
+            )
+
+    def _better(self, value: float, other: float) -> bool:
+        return value > other if self._objective.direction == "maximize" else value < other
+
+    def _refresh(self, number: int) -> None:
+        if number not in self._rounds:
+            total = self._config.budget.trials_per_round
+            text = f"round {number + 1} of {self._config.budget.rounds}"
+            self._rounds[number] = self._bars.add_task(text, total=total, epochs=0, best="")
+            self._begun = (len(self._ended), len(self._seen))
+        best = "" if self._best is None else f" · best {self._objective.metric} {self._best:.4f}"
+        ended, seen = self._begun
+        self._bars.update(
+            self._rounds[number], completed=len(self._ended) - ended, epochs=len(self._seen) - seen, best=best
+        )

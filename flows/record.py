@@ -1,0 +1,84 @@
+"""The last task of a round, and what a search shows in the Prefect UI."""
+
+from dataclasses import dataclass
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from nasflow.report.curves import curves_markdown
+from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows
+from nasflow.report.summary import round_summary_markdown, search_summary_markdown
+from nasflow.study.records import RoundState
+from nasflow.trial import TrialStatus
+
+from .artifacts import MAX_ROWS, artifact_key, show_markdown, show_table
+from .session import SearchSession
+
+_CURVES = 10
+
+
+@dataclass(frozen=True)
+class RoundSummary:
+    """How many trials a round had, and what became of them. `scored` ones include `replayed` ones."""
+
+    number: int
+    trials: int
+    scored: int
+    replayed: int
+    failed: int
+
+    @property
+    def sentence(self) -> str:
+        """The round in a line."""
+        again = f" ({self.replayed} of them known results replayed)" if self.replayed else ""
+        return f"{self.scored} of {self.trials} trials scored{again}, {self.failed} failed"
+
+
+@task(name="persist metrics", cache_policy=NO_CACHE, task_run_name="persist metrics of round {number}")
+def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
+    """Settle replays, end the round on record, and show round and leaderboard in the UI."""
+    study, config = session.study, session.config
+    study.settle_replays(number)
+    trials = study.trials(round=number)
+    summary = RoundSummary(
+        number=number,
+        trials=len(trials),
+        scored=sum(trial.status.scored for trial in trials),
+        replayed=sum(trial.replayed_from is not None and trial.status.scored for trial in trials),
+        failed=sum(trial.status in (TrialStatus.FAILED, TrialStatus.INVALID) for trial in trials),
+    )
+    state = RoundState.COMPLETED if summary.scored or not trials else RoundState.FAILED
+    study.end_round(number, state, summary.sentence)
+    show_markdown(
+        artifact_key(config.name, "round", number),
+        round_summary_markdown(number, trials, config.objectives),
+        f"Round {number} of {config.name}: {summary.sentence}",
+    )
+    show_leaderboard(session)
+    return summary
+
+
+def show_leaderboard(session: SearchSession) -> None:
+    """The study's leaderboard so far, as a table artifact."""
+    config = session.config
+    rows = leaderboard_rows(session.study.leaderboard(MAX_ROWS), config.objectives, MAX_ROWS)
+    show_table(artifact_key(config.name, "leaderboard"), rows, f"Best trials of {config.name}")
+
+
+def show_search(session: SearchSession) -> None:
+    """The search's summary and the learning curves of its best trials, as Markdown artifacts."""
+    study, config = session.study, session.config
+    best = study.leaderboard(_CURVES)
+    board = leaderboard_markdown(best, config.objectives, _CURVES)
+    show_markdown(
+        artifact_key(config.name, "summary"),
+        search_summary_markdown(config.name, study.trials(), config.objectives) + "\n\n" + board,
+        f"What {config.name} found",
+    )
+    epochs = study.epochs([trial.number for trial in best])
+    curves = {number: [(record.epoch, record.metrics) for record in records] for number, records in epochs.items()}
+    show_markdown(
+        artifact_key(config.name, "curves"),
+        curves_markdown(curves, config.objectives[0].metric),
+        f"Learning curves of the best trials of {config.name}",
+    )

@@ -1,0 +1,109 @@
+"""`nasflow run` and `nasflow retry`: a flow run with progress on the terminal and a result at its end."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from nasflow.config import SearchConfig
+from nasflow.errors import ServiceError
+
+_INTERRUPTED = 130
+_PREFECT_DEFAULTS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes its database
+}
+
+
+def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) -> int:
+    """Run the search flow; the exit code."""
+    began = time.monotonic()
+    console = Console()
+    _set_up_prefect(verbose)
+    from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
+
+    from .progress import SearchProgress  # noqa: PLC0415
+    from .search_flow import search  # noqa: PLC0415
+    from .session import search_session  # noqa: PLC0415
+
+    with SearchProgress(config, console) as progress, search_session(config, [progress.on_event]) as session:
+        checked = time.monotonic()
+        result = _call(search, config)
+        if result is None:
+            return _say_interrupted(console, config)
+        study = session.study
+        trained = study.seconds_spent()
+        board = leaderboard_table(study.leaderboard(10), config.objectives, 10)
+    console.print(board)
+    best = result.best
+    console.print(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
+    if export_best is not None:
+        folder = best.export(export_best.absolute())
+        console.print(f"exported to {folder}; rebuild and score it with: python {folder / 'score.py'}")
+    waited = (session.flow_began or checked) - checked
+    console.print(
+        f"time: {checked - began:.1f} s imports and checks, {waited:.1f} s start of Prefect, "
+        f"{trained:.1f} s rounds (all runs of this study), {time.monotonic() - began:.1f} s this run in all"
+    )
+    console.print(_how_to_see())
+    return 0
+
+
+def run_retry(config: SearchConfig, verbose: bool) -> int:
+    """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
+    console = Console()
+    _set_up_prefect(verbose)
+    from .progress import SearchProgress  # noqa: PLC0415
+    from .retry_flow import retry_failed  # noqa: PLC0415
+    from .session import search_session  # noqa: PLC0415
+
+    with SearchProgress(config, console) as progress, search_session(config, [progress.on_event]):
+        state = _call(retry_failed, config, return_state=True)
+    if state is None or state.is_cancelled():
+        return _say_interrupted(console, config)
+    console.print(f"study '{config.name}': {state.message}")
+    return 1 if state.is_failed() else 0
+
+
+def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:
+    """The flow's result, or None if it was cancelled."""
+    import httpx  # noqa: PLC0415
+    from prefect.exceptions import CancelledRun  # noqa: PLC0415
+
+    try:
+        return flow(config, **options)
+    except CancelledRun:
+        return None
+    except httpx.ConnectError as error:
+        url = os.environ.get("PREFECT_API_URL", "the active profile's URL")
+        raise ServiceError(
+            f"Prefect's API at {url} can't be reached ({error}): start it with 'prefect server start', "
+            "or unset PREFECT_API_URL to run without a server"
+        ) from error
+
+
+def _set_up_prefect(verbose: bool) -> None:
+    """Before Prefect is imported: quiet, no analytics, patient with its own server. What the user set stays."""
+    level = "INFO" if verbose else "CRITICAL"  # what fails is shown by nasflow itself, and logged in Prefect's API
+    for name, value in {**_PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
+        os.environ.setdefault(name, value)
+
+
+def _say_interrupted(console: Console, config: SearchConfig) -> int:
+    console.print(
+        f"[yellow]interrupted[/]: study '{config.name}' keeps its finished epochs; the same command goes on from here"
+    )
+    return _INTERRUPTED
+
+
+def _how_to_see() -> str:
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL  # noqa: PLC0415
+
+    url = PREFECT_UI_URL.value() or (PREFECT_API_URL.value() or "").removesuffix("/api")
+    return f"see it in the Prefect UI: {url}" if url else "see it in the Prefect UI: prefect server start"
+
+

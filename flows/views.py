@@ -1,0 +1,93 @@
+"""What `nasflow studies` and `nasflow show` print, as tables and as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from nasflow.study.records import Attempt, StudyInfo
+from nasflow.study.study import Study
+from nasflow.trial import TrialStatus
+
+_FAILED = (TrialStatus.FAILED, TrialStatus.INVALID)
+_SHOWN_FAILURES = 20
+
+
+def studies_table(infos: Sequence[StudyInfo]) -> Table:
+    """One row a study."""
+    table = Table("study", "created", "rounds", "trials", "best", title="studies")
+    for info in infos:
+        best = "" if info.best is None else f"{info.objective.metric} {info.best:.4f}"
+        table.add_row(info.name, f"{info.created_at:%Y-%m-%d %H:%M}", str(info.rounds), _counts(info.counts), best)
+    return table
+
+
+def studies_json(infos: Sequence[StudyInfo]) -> list[dict[str, Any]]:
+    """The same for a program."""
+    return [
+        {
+            "name": info.name,
+            "created_at": info.created_at.isoformat(),
+            "rounds": info.rounds,
+            "trials": {str(status): count for status, count in info.counts.items()},
+            "objective": info.objective.model_dump(),
+            "best": info.best,
+        }
+        for info in infos
+    ]
+
+
+def study_view(study: Study) -> Group:
+    """Rounds, counts, and what failed and why."""
+    rounds = Table("round", "state", "started", "seconds", "what happened", title=f"study {study.name}")
+    for record in study.rounds():
+        started = f"{record.started_at:%Y-%m-%d %H:%M:%S}"
+        rounds.add_row(str(record.number), record.state, started, f"{record.seconds:.1f}", record.message)
+    parts: list[Any] = [rounds, Text(f"trials: {_counts(study.counts())}")]
+    failed = study.trials(_FAILED, limit=_SHOWN_FAILURES)
+    if failed:
+        table = Table("trial", "round", "status", "attempts", "error", title="failed trials")
+        for trial in failed:
+            attempts = ", ".join(_attempt(attempt) for attempt in study.attempts(trial=trial.number))
+            headline = Text((trial.error or "").partition("\n")[0])
+            table.add_row(str(trial.number), str(trial.round), trial.status, attempts, headline)
+        parts += [table, Text(f"train them again with: nasflow retry {study.name}")]
+    return Group(*parts)
+
+
+def study_json(study: Study) -> dict[str, Any]:
+    """Everything on record about rounds, trials and attempts."""
+    return {
+        "name": study.name,
+        "config": study.config.model_dump(mode="json", exclude={"store"}),
+        "rounds": [
+            {"number": r.number, "state": str(r.state), "seconds": r.seconds, "message": r.message}
+            for r in study.rounds()
+        ],
+        "trials": [trial.model_dump(mode="json") for trial in study.trials()],
+        "attempts": [
+            {
+                "round": attempt.round,
+                "kind": str(attempt.kind),
+                "number": attempt.number,
+                "members": list(attempt.members),
+                "state": str(attempt.state),
+                "failure": attempt.failure,
+                "error": attempt.error,
+                "slot": attempt.slot,
+                "restarts": attempt.restarts,
+            }
+            for attempt in study.attempts()
+        ],
+    }
+
+
+def _attempt(attempt: Attempt) -> str:
+    blamed = f" ({attempt.failure})" if attempt.failure else ""
+    return f"{attempt.kind} {attempt.state}{blamed}"
+
+
+def _counts(counts: dict[TrialStatus, int]) -> str:
+    return ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count) or "none"
