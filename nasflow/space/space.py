@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nasflow.errors import InvalidArchitecture, SpaceError
+from nasflow.errors import InvalidArchitecture, SpaceError, UserError
 from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Domain
 from nasflow.space.odometer import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
@@ -75,14 +75,14 @@ class Space:
 
         Raises:
             InvalidArchitecture: the program calls the combination senseless.
-            SpaceError: the program can't be used, or raised something else (which is chained).
+            SpaceError: the program misused a label, or raised what is no UserError (which is chained).
         """
         import torch  # noqa: PLC0415  # slow, and not needed to know what a space is
 
         try:
             with torch.device("meta"):
                 self.program(pick)
-        except SpaceError:
+        except UserError:
             raise
         except Exception as error:
             raise SpaceError(self._explain(error, pick)) from error

@@ -1,0 +1,69 @@
+"""The strategy that a config asks for."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, assert_never
+
+from nasflow.config import (
+    CustomStrategyConfig,
+    EvolutionConfig,
+    GridConfig,
+    Objective,
+    OptunaConfig,
+    RandomConfig,
+    StrategyConfig,
+)
+from nasflow.errors import ConfigError
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.strategy.evolution import Evolution
+from nasflow.strategy.grid import GridSearch
+from nasflow.strategy.random_search import RandomSearch
+from nasflow.target import load_target
+
+
+def make_strategy(
+    config: StrategyConfig, space: Space, objectives: Sequence[Objective], seed: int, base_dir: Path
+) -> Strategy:
+    """The strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
+
+    Args:
+        config: the `strategy` section of the search config.
+        space: all that is searched, the evaluator's values included.
+        objectives: what is minimized or maximized.
+        seed: of the search.
+        base_dir: where a `file.py:Name` target is looked for.
+
+    Raises:
+        ConfigError: a sampler's param is wrong, or a custom target does not exist or is no strategy; names the key.
+    """
+    match config:
+        case RandomConfig():
+            return RandomSearch(space, seed)
+        case GridConfig():
+            return GridSearch(space, config.float_steps)
+        case EvolutionConfig():
+            return Evolution(space, config, objectives, seed)
+        case OptunaConfig():
+            from nasflow.strategy.optuna_sampler import OptunaStrategy, make_sampler  # noqa: PLC0415  # slow
+
+            return OptunaStrategy(space, make_sampler(config, len(objectives), seed), objectives)
+        case CustomStrategyConfig():
+            return _custom(config, space, objectives, seed, base_dir)
+    assert_never(config)
+
+
+def _custom(
+    config: CustomStrategyConfig, space: Space, objectives: Sequence[Objective], seed: int, base_dir: Path
+) -> Strategy:
+    build: Any = load_target(config.target, base_dir)
+    if not (isinstance(build, type) and issubclass(build, Strategy)):
+        raise ConfigError(f"strategy.target: '{config.target}' is no subclass of nasflow.strategy.base.Strategy")
+    params = {**config.params, "space": space, "objectives": objectives, "seed": seed}
+    try:
+        inspect.signature(build).bind(**params)
+    except TypeError as error:
+        raise ConfigError(f"strategy.params: {config.target} can't be built from them: {error}") from None
+    strategy: Strategy = build(**params)
+    return strategy

@@ -1,0 +1,66 @@
+"""What strategies share that draw each proposal at random: a seed for every trial, and no architecture twice."""
+
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+from nasflow.seeds import derive_seed
+from nasflow.space.architecture import Architecture
+from nasflow.space.odometer import EndlessDomain
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.trial import Trial
+
+_DRAWS = 20  # for a new architecture, before the space is searched for one in order
+
+
+class NoveltyStrategy(Strategy):
+    """Draws each trial's architecture with random numbers of its own, so that a resumed search needs no replay.
+
+    An architecture is proposed once while the space has others. When draws find nothing new, the first one in the
+    order of enumeration that is new is proposed; with none left in a finite space `ask` gives fewer. Only where that
+    order is endless (float domains) may one be proposed again.
+    """
+
+    def __init__(self, space: Space, seed: int):
+        self.space = space
+        self._seed = seed
+        self._next_number = 0
+        self._seen: set[Architecture] = set()
+        self._walk: Iterator[Architecture] | None = None
+
+    @abstractmethod
+    def _drawer(self, rng: random.Random) -> Callable[[], Architecture]:
+        """What draws for one trial; it is called again as long as it gives what was seen before."""
+
+    def ask(self, count: int) -> list[Architecture]:
+        """See `Strategy.ask`."""
+        asked: list[Architecture] = []
+        for _ in range(count):
+            rng = random.Random(derive_seed(self._seed, "proposal", self._next_number))
+            architecture = self._new(self._drawer(rng))
+            if architecture is None:
+                break
+            self._seen.add(architecture)
+            self._next_number += 1
+            asked.append(architecture)
+        return asked
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.tell`."""
+        for trial in trials:
+            self._seen.add(trial.architecture)
+            self._next_number = max(self._next_number, trial.number + 1)
+
+    def _new(self, draw: Callable[[], Architecture]) -> Architecture | None:
+        for _ in range(_DRAWS):
+            drawn = draw()
+            if drawn not in self._seen:
+                return drawn
+        if self._walk is None:
+            self._walk = self.space.enumerate()
+        try:
+            return next((one for one in self._walk if one not in self._seen), None)
+        except EndlessDomain:
+            self._walk = None
+            return drawn

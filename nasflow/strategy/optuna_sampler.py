@@ -1,0 +1,162 @@
+"""Optuna's samplers as strategies, through ask and tell: the space is Optuna's define-by-run objective."""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+import torch
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler
+from optuna.trial import TrialState
+
+from nasflow.config import Objective, OptunaConfig
+from nasflow.errors import ConfigError, InvalidArchitecture, SpaceError
+from nasflow.seeds import derive_seed
+from nasflow.space.architecture import Architecture
+from nasflow.space.domain import Domain
+from nasflow.space.pick import Pick
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.strategy.optuna_params import distributions, encode, suggest
+from nasflow.strategy.scores import losses
+from nasflow.trial import Trial
+
+_log = logging.getLogger(__name__)
+_TRIES = 1000  # before a sampler that proposes only invalid architectures is given up
+
+_SAMPLERS: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
+    "tpe": (optuna.samplers.TPESampler, {"constant_liar": True}),  # a round is asked for before any of it is told
+    "nsga2": (optuna.samplers.NSGAIISampler, {}),
+    "gp": (optuna.samplers.GPSampler, {"warn_independent_sampling": False}),
+    "cmaes": (optuna.samplers.CmaEsSampler, {"warn_independent_sampling": False}),
+    "qmc": (
+        optuna.samplers.QMCSampler,
+        {"scramble": True, "warn_independent_sampling": False, "warn_asynchronous_seeding": False},
+    ),
+}
+_SINGLE_OBJECTIVE = ("cmaes",)
+
+
+def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSampler:
+    """The sampler of a config; choices it can't model (e.g. categories in CMA-ES) it draws at random.
+
+    Raises:
+        ConfigError: a param is unknown or refused, or the sampler can't do that many objectives; names the key.
+    """
+    if objectives > 1 and config.kind in _SINGLE_OBJECTIVE:
+        raise ConfigError(
+            f"strategy.kind: {config.kind} takes one objective, not {objectives}; tpe and nsga2 take more"
+        )
+    build, defaults = _SAMPLERS[config.kind]
+    known = [name for name in inspect.signature(build).parameters if name != "seed"]
+    for key in config.params:
+        if key == "seed":
+            raise ConfigError("strategy.params.seed: leave it out, the search's own seed is used")
+        if key not in known:
+            raise ConfigError(f"strategy.params.{key}: {config.kind} has no such param; it has {', '.join(known)}")
+    params = {**defaults, **config.params, "seed": derive_seed(seed, "optuna") % 2**32}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return build(**params)
+    except (TypeError, ValueError) as error:
+        keys = ", ".join(f"strategy.params.{key}" for key in config.params)
+        raise ConfigError(f"{keys or 'strategy.kind'}: {config.kind} refuses this: {error}") from error
+
+
+class OptunaStrategy(Strategy):
+    """Asks an Optuna sampler for every choice as the space comes to it.
+
+    Samplers keep random state and notes of their own, so a resumed search replays the record: each round is asked for
+    again and compared. Where the proposals differ (another version of Optuna, or a trial that failed then and was
+    retried since), the rest of the record is handed to the sampler as finished trials, which it learns from as well.
+    """
+
+    def __init__(self, space: Space, sampler: BaseSampler, objectives: Sequence[Objective]):
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of conditional choices, at every one
+        self._space = space
+        self._objectives = objectives
+        self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * len(objectives))
+        self._asked: list[tuple[optuna.Trial, Architecture]] = []
+        self._diverged = False
+
+    def ask(self, count: int) -> list[Architecture]:
+        """See `Strategy.ask`. An architecture may come again."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            asked = [self._propose() for _ in range(count)]
+        self._asked += asked
+        return [architecture for _, architecture in asked]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.tell`. A round that was not asked for here is replayed."""
+        trials = sorted(trials, key=lambda trial: trial.number)
+        if not self._asked and not self._diverged:
+            self._replay(trials)
+        for trial in trials:
+            values = losses(trial, self._objectives)
+            asked = next((one for one in self._asked if one[1] == trial.architecture), None)
+            if asked is not None:
+                self._asked.remove(asked)
+                self._finish(asked[0], values)
+            elif values is not None:
+                self._study.add_trial(self._finished(trial.architecture, values))
+        for optuna_trial, _ in self._asked:
+            self._finish(optuna_trial, None)
+        self._asked = []
+
+    def _propose(self) -> tuple[optuna.Trial, Architecture]:
+        for _ in range(_TRIES):
+            trial = self._study.ask()
+            try:
+                return trial, self._space.explore(_TrialPick(trial))
+            except InvalidArchitecture as error:
+                last = error
+                self._finish(trial, None)
+        raise SpaceError(f"{_TRIES} proposals in a row were invalid, the last one: {last}") from last
+
+    def _replay(self, trials: Sequence[Trial]) -> None:
+        """Bring the sampler to where it was when it proposed `trials`, if it proposes them again."""
+        if self.ask(len(trials)) == [trial.architecture for trial in trials]:
+            return
+        self._diverged = True
+        _log.warning(
+            "Optuna %s does not propose again what is on record from round %d on, so this search does not go on "
+            "exactly as it would have without a restart; it still learns from all of its record.",
+            optuna.__version__,
+            trials[0].round,
+        )
+        for optuna_trial, _ in self._asked:
+            self._finish(optuna_trial, None)
+        self._asked = []
+
+    def _finish(self, trial: optuna.Trial, values: list[float] | None) -> None:
+        if values is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, values)
+
+    def _finished(self, architecture: Architecture, values: list[float]) -> optuna.trial.FrozenTrial:
+        """What Optuna would keep of a scored trial, had it proposed it."""
+        params: dict[str, Any] = {}
+        named: dict[str, optuna.distributions.BaseDistribution] = {}
+        for label, domain in self._space.domains(architecture).items():
+            of_label = distributions(label, domain)
+            named |= of_label
+            params |= zip(of_label, encode(domain, architecture[label]), strict=True)
+        return optuna.trial.create_trial(values=values, params=params, distributions=named)
+
+
+class _TrialPick(Pick):
+    """Asks Optuna."""
+
+    def __init__(self, trial: optuna.Trial):
+        super().__init__()
+        self._trial = trial
+
+    def _choose(self, label: str, domain: Domain) -> Any:
+        with torch.device("cpu"):  # the space is explored on the meta device, where a sampler's own tensors are void
+            return suggest(self._trial, label, domain)

@@ -1,0 +1,14 @@
+"""Random search."""
+
+import random
+from collections.abc import Callable
+
+from nasflow.space.architecture import Architecture
+from nasflow.strategy.novelty import NoveltyStrategy
+
+
+class RandomSearch(NoveltyStrategy):
+    """Samples evenly at every choice."""
+
+    def _drawer(self, rng: random.Random) -> Callable[[], Architecture]:
+        return lambda: self.space.sample(rng)

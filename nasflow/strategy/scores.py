@@ -1,0 +1,20 @@
+"""A trial's objectives as numbers to minimize."""
+
+import math
+from collections.abc import Sequence
+
+from nasflow.config import Objective
+from nasflow.trial import Trial
+
+
+def losses(trial: Trial, objectives: Sequence[Objective]) -> list[float] | None:
+    """One number an objective, negated where more is better; None unless the trial has a finite score in all."""
+    if not trial.status.scored:
+        return None
+    values = [trial.metrics.get(objective.metric, math.nan) for objective in objectives]
+    if not all(map(math.isfinite, values)):
+        return None
+    return [
+        -value if objective.direction == "maximize" else value
+        for value, objective in zip(values, objectives, strict=True)
+    ]

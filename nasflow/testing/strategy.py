@@ -1,0 +1,133 @@
+"""The contract suite of strategies: inherit `StrategyContract` in a test module, and give `make`."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import pytest
+
+from nasflow.config import Objective
+from nasflow.seeds import derive_seed
+from nasflow.space.architecture import Architecture
+from nasflow.space.pick import Pick
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.trial import Trial, TrialStatus
+
+ACCURACY = Objective(metric="val_accuracy", direction="maximize")
+PARAMETERS = Objective(metric="parameters", direction="minimize")
+
+
+def contract_program(pick: Pick) -> None:
+    """Every kind of domain, a choice that opens others, and a label whose options depend on another choice."""
+    depth = pick.int("depth", 1, 3)
+    for layer in range(depth):
+        with pick.scope(f"layer{layer}"):
+            if pick("kind", ["conv", "pool"]) == "conv":
+                pick.int("width", 4, 64, log=True)
+    pick("skip_to", list(range(depth)))
+    pick.subset("norms", ["a", "b", "c"], 2)
+    pick.subset("extras", ["x", "y"], None)
+    pick.float("optimizer.lr", 1e-4, 1e-1, log=True)
+
+
+def finished(number: int, round: int, architecture: Architecture) -> Trial:
+    """A trial scored from its architecture, or failed (about one in four)."""
+    failed = derive_seed("fails", architecture.to_json()) % 4 == 0
+    widths = sum(value for label, value in architecture.items() if label.endswith("width"))
+    metrics = {"val_accuracy": 1 - architecture["optimizer.lr"] - 1 / (1 + widths), "parameters": float(widths)}
+    trial = Trial(
+        number=number,
+        round=round,
+        architecture=architecture,
+        seed=0,
+        status=TrialStatus.FAILED if failed else TrialStatus.TRAINED,
+        metrics={} if failed else metrics,
+        error="it failed" if failed else None,
+    )
+    return Trial.model_validate_json(trial.model_dump_json())  # as it comes back from a study
+
+
+class StrategyContract:
+    """What every strategy promises. Subclasses set `many_objectives` to False if theirs takes only one."""
+
+    many_objectives = True
+    per_round = 8
+    rounds = 5
+
+    @abstractmethod
+    def make(self, space: Space, objectives: Sequence[Objective], seed: int) -> Strategy:
+        """A new strategy that was neither asked nor told anything."""
+
+    @pytest.fixture(params=[1, 2], ids=["one-objective", "two-objectives"])
+    def objectives(self, request: pytest.FixtureRequest) -> list[Objective]:
+        """What the trials are scored by."""
+        if request.param == 2 and not self.many_objectives:
+            pytest.skip("takes one objective")
+        return [ACCURACY, PARAMETERS][: request.param]
+
+    def test_proposes_valid_architectures(self, objectives: list[Objective]) -> None:
+        """As many as were asked for, each a point of the space."""
+        space = Space(contract_program)
+        for trials in self._search(self.make(space, objectives, seed=0), 0, self.rounds):
+            assert len(trials) == self.per_round
+            for trial in trials:
+                space.validate(trial.architecture)
+
+    def test_same_seed_gives_same_proposals(self, objectives: list[Objective]) -> None:
+        """Nothing but the seed and what was told decides."""
+        first, again = (self.make(Space(contract_program), objectives, seed=3) for _ in range(2))
+        assert self._search(first, 0, self.rounds) == self._search(again, 0, self.rounds)
+
+    def test_resumed_search_proposes_what_an_uninterrupted_one_does(self, objectives: list[Objective]) -> None:
+        """Killed after any round, with failed trials on record."""
+        record = self._search(self.make(Space(contract_program), objectives, seed=1), 0, self.rounds)
+        assert any(trial.status is TrialStatus.FAILED for trials in record for trial in trials)
+        for cut in range(1, self.rounds):
+            strategy = self.make(Space(contract_program), objectives, seed=1)
+            strategy.resume(record[:cut])
+            assert self._search(strategy, cut, self.rounds) == record[cut:]
+
+    def test_resumes_within_a_round(self, objectives: list[Objective]) -> None:
+        """Killed while a round trained: that round is told without having been asked for again."""
+        record = self._search(self.make(Space(contract_program), objectives, seed=2), 0, self.rounds)
+        strategy = self.make(Space(contract_program), objectives, seed=2)
+        strategy.resume(record[:1])
+        strategy.tell(record[1])
+        assert self._search(strategy, 2, self.rounds) == record[2:]
+
+    def test_failed_trials_are_harmless(self, objectives: list[Objective]) -> None:
+        """Also when there is no other."""
+        space = Space(contract_program)
+        strategy = self.make(space, objectives, seed=0)
+        for round in range(3):
+            asked = strategy.ask(4)
+            assert len(asked) == 4
+            failed = {"status": TrialStatus.FAILED, "metrics": {}}
+            strategy.tell([finished(4 * round + i, round, a).model_copy(update=failed) for i, a in enumerate(asked)])
+
+    def test_a_metric_that_is_missing_or_not_finite_is_harmless(self, objectives: list[Objective]) -> None:
+        """Such a trial teaches nothing."""
+        strategy = self.make(Space(contract_program), objectives, seed=0)
+        scores: list[dict[str, float]] = [{}, {"val_accuracy": float("nan"), "parameters": float("inf")}]
+        for round in range(2):
+            trials = [finished(4 * round + i, round, a) for i, a in enumerate(strategy.ask(4))]
+            scored = {"status": TrialStatus.TRAINED, "metrics": scores[round]}
+            strategy.tell([trial.model_copy(update=scored) for trial in trials])
+        assert len(strategy.ask(4)) == 4
+
+    def test_never_gives_more_than_was_asked_for(self, objectives: list[Objective]) -> None:
+        """Asked for none, it gives none."""
+        strategy = self.make(Space(contract_program), objectives, seed=0)
+        assert strategy.ask(0) == []
+        strategy.tell([])
+        assert len(strategy.ask(1)) == 1
+
+    def _search(self, strategy: Strategy, first: int, last: int) -> list[list[Trial]]:
+        """The trials of rounds `first` to `last - 1`."""
+        record = []
+        for round in range(first, last):
+            start = round * self.per_round
+            asked = strategy.ask(self.per_round)
+            record.append([finished(start + place, round, architecture) for place, architecture in enumerate(asked)])
+            strategy.tell(record[-1])
+        return record
