@@ -34,7 +34,11 @@ class LocalService(TrainingService):
     """Runs jobs in processes of this machine.
 
     The workers outlive this process and are found again by the next `LocalService` on the same root; one that is left
-    alone ends itself after `config.idle_timeout` seconds without work.
+    alone ends itself after `config.idle_timeout` seconds without work. Jobs run in the root as working folder.
+
+    When a worker is killed (SIGKILL), the kernel kills its job with it; what the job had started is found by the
+    environment it inherited and ended by the next call to any service on this root. Only a process that has cleared its
+    environment, left its session and lost its parent escapes that, and only that.
 
     Args:
         config: the slots and the idle timeout.

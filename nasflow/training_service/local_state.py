@@ -6,6 +6,7 @@
     <root>/local/queue/<n>.<job_id>       jobs that wait, in order
                  workers/<slot>/worker.json   the worker of the slot
                                 claim/<job_id>    the job it took: the queue's file, renamed
+                                ready             it has started up
                                 retired           it ends itself after this job
                  logs/<slot>.log          what the worker itself says
     <root>/jobs/<job_id>/cancel           the worker shall end the job

@@ -225,6 +225,16 @@ def test_a_worker_killed_between_claim_and_fork_loses_its_job(root):
     assert finish(service, handle).exit_code == 0
 
 
+def test_a_dead_idle_worker_is_replaced_for_a_job_that_waits(root):
+    service = make(root)
+    service.prepare()
+    worker = workers(root)["cpu-0"].process
+    worker.send(signal.SIGSTOP)
+    handle = service.submit(script("job"))
+    worker.send(signal.SIGKILL)
+    assert finish(service, handle).exit_code == 0
+
+
 def test_cancel_ends_a_hung_worker(root, monkeypatch):
     monkeypatch.setattr("nasflow.training_service.local._WORKER_ANSWERS_WITHIN", 0.3)
     service = make(root)
