@@ -105,5 +105,3 @@ def _how_to_see() -> str:
 
     url = PREFECT_UI_URL.value() or (PREFECT_API_URL.value() or "").removesuffix("/api")
     return f"see it in the Prefect UI: {url}" if url else "see it in the Prefect UI: prefect server start"
-
-

@@ -94,7 +94,7 @@ def train_alone(session: SearchSession, number: int) -> State[Trial]:
 
     Raises:
         InfrastructureError: the job was lost.
-        TrialError: the trial failed; RepeatedTrialError if it had failed alone with the same error before.
+        TrialError: the trial failed; RepeatedTrialError if that would only happen again.
     """
     session.refuse_interrupted()
     study = session.study
@@ -106,7 +106,7 @@ def train_alone(session: SearchSession, number: int) -> State[Trial]:
         trial = study.trial(number)
         if not trial.status.scored:
             error = trial.error or "the job ended without a result for the trial"
-            raise (RepeatedTrialError if _failed_before(session, ended) else TrialError)(error)
+            raise (RepeatedTrialError if _repeats(session, ended) else TrialError)(error)
     return Completed(message=f"trial {number}: {trial.status}", data=trial)
 
 
@@ -151,15 +151,17 @@ def _candidate(session: SearchSession, trial: Trial) -> Candidate:
     return candidate
 
 
-def _failed_before(session: SearchSession, ended: Attempt) -> bool:
-    """Whether an earlier attempt at the trial alone ended with the same error."""
-    earlier = session.study.attempts(trial=ended.members[0])
+def _repeats(session: SearchSession, ended: Attempt) -> bool:
+    """Whether an attempt at a trial alone got no further than an earlier one that ended with the same error."""
+    number = ended.members[0]
+    if any(record.attempt_id == ended.id for record in session.study.epochs([number])[number]):
+        return False
     return any(
         attempt.id != ended.id
         and attempt.kind is AttemptKind.ALONE
         and attempt.failure is FailureKind.TRIAL
         and _headline(attempt.error) == _headline(ended.error)
-        for attempt in earlier
+        for attempt in session.study.attempts(trial=number)
     )
 
 

@@ -1,0 +1,141 @@
+"""A real Prefect server, and searches as a user starts them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+NASFLOW = [sys.executable, "-m", "nasflow.flows.cli"]
+
+
+@dataclass(frozen=True)
+class PrefectServer:
+    """A running server and the environment in which programs use it."""
+
+    url: str
+    env: dict[str, str]
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The answer of one API call."""
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def task_runs(self, flow_name: str, count: int) -> list[dict[str, Any]]:
+        """The task runs of a flow's newest run and of its subflows, once at least `count` have a final state.
+
+        The server records task runs some seconds after they happen.
+        """
+        deadline = time.monotonic() + 60
+        while True:
+            flows = self.post(
+                "/flow_runs/filter", {"flows": {"name": {"any_": [flow_name]}}, "sort": "START_TIME_DESC"}
+            )
+            ids = [flows[0]["id"]]
+            children = self.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": ids}}})
+            ids += [child["id"] for child in children]
+            body = {"task_runs": {"flow_run_id": {"any_": ids}}, "limit": 200}
+            runs: list[dict[str, Any]] = self.post("/task_runs/filter", body)
+            final = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
+            if len(final) >= count or time.monotonic() > deadline:
+                return final
+            time.sleep(0.5)
+
+
+@contextmanager
+def start_prefect_server(home: Path) -> Iterator[PrefectServer]:
+    """A server on a free port, with its database in `home`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_UI_ENABLED": "false",
+    }
+    with (home / "server.log").open("wb") as log:
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/api/health", process, home / "server.log")
+        yield PrefectServer(f"http://127.0.0.1:{port}/api", env)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"the Prefect server did not start: {log.read_text()[-2000:]}")
+
+
+class Searches:
+    """Runs `nasflow` in one folder, against the session's Prefect server."""
+
+    def __init__(self, folder: Path, server: PrefectServer):
+        self.folder = folder
+        self.server = server
+
+    def write(self, name: str, **config: Any) -> Path:
+        """A config file; `file.py` targets are those beside the tests."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"name": name, "base_dir": str(HERE), **config}))
+        return path
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """A running command."""
+        return subprocess.Popen(
+            [*NASFLOW, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.server.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: object, code: int = 0) -> str:
+        """The output of a command that ends with `code`."""
+        with self.start(*arguments) as process:
+            output, _ = process.communicate(timeout=240)
+        assert process.returncode == code, output
+        return output
+
+    def json(self, *arguments: object) -> Any:
+        """What a command prints with `--json`."""
+        return json.loads(self.run(*arguments, "--json"))
+
+    def events(self, study: str) -> list[dict[str, Any]]:
+        """The events of all of a study's jobs."""
+        files = sorted((self.folder / "nasflow-runs" / study / "jobs").glob("*/events.jsonl"))
+        return [_parse(line) for file in files for line in file.read_text().splitlines()]
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {"kind": "torn"}
+    return event

@@ -1,0 +1,36 @@
+"""Spaces for the tests of the flows: small, some of them ill-behaved."""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+
+class Behaviour(nn.Module):
+    """Passes `[B, F]` through, or fails in its own way in training."""
+
+    def __init__(self, kind, delay=0.0):
+        super().__init__()
+        self.kind = kind
+        self.delay = delay
+        self.register_buffer("steps", torch.tensor(0))  # saved, so that a retry fails at the same step
+
+    def forward(self, x):
+        time.sleep(self.delay)
+        self.steps += self.training
+        if self.steps > 30:
+            if self.kind == "raise":
+                raise ValueError("this candidate always raises")
+            if self.kind == "exit":
+                os._exit(1)
+            if self.kind == "nan":
+                return x * float("nan")
+        return x
+
+
+def mixed(pick, kinds=("ok",), widths=(8, 16), delay=0.0):
+    """A small network for digits in rows; its `kind` says how it behaves after 30 steps."""
+    kind = pick("kind", list(kinds))
+    width = pick("width", list(widths))
+    return nn.Sequential(nn.Linear(64, width), nn.Dropout(0.1), nn.ReLU(), Behaviour(kind, delay), nn.Linear(width, 10))

@@ -1,0 +1,98 @@
+"""Candidates that raise, diverge and kill their process, beside healthy ones."""
+
+from typing import Any
+
+import pytest
+from flow_searches import Searches
+
+WIDTHS = [8, 12, 16, 24]
+EVALUATOR = {
+    "kind": "classification",
+    "data": {"target": "nasflow.evaluator.data:DigitsRows"},
+    "epochs": 3,
+}
+
+
+def config(kinds: list[str], **changes: Any) -> dict[str, Any]:
+    return {
+        "space": {"target": "spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
+        "evaluator": EVALUATOR,
+        "strategy": {"kind": "grid"},
+        "budget": {"rounds": 1, "trials_per_round": 16},
+        "retry": {"delay_seconds": [0.1], "alone": 5},
+        "training_service": {"kind": "local", "slots": 2},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory, prefect_server):
+    """A search with one bad candidate of each kind at each width, and one without any."""
+    searches = Searches(tmp_path_factory.mktemp("faulty"), prefect_server)
+    searches.write("faulty", **config(["ok", "raise", "nan", "exit"]))
+    searches.write("healthy", **config(["ok"]))
+    searches.run("run", "faulty.yaml")
+    searches.run("run", "healthy.yaml")
+    return searches
+
+
+def trials(searches: Searches, study: str) -> dict[tuple[str, int], dict[str, Any]]:
+    shown = searches.json("show", study)["trials"]
+    return {(trial["architecture"]["kind"], trial["architecture"]["width"]): trial for trial in shown}
+
+
+def test_healthy_trials_score_as_without_the_bad_ones(faulty):
+    mixed, pure = trials(faulty, "faulty"), trials(faulty, "healthy")
+    assert len(mixed) == 16 and len(pure) == 4
+    for width in WIDTHS:
+        assert mixed["ok", width]["status"] == "trained"
+        assert mixed["ok", width]["metrics"] == pure["ok", width]["metrics"]
+
+
+def test_bad_trials_end_as_failed_with_their_error(faulty):
+    expected = {"raise": "this candidate always raises", "nan": "training loss is nan", "exit": "exited with code 1"}
+    for (kind, width), trial in trials(faulty, "faulty").items():
+        if kind != "ok":
+            assert trial["status"] == "failed", (kind, width)
+            assert expected[kind] in trial["error"]
+
+
+def test_prefect_shows_bad_trials_retried_alone_but_not_for_ever(faulty):
+    shown = faulty.json("show", "faulty")
+    bad = {trial["number"] for trial in shown["trials"] if trial["status"] == "failed"}
+    by_name = runs_of_study(faulty, "faulty")
+    for number in bad:
+        run = by_name[f"train trial {number} of round 0 alone"]
+        assert run["run_count"] == 2, "one retry shows that the failure repeats itself; five more would show nothing"
+        assert run["state_type"] == "FAILED"
+    alone = {int(name.split()[2]) for name in by_name if name.startswith("train trial")}
+    assert alone >= bad  # members of a batch whose process died are trained alone as well
+
+
+def runs_of_study(searches: Searches, study: str) -> dict[str, dict[str, Any]]:
+    server = searches.server
+    flows = server.post("/flow_runs/filter", {"flow_runs": {"name": {"any_": [study]}}})
+    rounds = server.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [flows[0]["id"]]}}})
+    body = {"task_runs": {"flow_run_id": {"any_": [run["id"] for run in rounds]}}, "limit": 200}
+    return {run["name"]: run for run in server.post("/task_runs/filter", body)}
+
+
+def test_retry_trains_only_the_failed(faulty):
+    before = faulty.json("show", "faulty")
+    failed = {trial["number"] for trial in before["trials"] if trial["status"] == "failed"}
+    output = faulty.run("retry", "faulty", code=1)
+    assert f"0 of {len(failed)} trials trained" in output
+    after = faulty.json("show", "faulty")
+    new = after["attempts"][len(before["attempts"]) :]
+    assert {member for attempt in new for member in attempt["members"]} == failed
+    assert all(attempt["kind"] == "alone" for attempt in new)
+    assert after["trials"] == before["trials"]
+
+
+def test_a_round_without_a_scored_trial_is_a_failed_round(searches):
+    searches.write("hopeless", **config(["raise"], retry={"delay_seconds": [0.1], "alone": 0}))
+    output = searches.run("run", "hopeless.yaml", code=1)
+    assert "no trial of study 'hopeless' could be scored" in output
+    assert [record["state"] for record in searches.json("show", "hopeless")["rounds"]] == ["failed"]
+    runs = searches.server.post("/flow_runs/filter", {"flow_runs": {"name": {"like_": "hopeless"}}})
+    assert {run["name"]: run["state_type"] for run in runs} == {"hopeless": "FAILED", "hopeless: round 0": "FAILED"}

@@ -1,0 +1,121 @@
+"""kill -9 of the controller or of a worker in the middle of a round: nothing is lost and nothing is done twice."""
+
+import os
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import psutil
+import pytest
+from flow_searches import Searches
+
+CONFIG: dict[str, Any] = {
+    "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 10, 12, 14, 16, 18], "delay": 0.003}},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 5},
+    "strategy": {"kind": "random"},
+    "budget": {"rounds": 2, "trials_per_round": 4},
+    "training_service": {"kind": "local", "slots": 2},
+    "retry": {"delay_seconds": [0.1]},
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, prefect_server):
+    """The leaderboard of the search when no one disturbs it."""
+    searches = Searches(tmp_path_factory.mktemp("undisturbed"), prefect_server)
+    searches.write("search", **CONFIG)
+    searches.run("run", "search.yaml")
+    return searches.json("leaderboard", "search")
+
+
+def wait_for_epochs(searches: Searches, count: int) -> None:
+    """Until `count` epochs were trained."""
+    deadline = time.monotonic() + 120
+    while sum(event["kind"] == "epoch" for event in searches.events("search")) < count:
+        assert time.monotonic() < deadline, "the search trains nothing"
+        time.sleep(0.02)
+
+
+def workers(searches: Searches) -> list[psutil.Process]:
+    """The live worker processes of the search."""
+    root = str(searches.folder / "nasflow-runs" / "search")
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "nasflow.training_service.local_worker" in command and root in command:
+            found.append(process)
+    return found
+
+
+def assert_nothing_lost_or_repeated(searches: Searches, undisturbed: list[dict[str, Any]]) -> None:
+    assert searches.json("leaderboard", "search") == undisturbed
+    trained = Counter(
+        (e["trial"], e["epoch"]) for e in searches.events("search") if e["kind"] == "epoch" and not e["replayed"]
+    )
+    assert max(trained.values()) == 1, "an epoch that had been told was trained again"
+    shown = searches.json("show", "search")
+    assert [trial["status"] for trial in shown["trials"]] == ["trained"] * 8
+    assert [trial["epochs"] for trial in shown["trials"]] == [5] * 8
+    assert [record["state"] for record in shown["rounds"]] == ["completed"] * 2
+    assert not workers(searches), "workers are left behind"
+
+
+@pytest.mark.parametrize("epochs_before", [1, 7, 26])
+def test_kill_of_the_controller(searches, undisturbed, epochs_before):
+    searches.write("search", **CONFIG)
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, epochs_before)
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.communicate()
+    assert workers(searches), "the jobs should live on without their controller"
+    searches.run("run", "search.yaml")
+    assert_nothing_lost_or_repeated(searches, undisturbed)
+
+
+def test_kill_of_a_worker(searches, undisturbed):
+    searches.write("search", **CONFIG)
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 6)
+    workers(searches)[0].kill()
+    output, _ = controller.communicate(timeout=240)
+    assert controller.returncode == 0, output
+    assert_nothing_lost_or_repeated(searches, undisturbed)
+    lost = [attempt for attempt in searches.json("show", "search")["attempts"] if attempt["restarts"]]
+    assert lost and all(attempt["state"] == "succeeded" for attempt in lost)
+
+
+def test_kill_of_a_job(searches, undisturbed):
+    """As the kernel does when memory runs out: the batch is lost to its infrastructure, no trial is blamed."""
+    searches.write("search", **CONFIG)
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 6)
+    jobs = [child for worker in workers(searches) for child in worker.children()]
+    jobs[0].kill()
+    output, _ = controller.communicate(timeout=240)
+    assert controller.returncode == 0, output
+    assert_nothing_lost_or_repeated(searches, undisturbed)
+    assert all(attempt["kind"] == "batch" for attempt in searches.json("show", "search")["attempts"])
+
+
+def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
+    searches.write("search", **CONFIG)
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 6)
+    controller.send_signal(signal.SIGINT)
+    output, _ = controller.communicate(timeout=60)
+    assert controller.returncode == 130, output
+    assert "the same command goes on from here" in output
+    assert not workers(searches)
+    searches.run("run", "search.yaml")
+    assert_nothing_lost_or_repeated(searches, undisturbed)
+
+
+def test_a_second_controller_is_refused(searches):
+    searches.write("search", **CONFIG)
+    first = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 1)
+    output = searches.run("run", "search.yaml", code=2)
+    assert f"process {first.pid}" in output
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
