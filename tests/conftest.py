@@ -1,5 +1,6 @@
-"""Fixtures of several rooms' tests."""
+"""Fixtures and rules of all rooms' tests."""
 
 from postgresql import postgresql_server
+from skips import pytest_make_collect_report, pytest_runtest_makereport
 
-__all__ = ["postgresql_server"]
+__all__ = ["postgresql_server", "pytest_make_collect_report", "pytest_runtest_makereport"]

@@ -1,0 +1,63 @@
+# What people do with nasflow from a clone. Needs Python 3.11 or newer with venv, and make; no root.
+# Every target makes .venv/ by itself when it is missing, or when pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+CONFIG ?= examples/digits.yaml
+EXPORT ?= exported
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile -c constraints.txt
+
+# pip leaves the bytecode to the first import, which needs a tenth of the files; so let imports write it.
+unexport PYTHONDONTWRITEBYTECODE
+
+# $(call set_up,STAMP): bring the environment up to that stamp, and say how long it took.
+set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "Set-up took $$(($$(date +%s) - begin)) s."
+
+.DEFAULT_GOAL := help
+.PHONY: help search test lint types format clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=python3.12 (of a new .venv), ARGS='...' (more arguments for search and test), CONFIG=, EXPORT="
+
+search: ## install nasflow, search cells on digits, print the leaderboard, export the best model
+	@$(call set_up,search.stamp)
+	$(BIN)/nasflow run $(CONFIG) --export-best $(EXPORT) $(ARGS)
+
+test: ## install nasflow and its development tools, run all tests
+	@$(call set_up,dev.stamp)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev.stamp ## style, format, and which room imports which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/dev.stamp ## mypy, strict
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and every cache; studies and exports stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An empty environment. Made anew, not mended, so that nothing of an older one stays.
+$(VENV)/venv.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("nasflow needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) --upgrade pip
+	@touch $@
+
+$(VENV)/search.stamp: $(VENV)/venv.stamp
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/venv.stamp
+	$(PIP) -e '.[dev]'
+	@touch $(VENV)/search.stamp $@

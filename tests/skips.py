@@ -1,0 +1,35 @@
+"""Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
+
+But for a GPU: CI has none. A test that needs one skips with a reason that starts with `needs a GPU`.
+"""
+
+import os
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+_ALLOWED = "Skipped: needs a GPU"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge a test that skipped, by mark or while it ran."""
+    return _judged((yield))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Judge a module that skipped as a whole."""
+    return _judged((yield))
+
+
+def _judged(report: Report) -> Report:
+    expected_failure = hasattr(report, "wasxfail")
+    if os.environ.get("NASFLOW_NO_SKIPS") and report.skipped and not expected_failure:
+        path, line, reason = report.longrepr
+        if not reason.startswith(_ALLOWED):
+            report.outcome = "failed"
+            report.longrepr = f"{path}:{line}: {reason} (NASFLOW_NO_SKIPS is set: nothing may be skipped here)"
+    return report
