@@ -12,6 +12,7 @@ from nasflow.evaluator.check import check_search
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
+from nasflow.study.folder import claim_folder
 from nasflow.study.lock import study_lock
 from nasflow.study.records import Attempt
 from nasflow.study.study import Study
@@ -47,6 +48,7 @@ class SearchSession:
         self.stop = threading.Event()
         self.flow_began: float | None = None
         self.study = Study.open(config)
+        claim_folder(config.study_dir, config.name, self.study.created_at)
         self.service: TrainingService = make_service(config.training_service, config.study_dir, config.base_dir)
 
     @cached_property

@@ -3,6 +3,7 @@
 import difflib
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,6 +67,12 @@ class Study(TrialLog, AttemptLog, RoundLog):
         except BaseException:
             store.close()
             raise
+
+    @property
+    def created_at(self) -> datetime:
+        """When the study was begun, which tells it from another one of the same name in another store."""
+        with self._read() as session:
+            return session.get_one(StudyRow, self._id).created_at
 
     def close(self) -> None:
         """Close the connections to the store."""

@@ -1,5 +1,6 @@
 """The program every training service starts: `python -m nasflow.training.runner <root>/jobs/<job_id>/job.json`."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ def run_job_file(path: Path) -> int:
     events = EventWriter(path.parent / "events.jsonl")
     try:
         spec = JobSpec.model_validate_json(path.read_text())
-        TrainingJob(spec, path.parents[2], events.write).run()
+        with contextlib.chdir(spec.base_dir):  # relative paths among the user's params are meant from there
+            TrainingJob(spec, path.parents[2], events.write).run()
     except Exception as error:
         events.write(Ended(error=error_text(error)))
         return 1

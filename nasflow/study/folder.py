@@ -1,0 +1,34 @@
+"""A study's folder of jobs and checkpoints belongs to one study on record, and no other may take it over."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from nasflow.errors import StudyError
+
+_MARK = "study.json"
+
+
+def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
+    """Mark `folder` (made if missing) as the study's that was created then; harmless when repeated.
+
+    Jobs and trials are numbered anew in every study, so files of another one would pass for this one's.
+
+    Raises:
+        StudyError: the folder holds jobs of a study that this store does not have.
+    """
+    mark = folder / _MARK
+    identity = {"name": name, "created_at": created_at.isoformat()}
+    if mark.exists():
+        if json.loads(mark.read_text()) == identity:
+            return
+    elif not any((folder / part).exists() for part in ("jobs", "trials")):
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / f".{_MARK}"
+        aside.write_text(json.dumps(identity))
+        aside.rename(mark)
+        return
+    raise StudyError(
+        f"{folder} holds jobs and checkpoints of a study '{name}' that is not the one in this store (was its database "
+        "moved or removed?): use its store, move the folder away, or give the search another name"
+    )
