@@ -212,9 +212,13 @@ class SubsetDomain(Domain):
     options: tuple[Scalar, ...]
     k: int | None
 
+    @cached_property
+    def _every(self) -> Categorical:
+        return Categorical(self.options)
+
     def flaw(self) -> str | None:
         """See `Domain.flaw`."""
-        if flaw := Categorical(self.options).flaw():
+        if flaw := self._every.flaw():
             return flaw
         if self.k is not None and (type(self.k) is not int or not 1 <= self.k <= len(self.options)):
             return f"k must be a whole number from 1 to {len(self.options)}, or None, not {self.k!r}"
@@ -222,10 +226,9 @@ class SubsetDomain(Domain):
 
     def contains(self, value: object) -> bool:
         """See `Domain.contains`."""
-        every = Categorical(self.options)
-        if not isinstance(value, list) or not all(every.contains(item) for item in value):
+        if not isinstance(value, list) or not all(self._every.contains(item) for item in value):
             return False
-        places = [every.index(item) for item in value]
+        places = [self._every.index(item) for item in value]
         return self.k in (None, len(places)) and all(a < b for a, b in pairwise(places))
 
     def sample(self, rng: random.Random) -> list[Scalar]:
@@ -253,8 +256,7 @@ class SubsetDomain(Domain):
         """See `Domain.index`."""
         if not self.contains(value):
             raise ValueError(f"{value!r} is not {self.describe()}")
-        every = Categorical(self.options)
-        places = {every.index(item) for item in value}
+        places = {self._every.index(item) for item in value}
         if self.k is None:
             return sum(1 << place for place in places)
         taken, index = 0, 0

@@ -1,5 +1,6 @@
 """A model space: a program that asks a `pick` wherever something can vary, and what can be done with such a program."""
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -16,7 +17,8 @@ from nasflow.space.domain import Domain
 from nasflow.space.odometer import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
 from nasflow.space.pick import FixedPick, Pick, RandomPick
 
-_TRIES = 1000  # before a space whose draws all raise InvalidArchitecture is given up
+_SAMPLES = 1000  # before a space whose samples all raise InvalidArchitecture is given up
+_CHILDREN = 100  # before parents whose children all raise it are called infertile
 _PROBES = 64
 
 
@@ -101,10 +103,17 @@ class Space:
 
     def sample(self, rng: random.Random) -> Architecture:
         """One architecture, each choice evenly at random as it comes up. Raises SpaceError if none is valid."""
-        return self._draw(lambda: RandomPick(rng))
+        for _ in range(_SAMPLES):
+            try:
+                return self.explore(RandomPick(rng))
+            except InvalidArchitecture as error:
+                last = error
+        raise SpaceError(
+            f"space '{self.name}': {_SAMPLES} samples in a row were invalid, the last one: {last}"
+        ) from last
 
     def mutate(self, architecture: Mapping[str, Any], rng: random.Random) -> Architecture:
-        """`architecture` with one choice changed, and itself if none can.
+        """`architecture` with one choice changed, or itself if none can be or a hundred changes were all invalid.
 
         Choices that this makes meaningless are dropped, those that appear or no longer fit are drawn at random.
         """
@@ -117,10 +126,13 @@ class Space:
             label = rng.choice(labels)
             return RandomPick(rng, {**architecture, label: _another(domains[label], architecture[label], rng)})
 
-        return self._draw(changed)
+        return self._child(changed) or Architecture(architecture)
 
     def crossover(self, a: Mapping[str, Any], b: Mapping[str, Any], rng: random.Random) -> Architecture:
-        """A child of two architectures: each choice from either parent, evenly at random (uniform crossover)."""
+        """A child of two architectures: each choice from either parent, evenly at random (uniform crossover).
+
+        If a hundred children were all invalid, `a` itself.
+        """
 
         def mixed() -> Pick:
             labels = dict.fromkeys([*a, *b])
@@ -130,7 +142,7 @@ class Space:
                 given[label] = parent[label]
             return RandomPick(rng, given)
 
-        return self._draw(mixed)
+        return self._child(mixed) or Architecture(a)
 
     def enumerate(
         self, float_steps: int | None = None, after: Mapping[str, Any] | None = None
@@ -191,14 +203,12 @@ class Space:
             return None
         return pick.product
 
-    def _draw(self, make_pick: Callable[[], Pick]) -> Architecture:
-        """The first valid architecture that fresh picks give."""
-        for _ in range(_TRIES):
-            try:
+    def _child(self, make_pick: Callable[[], Pick]) -> Architecture | None:
+        """The first valid architecture that fresh picks give, if they give one."""
+        for _ in range(_CHILDREN):
+            with contextlib.suppress(InvalidArchitecture):
                 return self.explore(make_pick())
-            except InvalidArchitecture as error:
-                last = error
-        raise SpaceError(f"space '{self.name}': {_TRIES} draws in a row were invalid, the last one: {last}") from last
+        return None
 
     def _refuse_unused(self, pick: FixedPick) -> None:
         if pick.unused:
