@@ -17,7 +17,7 @@ MAX_ROWS = 200
 
 
 def artifact_key(*parts: object) -> str:
-    """A key of lowercase letters, digits and dashes; the same parts always give the same key, which Prefect versions."""
+    """A key of lowercase letters, digits and dashes; equal parts give equal keys, which Prefect versions."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
 
 

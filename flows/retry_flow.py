@@ -3,7 +3,8 @@
 from collections import defaultdict
 
 from prefect import flow
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config import SearchConfig
 from nasflow.errors import InterruptedSearchError

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from prefect import flow
-from prefect.futures import PrefectFuture
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config import SearchConfig
 from nasflow.errors import InterruptedSearchError
@@ -46,7 +46,7 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
 def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
     """Run all batches side by side. What a batch could not train is left unfinished."""
     retry = session.config.retry
-    futures: list[PrefectFuture[object]] = [
+    futures = [
         train_batch.with_options(
             task_run_name=f"train batch {batch.number} of round {batch.round}: trials {numbers_text(batch.members)}",
             retries=retry.batch,

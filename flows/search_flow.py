@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, cast
 
 from prefect import flow
-from prefect.states import Cancelled, Completed, State
+from prefect.states import Cancelled, Completed
 
 from nasflow.config import SearchConfig
 from nasflow.errors import InterruptedSearchError, TrialError
@@ -21,7 +22,7 @@ from .session import SearchSession, search_session
 
 
 @flow(name="nas-search", flow_run_name="{config.name}")
-def search(config: SearchConfig) -> State[SearchResult]:
+def search(config: SearchConfig) -> SearchResult:
     """Run a search to the end of its budget, or take it up where an earlier run left it.
 
     Called in a script or a notebook it gives the SearchResult.
@@ -37,18 +38,23 @@ def search(config: SearchConfig) -> State[SearchResult]:
                 session.refuse_interrupted()
                 state = sampling_round(config, number, return_state=True)
                 if state.is_cancelled():
-                    return Cancelled(message=state.message)
+                    return _final(Cancelled(message=state.message))
                 if state.is_crashed():
                     state.result()
                 if not session.study.trials(round=number, limit=1):
                     break  # the space is exhausted
         except InterruptedSearchError as error:
-            return Cancelled(message=str(error))
+            return _final(Cancelled(message=str(error)))
         best = session.study.leaderboard(1)
         if not best:
             raise TrialError(f"no trial of study '{config.name}' could be scored: nasflow show {config.name} says why")
         show_search(session)
-        return Completed(message=f"best is trial {best[0].number}", data=SearchResult(config))
+        return _final(Completed(message=f"best is trial {best[0].number}", data=SearchResult(config)))
+
+
+def _final(state: Any) -> SearchResult:
+    """The flow's final state, which Prefect unwraps for who called the flow: its data, or an error."""
+    return cast(SearchResult, state)
 
 
 def rounds_left(session: SearchSession) -> Iterator[int]:

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import Task
 
-from nasflow.errors import InfrastructureError, InterruptedSearchError, SpaceError, TrialError
+from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.data import fingerprint
 from nasflow.merge.placement import Load, place
@@ -113,7 +113,7 @@ def train_alone(session: SearchSession, number: int) -> State[Trial]:
 def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial]) -> Attempt:
     """Bring an attempt at `trials` to its outcome, with a progress bar in the UI."""
     candidates = [_candidate(session, trial) for trial in trials]
-    total = sum(int(candidate.config.epochs) for candidate in candidates)  # type: ignore[arg-type]
+    total = sum(candidate.epochs for candidate in candidates)
     config = session.config
     progress = Progress(
         artifact_key(config.name, "round", attempt.round, attempt.kind, attempt.number),

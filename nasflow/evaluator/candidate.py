@@ -32,6 +32,11 @@ class Candidate:
     config: TrainingConfig
 
     @property
+    def epochs(self) -> int:
+        """How many epochs it trains, if it is not stopped early."""
+        return int(self.config.epochs)  # type: ignore[arg-type]
+
+    @property
     def parameters(self) -> int:
         """How many numbers the model learns or holds as parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
