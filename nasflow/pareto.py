@@ -12,10 +12,15 @@ def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -
     Args:
         points: `[N, M]` finite numbers, all to be minimized (negate what is to be maximized).
         enough: stop once this many points have their front; all the others are given the next number.
+
+    Raises:
+        ValueError: a number is not finite.
     """
     if not points:
         return []
     values = np.asarray(points, dtype=float)
+    if not np.isfinite(values).all():
+        raise ValueError("points must be finite")
     ranks = np.zeros(len(points), dtype=int)
     left = np.lexsort(values.T[::-1])  # in this order no point is dominated by one behind it
     rank = 0

@@ -1,5 +1,8 @@
 """Non-dominated sorting against its definition."""
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +24,12 @@ def _by_definition(points: list[tuple[float, ...]]) -> list[int]:
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_only_finite_points(odd: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        pareto_ranks([(0.0, 1.0), (odd, 1.0)])
 
 
 @given(_POINTS)

@@ -1,0 +1,81 @@
+"""The user's own code that a search's targets need: their files, and what those import from beside them."""
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from nasflow.errors import UserError
+from nasflow.target import target_file
+
+
+def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Path], dict[str, str]]:
+    """The files to copy, and the targets as they read from the copy's folder.
+
+    Files in `base_dir` keep their place in it; a target's file elsewhere comes to the top, with what it imports from
+    its own folder. Installed packages are not copied.
+
+    Returns:
+        Source files by their place in the copy, and new targets by old.
+
+    Raises:
+        UserError: two different files would come to the same place.
+    """
+    base_dir = base_dir.resolve()
+    files: dict[Path, Path] = {}
+    renamed: dict[str, str] = {}
+    for target in targets:
+        place, _, name = target.rpartition(":")
+        file = target_file(target, base_dir)
+        folder = file.parent if file else base_dir
+        renamed[target] = f"{_place(file, base_dir, folder).as_posix()}:{name}" if file else target
+        folders = [folder, base_dir]  # where nasflow.target lets Python look
+        for source in _closure([file] if file else _local_module(place, folders), folders):
+            to = _place(source, base_dir, folder)
+            if files.setdefault(to, source) != source:
+                raise UserError(f"can't export the code: {files[to]} and {source} would both be {to}; rename one")
+    return files, renamed
+
+
+def _place(file: Path, base_dir: Path, folder: Path) -> Path:
+    """Where a file goes: as in `base_dir` if it lies there, else as in its target's `folder`."""
+    return file.relative_to(base_dir if file.is_relative_to(base_dir) else folder)
+
+
+def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
+    """`files` and all that they import, directly or not, from `folders`."""
+    found: dict[Path, None] = {}
+    left = list(files)
+    while left:
+        file = left.pop()
+        if file not in found:
+            found[file] = None
+            for module in _imported(file):
+                left += _local_module(module, folders)
+    return list(found)
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """The modules that a file imports by absolute name; a package's files come along whole, so relative ones do too."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except SyntaxError:
+        return  # a file of a package that the search did not import, for the search ran
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+def _local_module(module: str, folders: Iterable[Path]) -> list[Path]:
+    """The files of a module's top package in the first of `folders` that has it, none for one that is installed."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "nasflow":
+        return []
+    for folder in folders:
+        if (folder / top).is_dir() and (package := sorted((folder / top).rglob("*.py"))):
+            return package
+        if (folder / f"{top}.py").is_file():
+            return [folder / f"{top}.py"]
+    return []

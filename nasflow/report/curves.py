@@ -1,0 +1,52 @@
+"""Learning curves: as a Plotly figure, and as Markdown with a small picture in it."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nasflow.report.svg import curves_svg
+from nasflow.report.text import markdown_cell, markdown_table, plain_number
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Curves = Mapping[int, Sequence[tuple[int, Mapping[str, float | None]]]]
+"""By trial number: pairs of an epoch (from 1) and the metrics after it."""
+
+_COLUMNS = 12
+
+
+def curves_figure(curves: Curves, metric: str) -> "Figure":
+    """One line a trial. A metric that is missing or not finite leaves a gap."""
+    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415
+
+    figure = Figure(layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": metric}}})
+    for number, points in metric_points(curves, metric).items():
+        epochs, values = zip(*points, strict=True)
+        figure.add_trace(Scatter(x=epochs, y=values, mode="lines+markers", name=f"trial {number}"))
+    return figure
+
+
+def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
+    """A picture and a table of the first `limit` trials that have the metric, at up to 12 epochs spread evenly."""
+    points = dict(list(metric_points(curves, metric).items())[:limit])
+    heading = f"## Learning curves: {markdown_cell(metric)}"
+    if not points:
+        return f"{heading}\n\nNo epoch has this metric yet."
+    picture = base64.b64encode(curves_svg(points, metric).encode()).decode()
+    last = max(epoch for line in points.values() for epoch, _ in line)
+    epochs = sorted({round(1 + step * (last - 1) / (_COLUMNS - 1)) for step in range(_COLUMNS)})
+    rows = [
+        {"trial": number, **{f"epoch {epoch}": dict(line).get(epoch) for epoch in epochs}}
+        for number, line in points.items()
+    ]
+    return f"{heading}\n\n![learning curves](data:image/svg+xml;base64,{picture})\n\n{markdown_table(rows)}"
+
+
+def metric_points(curves: Curves, metric: str) -> dict[int, list[tuple[int, float | None]]]:
+    """One metric's (epoch, value or None) of every trial that has it at any epoch."""
+    lines = {
+        number: [(epoch, plain_number(metrics.get(metric))) for epoch, metrics in points]
+        for number, points in curves.items()
+    }
+    return {number: line for number, line in lines.items() if any(value is not None for _, value in line)}

@@ -1,0 +1,87 @@
+"""The best trials as rows for a program, as Markdown, and as a table for the terminal."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nasflow.config import Objective
+from nasflow.pareto import pareto_ranks
+from nasflow.report.text import architecture_text, markdown_table, plain_number, shown
+from nasflow.trial import Trial, TrialStatus
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> list[dict[str, Any]]:
+    """One row a trial, safe for JSON (a number that is not finite is None).
+
+    Args:
+        trials: best first, as `Study.leaderboard` gives them.
+        objectives: each has a column; with several of them, `front` is the trial's Pareto front, from 1.
+        limit: of rows.
+    """
+    trials = trials[:limit]
+    fronts = _fronts(trials, objectives)
+    return [
+        {
+            "rank": rank,
+            **({"front": front} if len(objectives) > 1 else {}),
+            "trial": trial.number,
+            "round": trial.round,
+            **{objective.metric: plain_number(trial.metrics.get(objective.metric)) for objective in objectives},
+            "parameters": plain_number(trial.metrics.get("parameters")),
+            "epochs": trial.epochs,
+            "note": _note(trial),
+            "architecture": architecture_text(trial.architecture),
+        }
+        for rank, (trial, front) in enumerate(zip(trials, fronts, strict=True), start=1)
+    ]
+
+
+def leaderboard_markdown(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> str:
+    """The same rows under a heading."""
+    table = markdown_table(leaderboard_rows(trials, objectives, limit))
+    return f"## Leaderboard\n\n{_goal(objectives)}\n\n{table or 'No trial has a score yet.'}"
+
+
+def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> "Table":
+    """The same rows for a terminal."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=f"leaderboard: {_goal(objectives)}", box=box.SIMPLE_HEAD)
+    rows = leaderboard_rows(trials, objectives, limit)
+    for name in rows[0] if rows else ["no trial has a score yet"]:
+        words = name in ("note", "architecture")
+        table.add_column(Text(name), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    for row in rows:
+        table.add_row(*(Text(shown(value)) for value in row.values()))
+    return table
+
+
+def _fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[int | None]:
+    """The Pareto front of each trial, from 1; None without a score."""
+    signs = [(objective.metric, -1.0 if objective.direction == "maximize" else 1.0) for objective in objectives]
+    scored = [
+        index
+        for index, trial in enumerate(trials)
+        if all(math.isfinite(trial.metrics.get(metric, math.nan)) for metric, _ in signs)
+    ]
+    points = [[sign * trials[index].metrics[metric] for metric, sign in signs] for index in scored]
+    fronts: list[int | None] = [None] * len(trials)
+    for index, rank in zip(scored, pareto_ranks(points), strict=True):
+        fronts[index] = rank + 1
+    return fronts
+
+
+def _goal(objectives: Sequence[Objective]) -> str:
+    return ", ".join(f"{objective.direction} {objective.metric}" for objective in objectives)
+
+
+def _note(trial: Trial) -> str:
+    notes = [] if trial.status is TrialStatus.TRAINED else [trial.status.replace("_", " ")]
+    if trial.replayed_from is not None:
+        notes.append(f"replayed from trial {trial.replayed_from}")
+    return ", ".join(notes)
