@@ -51,15 +51,14 @@ def test_models_can_be_traced(build: Callable[..., nn.Module]) -> None:
 
 
 def test_mlp_takes_images_and_other_sizes() -> None:
-    space = Space.of(ready.mlp, {"in_features": 12, "classes": 1, "widths": [4], "max_depth": 2, "dropout": [0.5]})
-    assert space.count() == (6, True)
+    space = Space.of(ready.mlp, {"in_features": 12, "classes": 1, "widths": [4, 5], "max_depth": 2, "dropout": [0.5]})
+    assert space.count() == (3 * (2 + 2**2), True)
     for architecture in space.enumerate():
         assert space.build(architecture)(torch.rand(3, 1, 3, 4)).shape == (3, 1)
 
 
 def test_mlp_has_depth_widths_activation_and_dropout() -> None:
     space = Space.of(ready.mlp)
-    assert space.count() == (3 * 3 * (3 + 9 + 27), True)
     model = space.build({"depth": 2, "width0": 16, "activation": "gelu", "dropout": 0.1, "width1": 64})
     assert [type(layer).__name__ for layer in model] == ["Flatten"] + ["Linear", "GELU", "Dropout"] * 2 + ["Linear"]
 
@@ -88,7 +87,7 @@ def test_a_good_cell_cnn_learns_digits() -> None:
     cell = {"cell0/op0": "depthwise3x3", "cell0/op1": "conv3x3", "cell1/op0": "conv3x3", "cell1/op1": "conv3x3"}
     model = Space.of(ready.cell_cnn).build({"width": 16, "cells": 2, **cell})
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(8):
+    for _ in range(6):
         for rows in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()

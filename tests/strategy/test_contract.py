@@ -34,17 +34,19 @@ class TestEvolutionWithCrossover(ByConfig):
 
 
 class TestTPE(ByConfig):
-    config = OptunaConfig(kind="tpe")
+    config = OptunaConfig(kind="tpe", params={"n_startup_trials": 5})
+    rounds = 3
 
 
 class TestNSGA2(ByConfig):
     config = OptunaConfig(kind="nsga2", params={"population_size": 8})
+    rounds = 4
 
 
 class TestGP(ByConfig):
-    config = OptunaConfig(kind="gp", params={"n_startup_trials": 4})
+    config = OptunaConfig(kind="gp", params={"n_startup_trials": 3})
     rounds = 3
-    per_round = 3
+    per_round = 2
 
     @pytest.fixture
     def objectives(self) -> list[Objective]:  # with two, a proposal takes about a second: see below
@@ -62,8 +64,13 @@ def test_gp_takes_two_objectives() -> None:
 
 class TestCMAES(ByConfig):
     config = OptunaConfig(kind="cmaes")
-    many_objectives = False
+    rounds = 3
+
+    @pytest.fixture
+    def objectives(self) -> list[Objective]:
+        return [ACCURACY]
 
 
 class TestQMC(ByConfig):
     config = OptunaConfig(kind="qmc")
+    rounds = 3
