@@ -14,19 +14,16 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of each kind."""
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of each kind; on PostgreSQL a schema of its own, which is quicker to make than a database."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'nasflow.db'}"
-        return
-    server = request.getfixturevalue("postgresql_server")
+        return f"sqlite:///{tmp_path / 'nasflow.db'}"
+    server: str = request.getfixturevalue("postgresql_server")
     psycopg = pytest.importorskip("psycopg")
     name = f"test{next(_NUMBERS)}"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield server.replace("/postgres?", f"/{name}?")
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"
 
 
 @pytest.fixture
