@@ -1,5 +1,6 @@
 """The data of an evaluator: scikit-learn's bundled sets, and what users bring."""
 
+import inspect
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,15 +43,15 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
     from pytorch_lightning import LightningDataModule  # noqa: PLC0415 - slow, and loaders alone do without
 
     factory = load_target(config.target, base_dir)
+    if not callable(factory):
+        raise ConfigError(f"evaluator.data: {config.target} is not callable; it should give the data when called")
     try:
-        made = factory(**config.params)
+        inspect.signature(factory).bind(**config.params)
     except TypeError as error:
-        raise ConfigError(f"evaluator.data: {config.target} does not take these params: {error}") from error
+        raise ConfigError(f"evaluator.data: {config.target} does not take these params: {error}") from None
+    made = factory(**config.params)
     if isinstance(made, LightningDataModule):
-        made.prepare_data()
-        made.setup("fit")
-        validation = made.val_dataloader()
-        return Data(made.train_dataloader(), validation if _iterable(validation) else None, made)
+        return _from_module(config.target, made)
     if isinstance(made, tuple) and len(made) == 2 and all(_iterable(part) for part in made):
         return Data(*made)
     if _iterable(made) and not isinstance(made, tuple):
@@ -59,6 +60,19 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
         f"evaluator.data: {config.target} gave a {type(made).__name__}; "
         "it should give a LightningDataModule, a loader, or a pair (train, validation) of loaders"
     )
+
+
+def _from_module(target: str, module: "LightningDataModule") -> Data:
+    """The loaders of a LightningDataModule; one that does not override `val_dataloader` has no validation data."""
+    from pytorch_lightning import LightningDataModule  # noqa: PLC0415
+
+    module.prepare_data()
+    module.setup("fit")
+    has_validation = type(module).val_dataloader is not LightningDataModule.val_dataloader
+    train, validation = module.train_dataloader(), module.val_dataloader() if has_validation else None
+    if isinstance(train, list | tuple | dict) or isinstance(validation, list | tuple | dict):
+        raise ConfigError(f"evaluator.data: {target} gives several loaders at once; it should give one for each stage")
+    return Data(train, validation, module)
 
 
 def _iterable(thing: Any) -> bool:

@@ -1,5 +1,6 @@
 """`kind: lightning`: any LightningModule class of the user's that takes `model` and uses `self.model(x)`."""
 
+import inspect
 from pathlib import Path
 
 from pytorch_lightning import LightningModule
@@ -21,6 +22,12 @@ class Lightning(Evaluator):
         self._class = load_target(config.module.target, base_dir)
         if not (isinstance(self._class, type) and issubclass(self._class, LightningModule)):
             raise ConfigError(f"evaluator.module: {config.module.target} should be a LightningModule class")
+        try:
+            inspect.signature(self._class).bind(model=None, **config.module.params)
+        except TypeError as error:
+            raise ConfigError(
+                f"evaluator.module: {config.module.target} can't be called with model and these params: {error}"
+            ) from None
 
     def module(self, model: nn.Module) -> LightningModule:
         """The user's module."""

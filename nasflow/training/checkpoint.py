@@ -58,7 +58,7 @@ class CheckpointStore:
             tensors: dict[str, torch.Tensor] = load((folder / "tensors.safetensors").read_bytes())
             values = json.loads((folder / "state.json").read_text())
             state = unpack(values, tensors)
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"checkpoint {folder} can't be read: {error}") from error
         if not isinstance(state, dict):
             raise CheckpointError(f"checkpoint {folder} holds no state")

@@ -1,7 +1,6 @@
 """The moving parts around a member's weights: its optimizer, schedules, clipping and early stop."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,19 +24,23 @@ class Fitting:
         self._clip_algorithm = clip_algorithm
         self.steps = 0
 
-    def step(self, loss: torch.Tensor, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Backward, clip this member's gradients alone, and step."""
+    def step(self, loss: torch.Tensor) -> None:
+        """Backward, clip the gradients of what this optimizer trains, and step."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if self._clip_val is not None:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             if self._clip_algorithm == "norm":
                 torch.nn.utils.clip_grad_norm_(parameters, self._clip_val)
             else:
                 torch.nn.utils.clip_grad_value_(parameters, self._clip_val)
         self.optimizer.step()
         self.steps += 1
+
+    def end_batch(self, batch: int) -> None:
+        """Step the schedules that go by steps; `batch` counts from 1 in each epoch, as Lightning has it."""
         for entry in self._schedules:
-            if entry.get("interval", "epoch") == "step" and self.steps % entry.get("frequency", 1) == 0:
+            if entry.get("interval", "epoch") == "step" and batch % entry.get("frequency", 1) == 0:
                 entry["scheduler"].step()
 
     def end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
@@ -113,6 +116,8 @@ def _normalize(configured: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
         configured = configured[0]
     if isinstance(configured, dict):
         schedule = configured.get("lr_scheduler")
+        if schedule is not None and not isinstance(schedule, dict):
+            schedule = {"scheduler": schedule, "monitor": configured.get("monitor", "val_loss")}
         schedules = [*schedules, schedule] if schedule is not None else schedules
         configured = configured.get("optimizer")
     if not isinstance(configured, torch.optim.Optimizer):

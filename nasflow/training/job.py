@@ -1,14 +1,14 @@
 """A job from its spec to its end: make the members, resume them, train them together, say what happened."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nasflow.config import DataConfig
-from nasflow.errors import ConfigError
+from nasflow.errors import CheckpointError, ConfigError
 from nasflow.evaluator.candidate import candidate_space, make_evaluator
 from nasflow.evaluator.data import Data, fingerprint, load_data
 from nasflow.seeds import derive_seed
@@ -34,16 +34,30 @@ class TrainingJob:
 
     def run(self) -> None:
         """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
-        states = {spec.trial: self._store(spec.trial).load_newest() for spec in self._spec.members}
+        states, lost = self._load()
         self._tell(Started(resumed={trial: state["epoch"] if state else 0 for trial, state in states.items()}))
+        for trial, error in lost.items():
+            self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
         for trial, state in states.items():
             if state is not None:
                 self._retell(trial, state)
-        unfinished = [spec for spec in self._spec.members if not (states[spec.trial] or {}).get("finished")]
+        loaded = [spec for spec in self._spec.members if spec.trial in states]
+        unfinished = [spec for spec in loaded if not (states[spec.trial] or {}).get("finished")]
         members = [member for spec in unfinished if (member := self._make(spec)) is not None]
         if members:
             self._fit(members, states)
         self._tell(Ended())
+
+    def _load(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, CheckpointError]]:
+        """The newest state of each trial, None for a new one, and the errors of those that can't be read."""
+        states: dict[int, dict[str, Any] | None] = {}
+        lost: dict[int, CheckpointError] = {}
+        for spec in self._spec.members:
+            try:
+                states[spec.trial] = self._store(spec.trial).load_newest()
+            except CheckpointError as error:
+                lost[spec.trial] = error
+        return states, lost
 
     def _make(self, spec: MemberSpec) -> Member | None:
         try:
@@ -98,7 +112,7 @@ class TrainingJob:
 
 def make_member(job: JobSpec, spec: MemberSpec) -> Member:
     """Build one member, drawing its initial weights from its own stream."""
-    rng = RngStream(spec.seed, torch.device("cuda", 0) if torch.cuda.is_available() else None)
+    rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
         candidate = space.build(spec.architecture)
@@ -112,6 +126,14 @@ def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
     """The data with an order that follows from `seed` and the epoch, whoever shares the job."""
     with RngStream(derive_seed(seed, "data")):
         data = load_data(config, base_dir)
-    train = SeededLoader(data.train, derive_seed(seed, "train"))
-    validation = None if data.validation is None else SeededLoader(data.validation, derive_seed(seed, "validation"))
-    return dataclasses.replace(data, train=train, validation=validation)
+
+    def seeded(loader: Iterable[Any], name: str) -> SeededLoader:
+        return SeededLoader(loader, derive_seed(seed, name), _device())
+
+    validation = None if data.validation is None else seeded(data.validation, "validation")
+    return dataclasses.replace(data, train=seeded(data.train, "train"), validation=validation)
+
+
+def _device() -> torch.device | None:
+    """Where members draw, if not only on the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else None

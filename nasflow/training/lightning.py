@@ -1,15 +1,19 @@
 """All members of a job in one Lightning Trainer: one pass over the data feeds every member."""
 
 import logging
+import math
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
+from torch.utils.data import DataLoader
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.data import Data
@@ -25,28 +29,39 @@ class SeededLoader:
 
     Everything the loader draws comes from a stream that is made anew for every epoch, so a job that resumes in epoch
     n sees the batches an uninterrupted one would see there.
+
+    Args:
+        loader: a DataLoader, or anything that gives its batches anew each time it is iterated.
+        seed: of all epochs.
+        device: where transfer hooks may draw.
     """
 
-    def __init__(self, loader: Iterable[Any], seed: int):
+    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None):
         self._loader = loader
         self._seed = seed
+        self._device = device
         self.epoch = 0
+        self.stream = RngStream(seed, device)
         if hasattr(loader, "__len__"):
             self.__class__ = _SizedSeededLoader
 
     def __iter__(self) -> Iterator[Any]:
         seed = derive_seed(self._seed, self.epoch)
-        parts: list[Any] = [self._loader, getattr(self._loader, "sampler", None)]
+        batch_sampler = getattr(self._loader, "batch_sampler", None)
+        samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+        parts: list[Any] = [self._loader, *samplers]
         for part in parts:
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(seed)
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self.epoch)
-        stream = RngStream(seed)
-        with stream:
+        if isinstance(self._loader, DataLoader):
+            self._loader._iterator = None  # persistent workers would bring their generators over from the last epoch
+        self.stream = RngStream(seed, self._device)
+        with self.stream:
             batches = iter(self._loader)
         while True:
-            with stream:
+            with self.stream:
                 try:
                     batch = next(batches)
                 except StopIteration:
@@ -84,7 +99,8 @@ class MergedModule(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.active = list(members)
-        self.modules_of_members = nn.ModuleList(member.module for member in members)
+        # by trial, so that no name changes when one leaves: Lightning restores the modes after validation by name
+        self.modules_of_members = nn.ModuleDict({str(member.number): member.module for member in members})
         self._data = data
         self._on_start, self._on_epoch, self._on_evict = on_start, on_epoch, on_evict
         self._turn: list[Member] = []
@@ -103,12 +119,15 @@ class MergedModule(LightningModule):
     def configure_optimizers(self) -> None:
         """Members keep their own optimizers."""
 
+    def setup(self, stage: str) -> None:
+        """Show the data module, whose hooks may ask it, the Trainer."""
+        if self._data.module is not None:
+            self._data.module.trainer = self.trainer
+
     def on_fit_start(self) -> None:
         """Optimizers, and the saved state of members that resume."""
         for member in list(self.active):
-            self._guard(member, member.start, self.trainer)
-            if member in self.active:
-                self._guard(member, self._on_start, member)
+            self._guard(member, self._start, member)
         self._next_epoch()
 
     def on_train_epoch_start(self) -> None:
@@ -143,19 +162,31 @@ class MergedModule(LightningModule):
         self._next_epoch()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """The data module's own hook, if there is one."""
-        own = super().on_before_batch_transfer
-        return (self._data.module.on_before_batch_transfer if self._data.module else own)(batch, dataloader_idx)
+        """The data module's own hook, if there is one, within the loader's random stream."""
+        module, own = self._data.module, super().on_before_batch_transfer
+        with self._transfer_stream():
+            return (module.on_before_batch_transfer if module else own)(batch, dataloader_idx)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The data module's own hook, if there is one."""
-        own = super().transfer_batch_to_device
-        return (self._data.module.transfer_batch_to_device if self._data.module else own)(batch, device, dataloader_idx)
+        """The data module's own hook, if there is one, within the loader's random stream."""
+        module, own = self._data.module, super().transfer_batch_to_device
+        with self._transfer_stream():
+            return (module.transfer_batch_to_device if module else own)(batch, device, dataloader_idx)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """The data module's own hook, if there is one."""
-        own = super().on_after_batch_transfer
-        return (self._data.module.on_after_batch_transfer if self._data.module else own)(batch, dataloader_idx)
+        """The data module's own hook, if there is one, within the loader's random stream."""
+        module, own = self._data.module, super().on_after_batch_transfer
+        with self._transfer_stream():
+            return (module.on_after_batch_transfer if module else own)(batch, dataloader_idx)
+
+    def _transfer_stream(self) -> AbstractContextManager[Any]:
+        loader = self._data.train if self.trainer.training else self._data.validation
+        return loader.stream if self._data.module and isinstance(loader, SeededLoader) else nullcontext()
+
+    def _start(self, member: Member) -> None:
+        member.attach(self.trainer, "fit", sized_len(self._data.train) or math.inf)
+        member.start()
+        self._on_start(member)
 
     def _next_epoch(self) -> int:
         """The finished epochs of the member furthest behind; the loaders are set to it before they are iterated."""
@@ -183,7 +214,7 @@ class MergedModule(LightningModule):
     def _remove(self, member: Member) -> None:
         self.active = [other for other in self.active if other is not member]
         self._turn = [other for other in self._turn if other is not member]
-        self.modules_of_members = nn.ModuleList(other.module for other in self.active)
+        del self.modules_of_members[str(member.number)]
         if not self.active:
             self.trainer.should_stop = True
 
@@ -201,6 +232,7 @@ def make_trainer(precision: Any) -> Trainer:
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning 2.6 on torch 2.13
     return Trainer(
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=1,

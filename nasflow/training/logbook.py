@@ -1,6 +1,6 @@
 """What a member logs in an epoch, without the Trainer: stands in for `LightningModule.log`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,8 +46,13 @@ class Logbook:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The length of the first tensor found in a batch; 1 if there is none."""
+    """The length of the first tensor with dimensions that is found in a batch; 1 if there is none."""
+    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.ndim else 1
+        yield batch
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((batch_size_of(part) for part in parts), 1)
+    for part in parts:
+        yield from _tensors(part)

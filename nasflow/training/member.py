@@ -1,17 +1,28 @@
 """One trial inside a job: everything of it that moves, and nothing shared with the others."""
 
+import copy
+import math
 import time
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
-from torch.utils._pytree import tree_leaves, tree_map
+from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 
-from nasflow.errors import TrialError
+from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.training.fitting import EarlyStop, Fitting
 from nasflow.training.logbook import Logbook, batch_size_of
 from nasflow.training.rng import RngStream
+
+_NOT_CALLED = (
+    *("on_train_start", "on_train_batch_start", "on_train_batch_end"),
+    *("on_validation_start", "on_validation_batch_start", "on_validation_batch_end"),
+    *("on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step"),
+    *("on_before_zero_grad", "optimizer_zero_grad", "configure_gradient_clipping", "lr_scheduler_step"),
+    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+    *("on_save_checkpoint", "on_load_checkpoint", "configure_model", "configure_callbacks"),
+)
 
 
 class TrainerView:
@@ -20,9 +31,10 @@ class TrainerView:
     The job's counters depend on who else is in it; a member's must not.
     """
 
-    def __init__(self, trainer: Any, member: "Member"):
+    def __init__(self, trainer: Any, member: "Member", batches: float):
         self._trainer = trainer
         self._member = member
+        self.num_training_batches = batches
 
     @property
     def current_epoch(self) -> int:
@@ -40,9 +52,9 @@ class TrainerView:
         return self._member.epochs
 
     @property
-    def estimated_stepping_batches(self) -> int:
-        """Optimizer steps in the member's whole training."""
-        return int(self._trainer.num_training_batches) * self._member.epochs
+    def estimated_stepping_batches(self) -> float:
+        """Optimizer steps in the member's whole training; infinite if the loader does not know its length."""
+        return self.num_training_batches * self._member.epochs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
@@ -54,15 +66,25 @@ class Member:
     Hooks of its LightningModule that are called: `setup("fit")`, `configure_optimizers`, `on_fit_start`,
     `on_train_epoch_start`, `training_step`, `on_validation_epoch_start`, `validation_step`,
     `on_validation_epoch_end`, `on_train_epoch_end`, and `log` / `log_dict` within them. Each runs within the
-    member's own random stream.
+    member's own random stream. A module that overrides another hook of training is refused, for to leave it out
+    would train something else than its author meant.
 
     Args:
         number: of the trial.
         module: built within `rng`.
         candidate: what the module trains, for its config and the number of parameters.
+
+    Raises:
+        ConfigError: the module overrides a hook that is not called.
     """
 
     def __init__(self, number: int, module: LightningModule, candidate: Candidate, rng: RngStream):
+        for name in _NOT_CALLED:
+            if getattr(type(module), name) is not getattr(LightningModule, name):
+                raise ConfigError(
+                    f"evaluator: {type(module).__name__} overrides {name}, which is not called for members that share "
+                    "a job; do its work in training_step, validation_step or an epoch hook"
+                )
         config = candidate.config
         self.number = number
         self.module = module
@@ -78,9 +100,11 @@ class Member:
         self._book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
-        self._probed: set[str] = set()
-        self._writes_batches = False
         self._busy = 0.0
+        self._takes_index = {
+            name: is_param_in_hook_signature(getattr(module, name), "batch_idx", min_args=2)
+            for name in ("training_step", "validation_step")
+        }
         module.log = self._book.log  # type: ignore[method-assign]
         module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
 
@@ -95,11 +119,15 @@ class Member:
             raise RuntimeError(f"trial {self.number} was not started")
         return self._started
 
-    def start(self, trainer: Any) -> None:
-        """Make the optimizer, once the module lies on its device in its precision."""
-        self.module._trainer = TrainerView(trainer, self)  # type: ignore[assignment]
+    def attach(self, trainer: Any, stage: str, batches: float = math.inf) -> None:
+        """Give the module its trainer and call its `setup(stage)`; an epoch has so many training `batches`."""
+        self.module._trainer = TrainerView(trainer, self, batches)  # type: ignore[assignment]
         with self._rng:
-            self.module.setup("fit")
+            self.module.setup(stage)
+
+    def start(self) -> None:
+        """Make the optimizer, once the module lies on its device in its precision."""
+        with self._rng:
             clip = self._config.gradient_clip_val
             self._started = Fitting(
                 self.module.configure_optimizers(),
@@ -123,14 +151,15 @@ class Member:
         began = time.perf_counter()
         self._book.batch_size = batch_size_of(batch)
         with self._rng:
-            output = self._shielded(self.module.training_step, batch, index)
+            output = self._step("training_step", batch, index)
             loss = output["loss"] if isinstance(output, dict) else output
             if loss is not None:  # None skips the batch, as in Lightning
                 if not torch.isfinite(loss):
                     raise TrialError(
                         f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}"
                     )
-                self._fitting.step(loss, self.module.parameters())
+                self._fitting.step(loss)
+            self._fitting.end_batch(index + 1)
         self._busy += time.perf_counter() - began
 
     def start_validation(self) -> None:
@@ -143,7 +172,7 @@ class Member:
         began = time.perf_counter()
         self._book.batch_size = batch_size_of(batch)
         with self._rng:
-            self._shielded(self.module.validation_step, batch, index)
+            self._step("validation_step", batch, index)
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
@@ -162,12 +191,12 @@ class Member:
             metrics = self.metrics()
             self._refuse_not_finite(metrics)
             self._fitting.end_epoch(self.finished_epochs + 1, metrics)
+        stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
         self.history.append(metrics)
         self.seconds.append(self._busy)
-        self.stopped_early = self._early_stop is not None and self._early_stop.update(metrics)
-        self.finished = self.stopped_early or self.finished_epochs >= self.epochs
-        self.stopped_early = self.stopped_early and self.finished_epochs < self.epochs
+        self.finished = stop or self.finished_epochs >= self.epochs
+        self.stopped_early = stop and self.finished_epochs < self.epochs
 
     def metrics(self) -> dict[str, float]:
         """What was logged since the last call."""
@@ -209,22 +238,19 @@ class Member:
         if not torch.isfinite(torch.nn.utils.get_total_norm(weights)):
             raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
 
-    def _shielded(self, step: Any, batch: Any, index: int) -> Any:
-        """Call a step so that writing into the batch in place can't reach the other members.
-
-        The first batch of each kind is given as a copy to see whether the member writes; one that does gets copies
-        ever after.
-        """
-        if not self._writes_batches and step.__name__ in self._probed:
-            return step(batch, index)
-        own = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, batch)
-        versions = _versions(own)
-        output = step(own, index)
-        self._writes_batches = self._writes_batches or versions != _versions(own)
-        self._probed.add(step.__name__)
-        return output
+    def _step(self, name: str, batch: Any, index: int) -> Any:
+        """Call a step with a copy of the batch, for a member that writes into it must not reach the others."""
+        step = getattr(self.module, name)
+        own = _copy(batch)
+        return step(own, index) if self._takes_index[name] else step(own)
 
 
-def _versions(batch: Any) -> list[int]:
-    """How often each tensor of a batch was written in place."""
-    return [leaf._version for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+def _copy(batch: Any) -> Any:
+    """As `deepcopy`, which would copy all the data behind a tensor that is a slice of it."""
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    if type(batch) in (tuple, list):
+        return type(batch)(map(_copy, batch))
+    if type(batch) is dict:
+        return {key: _copy(part) for key, part in batch.items()}
+    return copy.deepcopy(batch)

@@ -39,8 +39,11 @@ def unpack(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 def _pack(tree: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, torch.Tensor):
-        tensors[path] = tree.detach().to("cpu", copy=True).contiguous()
-        return {"$tensor": path}
+        name = path
+        while name in tensors:  # {"a/b": ...} beside {"a": {"b": ...}}
+            name += "'"
+        tensors[name] = tree.detach().to("cpu", copy=True).contiguous()
+        return {"$tensor": name}
     if isinstance(tree, tuple):
         return {"$tuple": [_pack(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]}
     if isinstance(tree, list):
@@ -48,7 +51,11 @@ def _pack(tree: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in tree):
             return {key: _pack(value, f"{path}/{key}", tensors) for key, value in tree.items()}
-        return {"$dict": [[_pack(key, "", {}), _pack(value, f"{path}/{key}", tensors)] for key, value in tree.items()]}
+        keys: dict[str, torch.Tensor] = {}
+        pairs = [[_pack(key, f"{path}/{key}", keys), _pack(tree[key], f"{path}/{key}", tensors)] for key in tree]
+        if keys:
+            raise CheckpointError(f"state at '{path or '/'}' has a tensor in a key, which a checkpoint can't hold")
+        return {"$dict": pairs}
     if isinstance(tree, float) and not float("-inf") < tree < float("inf"):
         return {"$float": str(tree)}
     if tree is None or isinstance(tree, bool | int | float | str):

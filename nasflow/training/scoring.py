@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from nasflow.config import EvaluatorConfig, Target
+from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import Candidate, candidate_space, make_evaluator
 from nasflow.training.job import load_job_data
 from nasflow.training.lightning import MergedModule, make_trainer
@@ -39,9 +40,14 @@ def score_model(
     candidate = _load(search, architecture, weights, base_dir)
     data = load_job_data(candidate.config.data, base_dir, int(search["seed"]))
     rng = RngStream(int(search["trial_seed"]))
+    if data.validation is None:
+        raise ConfigError(
+            f"evaluator.data: {candidate.config.data.target} gives no validation data to score a model on"
+        )
     member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
-    module = MergedModule.to_score(member, data)
-    make_trainer(candidate.config.precision).validate(module, dataloaders=data.validation, verbose=False)
+    trainer = make_trainer(candidate.config.precision)
+    member.attach(trainer, "validate")
+    trainer.validate(MergedModule.to_score(member, data), dataloaders=data.validation, verbose=False)
     return {**member.metrics(), "parameters": float(candidate.parameters)}
 
 
