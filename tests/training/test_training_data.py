@@ -1,0 +1,135 @@
+"""The order of the data follows from the seed and the epoch alone, and one pass feeds all members."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from spaces import Augmented, Unsized, augmented, rows
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from training_jobs import HERE, evaluator, evictions, make_job, sample, train
+
+from nasflow.config import DataConfig
+from nasflow.evaluator.loaders import TensorLoader
+from nasflow.training.job import load_job_data
+from nasflow.training.lightning import SeededLoader
+
+
+class ByEpoch(Sampler[int]):
+    """Shuffles by `set_epoch`, as distributed samplers do."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Any:
+        return iter(random.Random(self.epoch).sample(range(40), 40))
+
+
+def own_sampler() -> RandomSampler:
+    return RandomSampler(Augmented(), generator=torch.Generator())
+
+
+LOADERS = {
+    "tensors": lambda: TensorLoader(rows(), 16, shuffle=True),
+    "unsized": Unsized,
+    "shuffled": lambda: augmented()[0],
+    "own generator": lambda: augmented(generator=torch.Generator())[0],
+    "own sampler": lambda: DataLoader(Augmented(), 8, sampler=own_sampler()),
+    "own batch sampler": lambda: DataLoader(Augmented(), batch_sampler=BatchSampler(own_sampler(), 8, False)),
+    "by epoch": lambda: DataLoader(Augmented(), 8, sampler=ByEpoch()),
+    "workers": lambda: augmented(2)[0],
+    "persistent workers": lambda: augmented(2, persistent_workers=True)[0],
+}
+
+
+def batches(loader: SeededLoader, epoch: int) -> list[torch.Tensor]:
+    loader.epoch = epoch
+    return [torch.cat([x.flatten(), y.double()]) for x, y in loader]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_epoch_is_the_same_whatever_came_before(name: str) -> None:
+    """A new loader starts in epoch 1, as after a restart, and with other global generators."""
+    steady = SeededLoader(LOADERS[name](), seed=3)
+    first, second, third = (batches(steady, epoch) for epoch in range(3))
+    assert not same(first, second)
+    assert not same(second, third)
+    torch.manual_seed(9)
+    np.random.seed(9)
+    random.seed(9)
+    resumed = SeededLoader(LOADERS[name](), seed=3)
+    assert same(batches(resumed, 1), second)
+    assert same(batches(resumed, 2), third)
+    assert same(batches(steady, 1), second)
+    if name != "by epoch":  # whose order is its own affair, but for the epoch
+        assert not same(batches(SeededLoader(LOADERS[name](), seed=4), 1), second)
+
+
+def test_a_pass_left_in_the_middle_changes_nothing() -> None:
+    loader = SeededLoader(augmented()[0], seed=3)
+    expected = batches(loader, 1)
+    next(iter(loader))
+    assert same(batches(loader, 1), expected)
+
+
+def test_iterating_leaves_the_global_generators_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    numpy = np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
+    python = random.getstate()
+    for _ in SeededLoader(augmented()[0], seed=3):
+        assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(np.random.get_state()[1], numpy)  # type: ignore[index]
+    assert random.getstate() == python
+
+
+def test_length_is_known_where_the_loader_knows_it() -> None:
+    assert len(SeededLoader(augmented()[0], 0)) == 5  # type: ignore[arg-type]
+    assert not hasattr(SeededLoader(Unsized(), 0), "__len__")
+
+
+def test_training_and_validation_draw_apart() -> None:
+    config = DataConfig(target="spaces.py:both_shuffled")
+    data = load_job_data(config, HERE, seed=1)
+    orders = [order(data.train), order(data.validation or []), order(load_job_data(config, HERE, seed=2).train)]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
+    assert len({str(numbers) for numbers in orders}) == 3
+
+
+def order(loader: Iterable[Any]) -> list[int]:
+    return [int(number) for _, y in loader for number in y]
+
+
+@pytest.mark.parametrize("members", [1, 8])
+def test_one_pass_feeds_all(members: int, tmp_path: Path) -> None:
+    counter = tmp_path / "looked-up"
+    data = {"target": "spaces.py:augmented", "params": {"counter": str(counter)}}
+    config = evaluator(data=data, epochs=3)
+    events = train(make_job("spaces.py:net", config, sample("spaces.py:net", config, members)), tmp_path / "root")
+    assert not evictions(events)
+    assert counter.stat().st_size == 3 * 40
+
+
+def test_a_trial_that_needs_other_data_than_its_job_is_refused(tmp_path: Path) -> None:
+    config = evaluator(data={"target": "spaces.py:blobs", "params": {"batch_size": {"pick": [8, 16]}}})
+    net = {"width": 4, "depth": 1, "dropout": 0.1}
+    job = make_job("spaces.py:net", config, [{**net, "data.params.batch_size": size} for size in (8, 16)])
+    shared = job.model_copy(update={"data": DataConfig(target="spaces.py:blobs", params={"batch_size": 8})})
+    evicted = evictions(train(shared, tmp_path))
+    assert evicted.keys() == {1}
+    assert evicted[1].error.startswith(
+        'ConfigError: trial 1 asks for other data than its job: spaces.py:blobs({"batch_size": 16})'
+    )

@@ -1,0 +1,97 @@
+"""The events file: whole lines, appended, readable from any offset."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from nasflow.training.events import (
+    Ended,
+    Epoch,
+    EventWriter,
+    Evicted,
+    Final,
+    Started,
+    parse_event,
+    read_lines,
+)
+
+EVENTS = [
+    Started(resumed={3: 0, 4: 2}),
+    Epoch(trial=3, epoch=1, metrics={"val_loss": 0.1 + 0.2}, seconds=0.5),
+    Epoch(trial=4, epoch=1, metrics={"val_loss": None}, replayed=True),
+    Final(trial=3, epochs=1, metrics={"val_loss": 1e-300}, stopped_early=True),
+    Evicted(trial=4, epoch=2, error="ValueError: \u2028 über\n  File 'x'\nNaN"),
+    Ended(),
+]
+
+
+def written(path: Path) -> None:
+    writer = EventWriter(path)
+    for event in EVENTS:
+        writer.write(event)
+    writer.close()
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    written(tmp_path / "events.jsonl")
+    lines, offset = read_lines(tmp_path / "events.jsonl")
+    assert [parse_event(line) for line in lines] == EVENTS
+    assert offset == (tmp_path / "events.jsonl").stat().st_size
+    assert read_lines(tmp_path / "events.jsonl", offset) == ([], offset)
+
+
+def test_every_offset_gives_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    written(path)
+    offset = 0
+    for index, event in enumerate(EVENTS):
+        lines, end = read_lines(path, offset)
+        assert [parse_event(line) for line in lines] == EVENTS[index:]
+        offset += len(event_line(event))
+    assert offset == end
+
+
+def event_line(event: Started | Epoch | Final | Evicted | Ended) -> bytes:
+    return json.dumps(event.model_dump(mode="json")).encode() + b"\n"
+
+
+def test_numbers_json_has_no_name_for_become_null(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "events.jsonl")
+    writer.write(Epoch(trial=0, epoch=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5}))
+    writer.close()
+    [line], _ = read_lines(tmp_path / "events.jsonl")
+    event = parse_event(line)
+    assert isinstance(event, Epoch)
+    assert event.metrics == {"a": None, "b": None, "c": None, "d": 1.5}
+
+
+def test_an_event_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "events.jsonl")
+    offset = 0
+    for event in EVENTS:
+        writer.write(event)
+        [line], offset = read_lines(tmp_path / "events.jsonl", offset)
+        assert parse_event(line) == event
+    writer.close()
+
+
+@pytest.mark.parametrize("torn", [1, 17])
+def test_a_torn_line_is_kept_apart_from_the_next(tmp_path: Path, torn: int) -> None:
+    path = tmp_path / "events.jsonl"
+    written(path)
+    whole, offset = read_lines(path)
+    with path.open("ab") as file:
+        file.write(event_line(EVENTS[1])[:torn])
+    assert read_lines(path) == (whole, offset), "half a line is not given out"
+    written(path)
+    lines, _ = read_lines(path, offset)
+    assert len(lines) == 1 + len(EVENTS)
+    assert [parse_event(line) for line in lines[1:]] == EVENTS
+    with pytest.raises(ValueError, match="JSON"):
+        parse_event(lines[0])
+
+
+def test_a_missing_file_has_no_lines_yet(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "events.jsonl", 12) == ([], 12)
