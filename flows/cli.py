@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from nasflow.errors import NasflowError, UserError
+
+from .console import console
 
 app = typer.Typer(
     help="Neural architecture search as a Prefect pipeline.",
@@ -27,7 +28,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program t
 Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
-INTERRUPTED = 130
 
 
 @app.command()
@@ -64,7 +64,7 @@ def validate(config: ConfigFile) -> None:
     parsed = _load(config)
     count = check_search(parsed).count(limit=1000)
     size = f"{count.value:,.0f}" if count.exact else f"about {count.value:.3g}"
-    Console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")
+    console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")
 
 
 @app.command()
@@ -114,7 +114,7 @@ def export(
         raise UserError(f"study '{study}' has no scored trial to export yet")
     for rank, trial in enumerate(best, start=1):
         folder = BestTrial(opened.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
-        Console().print(f"trial {trial.number} → {folder}; score it with: python {folder / 'score.py'}")
+        console().print(f"trial {trial.number} → {folder}; score it with: python {folder / 'score.py'}")
 
 
 @app.command()
@@ -130,7 +130,7 @@ def main() -> None:
     try:
         app()
     except NasflowError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {error}", style="red", markup=False)
+        console(stderr=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2 if isinstance(error, UserError) else 1)
 
 
@@ -150,7 +150,7 @@ def _print(thing: Any) -> None:
     if isinstance(thing, dict | list):
         sys.stdout.write(json.dumps(thing, indent=2, default=str) + "\n")
     else:
-        Console().print(thing)
+        console().print(thing)
 
 
 def _exit(code: int) -> None:

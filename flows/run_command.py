@@ -1,5 +1,6 @@
 """`nasflow run` and `nasflow retry`: a flow run with progress on the terminal and a result at its end."""
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from rich.console import Console
 
 from nasflow.config import SearchConfig
 from nasflow.errors import ServiceError
+
+from .console import console
 
 _INTERRUPTED = 130
 _PREFECT_DEFAULTS = {
@@ -22,7 +25,7 @@ _PREFECT_DEFAULTS = {
 def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) -> int:
     """Run the search flow; the exit code."""
     began = time.monotonic()
-    console = Console()
+    terminal = console()
     _set_up_prefect(verbose)
     from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
 
@@ -30,42 +33,43 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
     from .search_flow import search  # noqa: PLC0415
     from .session import search_session  # noqa: PLC0415
 
-    with SearchProgress(config, console) as progress, search_session(config, [progress.on_event]) as session:
+    with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]) as session:
         checked = time.monotonic()
         result = _call(search, config)
         if result is None:
-            return _say_interrupted(console, config)
+            return _say_interrupted(terminal, config)
         study = session.study
         trained = study.seconds_spent()
         board = leaderboard_table(study.leaderboard(10), config.objectives, 10)
-    console.print(board)
+    terminal.print(board)
+    say = functools.partial(terminal.print, soft_wrap=True)
     best = result.best
-    console.print(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
+    say(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
     if export_best is not None:
         folder = best.export(export_best.absolute())
-        console.print(f"exported to {folder}; rebuild and score it with: python {folder / 'score.py'}")
+        say(f"exported to {folder}; rebuild and score it with: python {folder / 'score.py'}")
     waited = (session.flow_began or checked) - checked
-    console.print(
+    say(
         f"time: {checked - began:.1f} s imports and checks, {waited:.1f} s start of Prefect, "
         f"{trained:.1f} s rounds (all runs of this study), {time.monotonic() - began:.1f} s this run in all"
     )
-    console.print(_how_to_see())
+    say(_how_to_see())
     return 0
 
 
 def run_retry(config: SearchConfig, verbose: bool) -> int:
     """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
-    console = Console()
+    terminal = console()
     _set_up_prefect(verbose)
     from .progress import SearchProgress  # noqa: PLC0415
     from .retry_flow import retry_failed  # noqa: PLC0415
     from .session import search_session  # noqa: PLC0415
 
-    with SearchProgress(config, console) as progress, search_session(config, [progress.on_event]):
+    with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]):
         state = _call(retry_failed, config, return_state=True)
     if state is None or state.is_cancelled():
-        return _say_interrupted(console, config)
-    console.print(f"study '{config.name}': {state.message}")
+        return _say_interrupted(terminal, config)
+    terminal.print(f"study '{config.name}': {state.message}")
     return 1 if state.is_failed() else 0
 
 
@@ -93,8 +97,8 @@ def _set_up_prefect(verbose: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def _say_interrupted(console: Console, config: SearchConfig) -> int:
-    console.print(
+def _say_interrupted(terminal: Console, config: SearchConfig) -> int:
+    terminal.print(
         f"[yellow]interrupted[/]: study '{config.name}' keeps its finished epochs; the same command goes on from here"
     )
     return _INTERRUPTED

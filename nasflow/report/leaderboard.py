@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nasflow.config import Objective
 from nasflow.pareto import pareto_ranks
@@ -46,18 +46,21 @@ def leaderboard_markdown(trials: Sequence[Trial], objectives: Sequence[Objective
 
 
 def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> "Table":
-    """The same rows for a terminal."""
+    """The same rows for a terminal, each on one line; what does not fit of an architecture is left out."""
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(title=f"leaderboard: {_goal(objectives)}", box=box.SIMPLE_HEAD)
     rows = leaderboard_rows(trials, objectives, limit)
-    for name in rows[0] if rows else ["no trial has a score yet"]:
+    names = [name for name in (rows[0] if rows else []) if name != "note" or any(row["note"] for row in rows)]
+    for name in names or ["no trial has a score yet"]:
         words = name in ("note", "architecture")
-        table.add_column(Text(name), justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        needed = max(len(name), *(len(shown(row[name])) for row in rows)) if rows and not words else None
+        justify: Literal["left", "right"] = "left" if words else "right"
+        table.add_column(Text(name), justify=justify, overflow="ellipsis", no_wrap=True, min_width=needed)
     for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row.values()))
+        table.add_row(*(Text(shown(row[name])) for name in names))
     return table
 
 

@@ -1,0 +1,13 @@
+"""The terminal that commands write to."""
+
+from rich.console import Console
+
+_WIDTH_OF_FILES = 160
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that leaves long sentences whole and, where no terminal says how wide it is, has room for tables."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+    if not made.is_terminal:
+        made.width = _WIDTH_OF_FILES
+    return made
