@@ -56,11 +56,10 @@ def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], 
     names = [name for name in (rows[0] if rows else []) if name != "note" or any(row["note"] for row in rows)]
     for name in names or ["no trial has a score yet"]:
         words = name in ("note", "architecture")
-        needed = max(len(name), *(len(shown(row[name])) for row in rows)) if rows and not words else None
         justify: Literal["left", "right"] = "left" if words else "right"
-        table.add_column(Text(name), justify=justify, overflow="ellipsis", no_wrap=True, min_width=needed)
+        table.add_column(Text(name), justify=justify, no_wrap=not words)  # only columns that may wrap are narrowed
     for row in rows:
-        table.add_row(*(Text(shown(row[name])) for name in names))
+        table.add_row(*(Text(shown(row[name]), no_wrap=True, overflow="ellipsis") for name in names))
     return table
 
 
