@@ -3,7 +3,9 @@
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +35,14 @@ def load_target(target: str, base_dir: Path) -> Any:
     except AttributeError:
         names = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:12])
         raise ConfigError(f"target '{target}': '{place}' has no '{name}'; it has {names or 'nothing public'}") from None
+
+
+def check_params(key: str, target: str, function: Callable[..., Any], *args: Any, **params: Any) -> None:
+    """Raise ConfigError, naming the config's `key`, unless `function`, which `target` names, can be called so."""
+    try:
+        inspect.signature(function).bind(*args, **params)
+    except TypeError as error:
+        raise ConfigError(f"{key}: {target} does not take these params: {error}") from None
 
 
 def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:

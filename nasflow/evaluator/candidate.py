@@ -21,7 +21,7 @@ from nasflow.evaluator.searched import close_searched
 from nasflow.evaluator.supervised import Classification, Regression
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
-from nasflow.target import load_target
+from nasflow.target import check_params, load_target
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,11 @@ def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
         case LightningConfig():
             return Lightning(config, base_dir)
         case CustomEvaluatorConfig():
-            made = load_target(config.target, base_dir)(config, **config.params)
-            if not isinstance(made, Evaluator):
+            kind = load_target(config.target, base_dir)
+            if not (isinstance(kind, type) and issubclass(kind, Evaluator)):
                 raise ConfigError(
                     f"evaluator.target: {config.target} should be a nasflow.evaluator.base.Evaluator class"
                 )
-            return made
+            check_params("evaluator.target", config.target, kind, config, **config.params)
+            return kind(config, **config.params)
     raise ConfigError(f"evaluator.kind: there is no evaluator for {type(config).__name__}")

@@ -1,6 +1,5 @@
 """The data of an evaluator: scikit-learn's bundled sets, and what users bring."""
 
-import inspect
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from nasflow.config import DataConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loaders import TensorLoader
-from nasflow.target import load_target
+from nasflow.target import check_params, load_target
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule
@@ -45,10 +44,7 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
     factory = load_target(config.target, base_dir)
     if not callable(factory):
         raise ConfigError(f"evaluator.data: {config.target} is not callable; it should give the data when called")
-    try:
-        inspect.signature(factory).bind(**config.params)
-    except TypeError as error:
-        raise ConfigError(f"evaluator.data: {config.target} does not take these params: {error}") from None
+    check_params("evaluator.data", config.target, factory, **config.params)
     made = factory(**config.params)
     if isinstance(made, LightningDataModule):
         return _from_module(config.target, made)

@@ -1,6 +1,5 @@
 """`kind: lightning`: any LightningModule class of the user's that takes `model` and uses `self.model(x)`."""
 
-import inspect
 from pathlib import Path
 
 from pytorch_lightning import LightningModule
@@ -9,7 +8,7 @@ from torch import nn
 from nasflow.config import LightningConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.base import Evaluator
-from nasflow.target import load_target
+from nasflow.target import check_params, load_target
 
 
 class Lightning(Evaluator):
@@ -22,12 +21,7 @@ class Lightning(Evaluator):
         self._class = load_target(config.module.target, base_dir)
         if not (isinstance(self._class, type) and issubclass(self._class, LightningModule)):
             raise ConfigError(f"evaluator.module: {config.module.target} should be a LightningModule class")
-        try:
-            inspect.signature(self._class).bind(model=None, **config.module.params)
-        except TypeError as error:
-            raise ConfigError(
-                f"evaluator.module: {config.module.target} can't be called with model and these params: {error}"
-            ) from None
+        check_params("evaluator.module", config.module.target, self._class, model=None, **config.module.params)
 
     def module(self, model: nn.Module) -> LightningModule:
         """The user's module."""

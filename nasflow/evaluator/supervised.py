@@ -36,6 +36,11 @@ class SupervisedModule(LightningModule):
         out: torch.Tensor = self.model(x)
         return out
 
+    def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """The model's output for a batch (inputs, targets), and the targets, in shapes that fit each other."""
+        x, target = batch
+        return self(x), target
+
     @abstractmethod
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The training loss, a scalar."""
@@ -46,15 +51,14 @@ class SupervisedModule(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The loss of one batch."""
-        x, target = batch
-        loss = self.loss(self(x), target)
+        output, target = self.compare(batch)
+        loss = self.loss(output, target)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Loss and metrics of one batch."""
-        x, target = batch
-        output = self(x)
+        output, target = self.compare(batch)
         self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
         if not self.val_metrics:
             self.val_metrics.update({name: m.to(output.device) for name, m in self.make_metrics(output).items()})
@@ -97,14 +101,14 @@ class ClassificationModule(SupervisedModule):
 
 
 class RegressionModule(SupervisedModule):
-    """Predictions against targets of the same shape; a trailing dimension of one is dropped, so `[B, 1]` fits `[B]`."""
+    """Predictions `[B]` or `[B, T]` against targets of the same shape; `[B, 1]` counts as `[B]` on either side."""
 
     config: RegressionConfig
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Predictions `[B]` or `[B, T]`."""
-        out = super().forward(x)
-        return out.squeeze(-1) if out.ndim > 1 and out.shape[-1] == 1 else out
+    def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Predictions and targets without a trailing dimension of one."""
+        output, target = super().compare(batch)
+        return _squeezed(output), _squeezed(target)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The configured loss, averaged over everything."""
@@ -114,14 +118,17 @@ class RegressionModule(SupervisedModule):
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Over all values of an epoch; several targets `[B, T]` are averaged evenly."""
-        outputs = 1 if output.ndim == 1 else output.shape[-1]
         makers: dict[str, Callable[[], torchmetrics.Metric]] = {
             "mse": torchmetrics.MeanSquaredError,
             "rmse": lambda: torchmetrics.MeanSquaredError(squared=False),
             "mae": torchmetrics.MeanAbsoluteError,
-            "r2": lambda: torchmetrics.R2Score(num_outputs=outputs),
+            "r2": torchmetrics.R2Score,
         }
         return {name: makers[name]() for name in self.config.metrics}
+
+
+def _squeezed(values: torch.Tensor) -> torch.Tensor:
+    return values.squeeze(-1) if values.ndim > 1 else values
 
 
 class Classification(Evaluator):
