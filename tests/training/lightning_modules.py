@@ -11,6 +11,9 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torchmetrics.classification import MulticlassAccuracy
 
+from nasflow.config import TrainingConfig
+from nasflow.evaluator.base import Evaluator
+
 
 class Plain(LightningModule):
     """What most users write."""
@@ -190,6 +193,17 @@ class Manual(Plain):
 class UsesOtherHooks(Plain):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.lr *= 0.5
+
+
+class Own(Evaluator):
+    """A user's evaluator, for `kind: custom`."""
+
+    def __init__(self, config: TrainingConfig, lr: float):
+        super().__init__(config)
+        self.lr = lr
+
+    def module(self, model: nn.Module) -> LightningModule:
+        return Plain(model, self.lr)
 
 
 class NoModel(LightningModule):

@@ -93,7 +93,7 @@ def test_hooks_and_the_view_of_the_trainer(tmp_path: Path) -> None:
         ("UsesOtherHooks", "ConfigError: evaluator: UsesOtherHooks overrides on_train_batch_end, which is not called"),
         (
             "NoModel",
-            "ConfigError: evaluator.module: lightning_modules.py:NoModel can't be called with model and these params: ",
+            "ConfigError: evaluator.module: lightning_modules.py:NoModel does not take these params: ",
         ),
         ("not_a_class", "ConfigError: evaluator.module: lightning_modules.py:not_a_class should be a LightningModule"),
         ("Missing", "ConfigError: target 'lightning_modules.py:Missing': 'lightning_modules.py' has no 'Missing'"),
@@ -123,6 +123,14 @@ def test_an_early_stop_on_what_was_not_logged_is_named(tmp_path: Path) -> None:
         "TrialError: early_stopping.metric: no metric 'val_f1' was logged; there are: train_loss, val_loss"
     )
     assert evicted.epoch == 1
+
+
+def test_a_custom_evaluator_trains_as_its_module_does(tmp_path: Path) -> None:
+    own = evaluator(kind="custom", target="lightning_modules.py:Own", params={"lr": 0.05}, epochs=3)
+    train(make_job("spaces.py:linear", own, [ARCHITECTURE]), tmp_path / "own")
+    train(make_job("spaces.py:linear", lightning("Plain", "blobs"), [ARCHITECTURE]), tmp_path / "plain")
+    own_weights, plain_weights = weights(tmp_path / "own", 0), weights(tmp_path / "plain", 0)
+    assert all(torch.equal(own_weights[name], plain_weights[name]) for name in plain_weights)
 
 
 def test_without_validation_data(tmp_path: Path) -> None:

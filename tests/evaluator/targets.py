@@ -1,0 +1,103 @@
+"""What the tests of the evaluator room name as targets."""
+
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch import nn
+
+from nasflow.config import TrainingConfig
+from nasflow.evaluator.base import Evaluator
+from nasflow.evaluator.loaders import TensorLoader
+from nasflow.space.pick import Pick
+
+
+def linear(pick: Pick, features: int = 3, outputs: int = 2) -> nn.Module:
+    bias = pick("bias", [True, False])
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs, bias=bias))
+
+
+def no_model(pick: Pick) -> Any:
+    return pick("number", [1, 2])
+
+
+def pair(size: int = 8, batch_size: int = 4) -> tuple[TensorLoader, TensorLoader]:
+    tensors = (torch.arange(3.0 * size).reshape(size, 3), torch.arange(size) % 2)
+    return TensorLoader(tensors, batch_size), TensorLoader(tensors, batch_size)
+
+
+def one_loader() -> TensorLoader:
+    return pair()[0]
+
+
+def three() -> Any:
+    return pair() + pair()[:1]
+
+
+def number() -> Any:
+    return 3
+
+
+def broken(size: int = 8) -> Any:
+    return size + "8"  # type: ignore[operator]
+
+
+class Module(LightningDataModule):
+    def __init__(self, size: int = 8, validate: bool = True):
+        super().__init__()
+        self.size = size
+        self.validate = validate
+        self.calls: list[str] = []
+
+    def prepare_data(self) -> None:
+        self.calls.append("prepare_data")
+
+    def setup(self, stage: str) -> None:
+        self.calls.append(f"setup {stage}")
+
+    def train_dataloader(self) -> Any:
+        return pair(self.size)[0]
+
+    def val_dataloader(self) -> Any:
+        return pair(self.size)[1] if self.validate else None
+
+
+class TrainModule(LightningDataModule):
+    """Without `val_dataloader`."""
+
+    def train_dataloader(self) -> Any:
+        return one_loader()
+
+
+class SeveralLoaders(Module):
+    def val_dataloader(self) -> Any:
+        return [one_loader(), one_loader()]
+
+
+class Scaled(LightningModule):
+    """A LightningModule of a custom evaluator's."""
+
+    def __init__(self, model: nn.Module, factor: float):
+        super().__init__()
+        self.model = model
+        self.factor = factor
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return (self.model(batch[0]) ** 2).mean() * self.factor
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+
+class Custom(Evaluator):
+    def __init__(self, config: TrainingConfig, factor: float = 1.0):
+        super().__init__(config)
+        self.factor = factor
+
+    def module(self, model: nn.Module) -> LightningModule:
+        return Scaled(model, self.factor)
+
+
+class NoEvaluator:
+    def __init__(self, config: TrainingConfig):
+        self.config = config
