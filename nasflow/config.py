@@ -24,7 +24,7 @@ from nasflow.errors import ConfigError
 class Section(BaseModel):
     """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 # --- values that may be searched ---------------------------------------------------------------------------------
