@@ -37,8 +37,9 @@ from nasflow.config import (
     OptimizerConfig,
     Target,
 )
-from nasflow.evaluator.candidate import candidate_space, make_evaluator
-from nasflow.evaluator.data import load_data
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.feed import load_data
+from nasflow.evaluator.make import make_evaluator
 from nasflow.space.architecture import Architecture
 from nasflow.training.events import Event, Evicted, Final, parse_event
 from nasflow.training.job import TrainingJob

@@ -107,6 +107,7 @@ def search_session(config: SearchConfig, listeners: list[Listener] | None = None
         session.service.validate()
         stack.callback(session.service.cleanup)
         stack.callback(session.interrupt)
+        session.service.prepare()
         with _lock:
             _open[key] = session
         stack.callback(_open.pop, key, None)

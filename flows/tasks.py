@@ -12,7 +12,7 @@ from prefect.tasks import Task
 
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.candidate import Candidate
-from nasflow.evaluator.data import fingerprint
+from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training.events import Epoch, Event

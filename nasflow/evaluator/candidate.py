@@ -6,22 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from nasflow.config import (
-    ClassificationConfig,
-    CustomEvaluatorConfig,
-    LightningConfig,
-    RegressionConfig,
-    Target,
-    TrainingConfig,
-)
+from nasflow.config import Target, TrainingConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.base import Evaluator
-from nasflow.evaluator.lightning import Lightning
 from nasflow.evaluator.searched import close_searched
-from nasflow.evaluator.supervised import Classification, Regression
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
-from nasflow.target import check_params, load_target
+from nasflow.target import load_target
 
 
 @dataclass(frozen=True)
@@ -61,23 +51,3 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
         return Candidate(model, close_searched(evaluator, pick))
 
     return Space(program, name=space.target)
-
-
-def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
-    """The evaluator of a config whose searched values are closed."""
-    match config:
-        case ClassificationConfig():
-            return Classification(config)
-        case RegressionConfig():
-            return Regression(config)
-        case LightningConfig():
-            return Lightning(config, base_dir)
-        case CustomEvaluatorConfig():
-            kind = load_target(config.target, base_dir)
-            if not (isinstance(kind, type) and issubclass(kind, Evaluator)):
-                raise ConfigError(
-                    f"evaluator.target: {config.target} should be a nasflow.evaluator.base.Evaluator class"
-                )
-            check_params("evaluator.target", config.target, kind, config, **config.params)
-            return kind(config, **config.params)
-    raise ConfigError(f"evaluator.kind: there is no evaluator for {type(config).__name__}")

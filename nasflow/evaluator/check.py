@@ -4,8 +4,9 @@ import random
 
 from nasflow.config import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.candidate import Candidate, candidate_space, make_evaluator
-from nasflow.evaluator.data import load_data
+from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.feed import load_data
+from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule
 from nasflow.space.space import Space
 
@@ -21,8 +22,9 @@ def check_search(config: SearchConfig) -> Space:
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     _check_metrics(config)
     candidate: Candidate = space.build(space.sample(random.Random(config.seed)))
-    make_evaluator(candidate.config, config.base_dir)
-    if isinstance(candidate.config, SupervisedConfig):
+    if not isinstance(candidate.config, SupervisedConfig):
+        make_evaluator(candidate.config, config.base_dir)
+    else:
         optimizer = make_optimizer(candidate.config.optimizer, candidate.model.parameters())
         make_schedule(candidate.config.schedule, optimizer, 1)
     data = load_data(candidate.config.data, config.base_dir)

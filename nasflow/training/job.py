@@ -9,8 +9,9 @@ import torch
 
 from nasflow.config import DataConfig
 from nasflow.errors import CheckpointError, ConfigError
-from nasflow.evaluator.candidate import candidate_space, make_evaluator
-from nasflow.evaluator.data import Data, fingerprint, load_data
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.feed import Data, fingerprint, load_data
+from nasflow.evaluator.make import make_evaluator
 from nasflow.seeds import derive_seed
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, Started, finite_or_none

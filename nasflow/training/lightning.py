@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from nasflow.errors import TrialError
-from nasflow.evaluator.data import Data
+from nasflow.evaluator.feed import Data
 from nasflow.seeds import derive_seed
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream

@@ -9,7 +9,8 @@ from torch import nn
 
 from nasflow.config import EvaluatorConfig, Target
 from nasflow.errors import ConfigError
-from nasflow.evaluator.candidate import Candidate, candidate_space, make_evaluator
+from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.make import make_evaluator
 from nasflow.training.job import load_job_data
 from nasflow.training.lightning import MergedModule, make_trainer
 from nasflow.training.member import Member

@@ -24,7 +24,8 @@ from nasflow.training_service.local_worker import GRACE
 from nasflow.training_service.processes import carriers, descendants, end_all, process_id
 
 RUNNER = "nasflow.training.runner:run_job_file"
-PRELOAD = ("torch", "pytorch_lightning")
+# What nearly every job needs and is slow to import; a forked job has it at once.
+PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.supervised", "nasflow.evaluator.data")
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
 _STILLBORN_LIMIT = 3

@@ -12,8 +12,9 @@ from targets import Custom, Scaled
 
 from nasflow.config import EvaluatorConfig, SearchConfig, Target, parse_config
 from nasflow.errors import ConfigError, SpaceError, UserError
-from nasflow.evaluator.candidate import Candidate, candidate_space, make_evaluator
+from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.check import check_search
+from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.supervised import ClassificationModule, RegressionModule
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import torch
 
 from nasflow.config import DataConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.data import Data, fingerprint, load_data
+from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.loaders import TensorLoader
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nasflow.config import ClassificationConfig, DataConfig, RegressionConfig
 from nasflow.errors import TrialError
-from nasflow.evaluator.data import load_data
+from nasflow.evaluator.feed import load_data
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.evaluator.supervised import Classification, Regression, SupervisedModule
 

@@ -11,7 +11,10 @@ import pytest
 from flow_searches import Searches
 
 CONFIG: dict[str, Any] = {
-    "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 10, 12, 14, 16, 18, 20, 22, 24, 26], "delay": 0.003}},
+    "space": {
+        "target": "spaces.py:mixed",
+        "params": {"widths": [8, 10, 12, 14, 16, 18, 20, 22, 24, 26], "delay": 0.003},
+    },
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 5},
     "strategy": {"kind": "random"},
     "budget": {"rounds": 2, "trials_per_round": 4},

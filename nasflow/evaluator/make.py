@@ -1,0 +1,44 @@
+"""The evaluator that a config asks for. The ready-made ones need Lightning, which is slow: imported when asked for."""
+
+from pathlib import Path
+
+from nasflow.config import (
+    ClassificationConfig,
+    CustomEvaluatorConfig,
+    LightningConfig,
+    RegressionConfig,
+    TrainingConfig,
+)
+from nasflow.errors import ConfigError
+from nasflow.evaluator.base import Evaluator
+from nasflow.target import check_params, load_target
+
+
+def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
+    """The evaluator of a config whose searched values are closed.
+
+    Raises:
+        ConfigError: a user's class can't be imported, is of the wrong kind, or does not take its params.
+    """
+    match config:
+        case ClassificationConfig():
+            from nasflow.evaluator.supervised import Classification  # noqa: PLC0415
+
+            return Classification(config)
+        case RegressionConfig():
+            from nasflow.evaluator.supervised import Regression  # noqa: PLC0415
+
+            return Regression(config)
+        case LightningConfig():
+            from nasflow.evaluator.lightning import Lightning  # noqa: PLC0415
+
+            return Lightning(config, base_dir)
+        case CustomEvaluatorConfig():
+            kind = load_target(config.target, base_dir)
+            if not (isinstance(kind, type) and issubclass(kind, Evaluator)):
+                raise ConfigError(
+                    f"evaluator.target: {config.target} should be a nasflow.evaluator.base.Evaluator class"
+                )
+            check_params("evaluator.target", config.target, kind, config, **config.params)
+            return kind(config, **config.params)
+    raise ConfigError(f"evaluator.kind: there is no evaluator for {type(config).__name__}")
