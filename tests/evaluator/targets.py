@@ -39,7 +39,7 @@ def number() -> Any:
 
 
 def broken(size: int = 8) -> Any:
-    return size + "8"  # type: ignore[operator]
+    return size + "8"
 
 
 class Module(LightningDataModule):

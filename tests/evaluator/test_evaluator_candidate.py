@@ -35,7 +35,7 @@ def test_labels_of_the_model_come_first() -> None:
     assert list(architecture) == ["bias", "epochs", "optimizer.lr"]
     candidate: Candidate = space.build(architecture)
     assert candidate.config.epochs == architecture["epochs"]
-    assert candidate.config.optimizer.lr == architecture["optimizer.lr"]  # type: ignore[attr-defined]
+    assert candidate.config.optimizer.lr == architecture["optimizer.lr"]
     assert candidate.parameters == (8 if architecture["bias"] else 6)
     assert candidate.model(torch.zeros(5, 3)).shape == (5, 2)
 

@@ -103,7 +103,7 @@ def test_what_users_bring(
     assert (None if data.validation is None else len(list(data.validation))) == validation
     assert (data.module is not None) is module
     if target == "Module":
-        assert data.module.calls == ["prepare_data", "setup fit"]  # type: ignore[union-attr]
+        assert data.module.calls == ["prepare_data", "setup fit"]
 
 
 @pytest.mark.parametrize(

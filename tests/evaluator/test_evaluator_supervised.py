@@ -139,7 +139,7 @@ def test_frozen_parameters_are_left_alone() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     model[0].requires_grad_(False)
     configured = classification(model).configure_optimizers()
-    trained = [p for group in configured["optimizer"].param_groups for p in group["params"]]  # type: ignore[index,call-overload]
+    trained = [p for group in configured["optimizer"].param_groups for p in group["params"]]
     assert {id(p) for p in trained} == {id(p) for p in model[1].parameters()}
 
 

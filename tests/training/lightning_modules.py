@@ -146,10 +146,10 @@ class Hooked(Plain):
     def on_validation_epoch_end(self) -> None:
         self.mark("on_validation_epoch_end")
 
-    def training_step(self, batch: Any) -> Any:  # type: ignore[override]  # Lightning lets the index be left out
+    def training_step(self, batch: Any) -> Any:  # Lightning lets the index be left out
         return {"loss": super().training_step(batch, 0)}
 
-    def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+    def validation_step(self, batch: Any) -> None:
         super().validation_step(batch, 0)
         self.accuracy(self.model(batch[0]), batch[1])
         self.log_dict({"val_accuracy": self.accuracy, "val_constant": 7})

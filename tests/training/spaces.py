@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ def images(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:
 class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Adds noise from all three generators to each sample, and marks each look-up in a file."""
 
-    def __init__(self, size: int = 40, counter: str | None = None):
+    def __init__(self, size: int = 40, counter: str | None = None, pause: float = 0.0):
         self.x, self.y = rows(size)
         self.counter = counter
+        self.pause = pause
 
     def __len__(self) -> int:
         return len(self.y)
@@ -51,12 +53,15 @@ class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         if self.counter is not None:
             with Path(self.counter).open("ab") as file:
                 file.write(b".")
+        time.sleep(self.pause)
         noise = torch.rand(()) + float(np.random.rand()) + random.random()
         return self.x[index] + 0.1 * noise, self.y[index]
 
 
-def augmented(workers: int = 0, counter: str | None = None, **options: Any) -> tuple[Any, Any]:
-    train = DataLoader(Augmented(counter=counter), batch_size=8, shuffle=True, num_workers=workers, **options)
+def augmented(
+    workers: int = 0, counter: str | None = None, pause: float = 0.0, **options: Any
+) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    train = DataLoader(Augmented(40, counter, pause), batch_size=8, shuffle=True, num_workers=workers, **options)
     return train, DataLoader(Augmented(16), batch_size=16)
 
 

@@ -88,16 +88,16 @@ def test_a_pass_left_in_the_middle_changes_nothing() -> None:
 def test_iterating_leaves_the_global_generators_alone() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    numpy = np.random.get_state()[1].copy()  # type: ignore[index,union-attr]
+    numpy = np.random.get_state()[1].copy()
     python = random.getstate()
     for _ in SeededLoader(augmented()[0], seed=3):
         assert torch.equal(torch.get_rng_state(), before)
-    assert np.array_equal(np.random.get_state()[1], numpy)  # type: ignore[index]
+    assert np.array_equal(np.random.get_state()[1], numpy)
     assert random.getstate() == python
 
 
 def test_length_is_known_where_the_loader_knows_it() -> None:
-    assert len(SeededLoader(augmented()[0], 0)) == 5  # type: ignore[arg-type]
+    assert len(SeededLoader(augmented()[0], 0)) == 5
     assert not hasattr(SeededLoader(Unsized(), 0), "__len__")
 
 

@@ -124,7 +124,7 @@ def test_several_at_once(run: Run) -> None:
         3: "RuntimeError: this one can't be built",
         9: "TrialError: training loss is nan in epoch 2, step 1",
     }
-    assert [event.epoch for event in told_of(9, events)] == [1, 2]  # type: ignore[union-attr]
+    assert [event.epoch for event in told_of(9, events)] == [1, 2]
 
 
 def test_an_evicted_member_keeps_the_checkpoint_of_its_last_epoch(run: Run, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pytorch_lightning import Trainer
 from training_jobs import evaluator, evictions, make_job, train, weights
 
 from nasflow.config import EvaluatorConfig
-from nasflow.training.events import Ended, Epoch, Final
+from nasflow.training.events import Ended, Epoch, Event, Final
 from nasflow.training.job import load_job_data, make_member
+from nasflow.training.spec import JobSpec
 
 ARCHITECTURE = {"classes": 3}
 
@@ -21,17 +22,16 @@ def lightning(name: str, data: str = "ordered", epochs: int = 3, **values: Any) 
     return evaluator(kind="lightning", module=module, data={"target": f"spaces.py:{data}"}, epochs=epochs, **values)
 
 
-def plainly(config: EvaluatorConfig) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """Weights and metrics of the same module, from the same initial weights, in a Lightning Trainer of its own."""
-    job = make_job("spaces.py:linear", config, [ARCHITECTURE])
-    module = make_member(job, job.members[0]).module
+def plainly(config: EvaluatorConfig, job: JobSpec, place: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Weights and metrics of a member's module, from the same initial weights, in a Lightning Trainer of its own."""
+    module = make_member(job, job.members[place]).module
     del module.log, module.log_dict  # what a member puts in their place
     data = load_job_data(job.data, job.base_dir, job.data_seed)
     trainer = Trainer(
         accelerator="cpu",
-        max_epochs=int(config.epochs),  # type: ignore[arg-type]
+        max_epochs=int(config.epochs),
         precision=config.precision,
-        gradient_clip_val=config.gradient_clip_val,  # type: ignore[arg-type]
+        gradient_clip_val=config.gradient_clip_val,
         gradient_clip_algorithm=config.gradient_clip_algorithm,
         logger=False,
         enable_checkpointing=False,
@@ -43,16 +43,27 @@ def plainly(config: EvaluatorConfig) -> tuple[dict[str, torch.Tensor], dict[str,
     return module.state_dict(), {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
+HOW = lightning("Configured", params={"how": {"pick": CONFIGURED}}, gradient_clip_val=0.2, precision="64-true")
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobSpec, Path, list[Event]]:
+    """One job, with a member for each form of `configure_optimizers`."""
+    job = make_job("spaces.py:linear", HOW, [{**ARCHITECTURE, "module.params.how": how} for how in CONFIGURED])
+    root = tmp_path_factory.mktemp("configured")
+    return job, root, train(job, root)
+
+
 @pytest.mark.parametrize("how", CONFIGURED)
-def test_as_plain_lightning(how: str, tmp_path: Path) -> None:
-    config = lightning("Configured", params={"how": how}, gradient_clip_val=0.2, precision="64-true")
-    expected, metrics = plainly(config)
-    events = train(make_job("spaces.py:linear", config, [ARCHITECTURE]), tmp_path)
-    found = weights(tmp_path, 0)
+def test_as_plain_lightning(how: str, configured: tuple[JobSpec, Path, list[Event]]) -> None:
+    job, root, events = configured
+    place = CONFIGURED.index(how)
+    expected, metrics = plainly(HOW, job, place)
+    found = weights(root, place)
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
-    [final] = [event for event in events if isinstance(event, Final)]
+    [final] = [event for event in events if isinstance(event, Final) and event.trial == place]
     assert {name: final.metrics[name] for name in metrics} == pytest.approx(metrics, rel=1e-6)
 
 
@@ -62,15 +73,16 @@ def test_as_plain_lightning(how: str, tmp_path: Path) -> None:
 )
 def test_clipping_and_skipping_as_plain_lightning(name: str, clip: dict[str, Any], tmp_path: Path) -> None:
     config = lightning(name, **clip)
-    expected, _ = plainly(config)
-    train(make_job("spaces.py:linear", config, [ARCHITECTURE]), tmp_path)
+    job = make_job("spaces.py:linear", config, [ARCHITECTURE])
+    expected, _ = plainly(config, job)
+    train(job, tmp_path)
     found = weights(tmp_path, 0)
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_hooks_and_the_view_of_the_trainer(tmp_path: Path) -> None:
     """With a second member that trains longer, which must not show."""
-    config = lightning("Hooked", epochs={"pick": [2, 3]})  # type: ignore[arg-type]
+    config = lightning("Hooked", epochs={"pick": [2, 3]})
     members = {0: {**ARCHITECTURE, "epochs": 2}, 1: {**ARCHITECTURE, "epochs": 3}}
     events = train(make_job("spaces.py:linear", config, members), tmp_path)
     assert not evictions(events)
@@ -81,7 +93,7 @@ def test_hooks_and_the_view_of_the_trainer(tmp_path: Path) -> None:
         assert [metrics[hook] for hook in hooks] == [epoch + 1] * 4
         assert (metrics["epoch"], metrics["step"], metrics["epochs"]) == (epoch, 4 * (epoch + 1), 2.0)
         assert (metrics["batches"], metrics["steps"], metrics["val_constant"]) == (4.0, 8.0, 7.0)
-        assert 0 < metrics["val_accuracy"] <= 1  # type: ignore[operator]
+        assert 0 < metrics["val_accuracy"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from nasflow.config import EvaluatorConfig
 from nasflow.training.events import Event, Final
 
 ROWS = evaluator(
-    data={"target": "nasflow.evaluator.data:DigitsRows", "params": {"batch_size": 128, "val_fraction": 0.6}},
+    data={"target": "nasflow.evaluator.data:DigitsRows", "params": {"batch_size": 192, "val_fraction": 0.6}},
     precision="64-true",
     epochs={"int": [2, 5]},
     gradient_clip_val={"pick": [0.05, 0.5]},
@@ -59,7 +59,8 @@ def test_sixteen_mlps_in_float64(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clipping", [{"gradient_clip_algorithm": "value", "gradient_clip_val": 0.001}, {}])
 def test_mlps_in_float64_clipped_by_value_and_not_at_all(clipping: dict[str, Any], tmp_path: Path) -> None:
-    merged_and_alone(MLP, ROWS.model_copy(update={"gradient_clip_val": None, **clipping}), tmp_path)
+    changes = {"gradient_clip_val": None, "data": evaluator().data, **clipping}
+    merged_and_alone("spaces.py:net", ROWS.model_copy(update=changes), tmp_path)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

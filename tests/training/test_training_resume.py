@@ -165,6 +165,11 @@ def is_of(event: Any, epochs: set[tuple[int, int]]) -> bool:
     return isinstance(event, Epoch) and not event.replayed and (event.trial, event.epoch) in epochs
 
 
+def test_nothing_is_pickled(finished: Finished) -> None:
+    files = [path for path in finished[1].rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {"tensors.safetensors", "state.json"}
+
+
 def test_the_newest_are_kept(finished: Finished, tmp_path: Path) -> None:
     spec, _, _ = finished
     kept = make_job(NET, CONFIG, [spec.members[0].architecture], keep=2)

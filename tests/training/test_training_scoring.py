@@ -34,6 +34,8 @@ folder, base_dir = map(Path, sys.argv[1:])
 search = json.loads((folder / "search.json").read_text())
 architecture = json.loads((folder / "architecture.json").read_text())
 print(json.dumps(score_model(search, architecture, folder / "model.safetensors", base_dir)))
+import nasflow.training.runner
+assert "prefect" not in sys.modules
 """
 
 
@@ -106,7 +108,7 @@ def test_the_model_comes_back_in_eval_mode(tmp_path: Path) -> None:
     search = json.loads((tmp_path / "search.json").read_text())
     model = load_model(search, architecture, tmp_path / "model.safetensors", HERE)
     assert not any(module.training for module in model.modules())
-    assert isinstance(model[0], nn.Linear)  # type: ignore[index]
+    assert isinstance(model[0], nn.Linear)
     weights = trained_weights(trial_dir(tmp_path, 4))
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(SpaceError, match="label 'width'"):

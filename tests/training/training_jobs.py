@@ -78,7 +78,7 @@ class Outcome:
     values: Any
     tensors: dict[str, torch.Tensor]
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __eq__(self, other: object) -> bool:
         return (
