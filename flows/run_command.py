@@ -30,11 +30,12 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
     from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
 
     from .progress import SearchProgress  # noqa: PLC0415
-    from .search_flow import search  # noqa: PLC0415
     from .session import search_session  # noqa: PLC0415
 
     with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]) as session:
         checked = time.monotonic()
+        from .search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
+
         result = _call(search, config)
         if result is None:
             return _say_interrupted(terminal, config)
@@ -50,7 +51,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
         say(f"exported to {folder}; rebuild and score it with: python {folder / 'score.py'}")
     waited = (session.flow_began or checked) - checked
     say(
-        f"time: {checked - began:.1f} s imports and checks, {waited:.1f} s start of Prefect, "
+        f"time: {checked - began:.1f} s checks, {waited:.1f} s start of Prefect, "
         f"{trained:.1f} s rounds (all runs of this study), {time.monotonic() - began:.1f} s this run in all"
     )
     say(_how_to_see())
@@ -62,10 +63,11 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
     terminal = console()
     _set_up_prefect(verbose)
     from .progress import SearchProgress  # noqa: PLC0415
-    from .retry_flow import retry_failed  # noqa: PLC0415
     from .session import search_session  # noqa: PLC0415
 
     with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]):
+        from .retry_flow import retry_failed  # noqa: PLC0415
+
         state = _call(retry_failed, config, return_state=True)
     if state is None or state.is_cancelled():
         return _say_interrupted(terminal, config)
@@ -75,17 +77,18 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
 
 def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:
     """The flow's result, or None if it was cancelled."""
-    import httpx  # noqa: PLC0415
     from prefect.exceptions import CancelledRun  # noqa: PLC0415
 
     try:
         return flow(config, **options)
     except CancelledRun:
         return None
-    except httpx.ConnectError as error:
+    except RuntimeError as error:
+        if not str(error).startswith("Failed to reach API"):
+            raise
         url = os.environ.get("PREFECT_API_URL", "the active profile's URL")
         raise ServiceError(
-            f"Prefect's API at {url} can't be reached ({error}): start it with 'prefect server start', "
+            f"Prefect's API at {url} can't be reached: start it with 'prefect server start', "
             "or unset PREFECT_API_URL to run without a server"
         ) from error
 

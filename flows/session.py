@@ -35,29 +35,29 @@ class SearchSession:
 
     Args:
         config: checked; its study is created or resumed.
+        strategy: as it is made, before the rounds on record are told to it.
         listeners: called with every event of every job, from the thread that follows the job.
 
     Attributes:
         flow_began: when the search flow's own code began, by `time.monotonic`.
     """
 
-    def __init__(self, config: SearchConfig, space: Space, listeners: list[Listener]):
+    def __init__(self, config: SearchConfig, space: Space, strategy: Strategy, listeners: list[Listener]):
         self.config = config
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
         self.flow_began: float | None = None
-        self.study = Study.open(config)
-        claim_folder(config.study_dir, config.name, self.study.created_at)
         self.service: TrainingService = make_service(config.training_service, config.study_dir, config.base_dir)
+        self.service.validate()
+        self.study = Study.open(config)
+        self._strategy = strategy
 
     @cached_property
     def strategy(self) -> Strategy:
         """The strategy, caught up with the rounds on record. Asked by one thread, the flow's."""
-        config = self.config
-        strategy = make_strategy(config.strategy, self.space, config.objectives, config.seed, config.base_dir)
-        strategy.resume(self.study.history())
-        return strategy
+        self._strategy.resume(self.study.history())
+        return self._strategy
 
     @cached_property
     def follower(self) -> AttemptFollower:
@@ -100,11 +100,12 @@ def search_session(config: SearchConfig, listeners: list[Listener] | None = None
         yield present
         return
     space = check_search(config)
+    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     with ExitStack() as stack:
         stack.enter_context(study_lock(key))
-        session = SearchSession(config, space, listeners or [])
+        session = SearchSession(config, space, strategy, listeners or [])
         stack.callback(session.study.close)
-        session.service.validate()
+        claim_folder(key, config.name, session.study.created_at)
         stack.callback(session.service.cleanup)
         stack.callback(session.interrupt)
         session.service.prepare()

@@ -34,3 +34,8 @@ def mixed(pick, kinds=("ok",), widths=(8, 16), delay=0.0):
     kind = pick("kind", list(kinds))
     width = pick("width", list(widths))
     return nn.Sequential(nn.Linear(64, width), nn.Dropout(0.1), nn.ReLU(), Behaviour(kind, delay), nn.Linear(width, 10))
+
+
+def conflicting(pick):
+    """Asks one label with two lists of options."""
+    return nn.Linear(pick("width", [64]), pick("width", [10, 12]))
