@@ -29,7 +29,7 @@ search: ## install nasflow, search cells on digits, print the leaderboard, expor
 
 test: ## install nasflow and its development tools, run all tests
 	@$(call set_up,dev.stamp)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(VENV)/dev.stamp ## style, format, and which room imports which
 	$(BIN)/ruff check .
