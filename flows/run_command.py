@@ -2,6 +2,8 @@
 
 import functools
 import os
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,4 +113,7 @@ def _how_to_see() -> str:
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL  # noqa: PLC0415
 
     url = PREFECT_UI_URL.value() or (PREFECT_API_URL.value() or "").removesuffix("/api")
-    return f"see it in the Prefect UI: {url}" if url else "see it in the Prefect UI: prefect server start"
+    if url:
+        return f"see it in the Prefect UI: {url}"
+    program = shutil.which("prefect") or Path(sys.executable).with_name("prefect")
+    return f"see it in the Prefect UI: {program} server start, then open http://127.0.0.1:4200"

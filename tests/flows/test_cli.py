@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flow_searches import NASFLOW, Searches
+
 from nasflow.flows.cli import main
 
 SPACE = {"target": "spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
