@@ -10,6 +10,8 @@ import psutil
 import pytest
 from flow_searches import Searches
 
+from nasflow.study.study import Study
+
 CONFIG: dict[str, Any] = {
     "space": {
         "target": "spaces.py:mixed",
@@ -60,6 +62,10 @@ def assert_nothing_lost_or_repeated(searches: Searches, undisturbed: list[dict[s
     shown = searches.json("show", "search")
     assert [trial["status"] for trial in shown["trials"]] == ["trained"] * 8
     assert [trial["epochs"] for trial in shown["trials"]] == [5] * 8
+    study = Study.load(f"sqlite:///{searches.folder}/nasflow.db", "search")
+    rows = {number: [record.epoch for record in records] for number, records in study.epochs(range(8)).items()}
+    study.close()
+    assert rows == {number: [1, 2, 3, 4, 5] for number in range(8)}, "one row of metrics a trial and epoch"
     assert [record["state"] for record in shown["rounds"]] == ["completed"] * 2
     assert not workers(searches), "workers are left behind"
 
