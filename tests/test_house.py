@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,13 @@ def test_the_runner_loads_no_prefect() -> None:
 
 def test_the_command_line_can_start_without_torch() -> None:
     assert loaded_by(*LIGHT).isdisjoint({"torch", "pytorch_lightning", "optuna", "sklearn", "prefect"})
+
+
+def test_every_package_is_shipped() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent.relative_to(ROOT) for path in python_files("nasflow", "flows") if path.name == "__init__.py"}
+    names = {".".join(("nasflow", *folder.parts) if folder.parts[0] == "flows" else folder.parts) for folder in folders}
+    assert set(settings["packages"]) == names
 
 
 def test_no_file_is_two_rooms() -> None:
