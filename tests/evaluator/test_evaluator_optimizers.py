@@ -104,7 +104,7 @@ def stepped(optimizer: Any, schedule: Any, epochs: int) -> Any:
         ({"name": "exponential", "gamma": 0.7}, lambda o: lr_scheduler.ExponentialLR(o, 0.7)),
         ({"name": "linear", "end_factor": 0.1}, lambda o: lr_scheduler.LinearLR(o, 1.0, 0.1, total_iters=8)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_shapes_are_torchs(config: dict[str, Any], make: Any) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)

@@ -10,7 +10,7 @@ from flow_searches import NASFLOW, Searches
 
 from nasflow.flows.cli import main
 
-SPACE = {"target": "spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
+SPACE = {"target": "flow_spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
 EVALUATOR = {
     "kind": "classification",
     "data": {"target": "nasflow.evaluator.data:DigitsRows"},
@@ -94,11 +94,11 @@ def test_a_larger_budget_extends_the_search(done):
         ({"objectives": [{"metric": "val_loss", "direction": "minimize"}]}, "study 'small': objectives.0"),
         ({"space": {**SPACE, "params": {"widths": [8]}}}, "study 'small': space.params.widths"),
         ({"stratgy": {"kind": "random"}}, "stratgy: unknown key; did you mean 'strategy'?"),
-        ({"space": {"target": "spaces.py:mixd"}}, "'spaces.py' has no 'mixd'"),
-        ({"space": {"target": "spces.py:mixed"}}, "there is no file"),
+        ({"space": {"target": "flow_spaces.py:mixd"}}, "'flow_spaces.py' has no 'mixd'"),
+        ({"space": {"target": "flow_spces.py:mixed"}}, "there is no file"),
         ({"objectives": [{"metric": "accuracy"}]}, "no metric 'accuracy' is logged; there are: train_loss"),
         ({"evaluator": {**EVALUATOR, "optimizer": {"name": "sgd", "betas": [0.9, 0.99]}}}, "sgd does not take it"),
-        ({"space": {"target": "spaces.py:conflicting"}}, "label 'width' was first"),
+        ({"space": {"target": "flow_spaces.py:conflicting"}}, "label 'width' was first"),
         ({"strategy": {"kind": "tpe", "params": {"startup": 3}}}, "startup"),
     ],
 )

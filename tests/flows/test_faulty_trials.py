@@ -15,7 +15,7 @@ EVALUATOR = {
 
 def config(kinds: list[str], **changes: Any) -> dict[str, Any]:
     return {
-        "space": {"target": "spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
+        "space": {"target": "flow_spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
         "evaluator": EVALUATOR,
         "strategy": {"kind": "grid"},
         "budget": {"rounds": 1, "trials_per_round": 16},

@@ -14,7 +14,7 @@ from nasflow.study.study import Study
 
 CONFIG: dict[str, Any] = {
     "space": {
-        "target": "spaces.py:mixed",
+        "target": "flow_spaces.py:mixed",
         "params": {"widths": [8, 10, 12, 14, 16, 18, 20, 22, 24, 26], "delay": 0.003},
     },
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 5},
@@ -121,7 +121,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
 
 
 def test_a_second_controller_is_refused(searches):
-    slow = {"target": "spaces.py:mixed", "params": {"delay": 0.1}}
+    slow = {"target": "flow_spaces.py:mixed", "params": {"delay": 0.1}}
     searches.write("search", **CONFIG | {"space": slow})
     first = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 1)
