@@ -9,7 +9,7 @@ import typer
 
 from nasflow.errors import NasflowError, UserError
 
-from .console import console
+from .console import console, score_command
 
 app = typer.Typer(
     help="Neural architecture search as a Prefect pipeline.",
@@ -114,7 +114,7 @@ def export(
         raise UserError(f"study '{study}' has no scored trial to export yet")
     for rank, trial in enumerate(best, start=1):
         folder = BestTrial(opened.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
-        console().print(f"trial {trial.number} → {folder}; score it with: python {folder / 'score.py'}")
+        console().print(f"trial {trial.number} → {folder}; score it with: {score_command(folder)}")
 
 
 @app.command()

@@ -1,5 +1,9 @@
 """The terminal that commands write to."""
 
+import shlex
+import sys
+from pathlib import Path
+
 from rich.console import Console
 
 _WIDTH_OF_FILES = 160
@@ -11,3 +15,8 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = _WIDTH_OF_FILES
     return made
+
+
+def score_command(export: Path) -> str:
+    """What to type to rebuild and score an export, with the Python that has nasflow."""
+    return shlex.join([sys.executable, str(export / "score.py")])

@@ -14,7 +14,7 @@ from rich.console import Console
 from nasflow.config import SearchConfig
 from nasflow.errors import ServiceError
 
-from .console import console
+from .console import console, score_command
 
 _INTERRUPTED = 130
 _PREFECT_DEFAULTS = {
@@ -50,7 +50,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
     say(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
     if export_best is not None:
         folder = best.export(export_best.absolute())
-        say(f"exported to {folder}; rebuild and score it with: python {folder / 'score.py'}")
+        say(f"exported to {folder}; rebuild and score it with: {score_command(folder)}")
     waited = (session.flow_began or checked) - checked
     say(
         f"time: {checked - began:.1f} s checks, {waited:.1f} s start of Prefect, "
