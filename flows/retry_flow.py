@@ -26,7 +26,6 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
         reset = session.study.reset_failed()
         if not reset:
             return Completed(message="no trial has failed", data=[])
-        session.service.prepare()
         rounds = defaultdict[int, list[Trial]](list)
         for trial in reset:
             rounds[trial.round].append(trial)

@@ -30,7 +30,6 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
 
 
 def _run(session: SearchSession, number: int) -> State[RoundSummary]:
-    session.service.prepare()
     session.study.begin_round(number)
     strategy = session.strategy  # made before this round ends, for it catches up with the rounds that have
     trials = submit_trials(session, number)

@@ -64,11 +64,6 @@ class SearchSession:
         """Brings attempts to their outcome, for every task of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
 
-    @property
-    def trial_root(self) -> Path:
-        """Where jobs and checkpoints lie on this machine."""
-        return self.config.study_dir
-
     def interrupt(self) -> None:
         """Make everything that follows a job end soon."""
         self.stop.set()

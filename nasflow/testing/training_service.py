@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,7 +89,7 @@ def epochs(service: TrainingService, handle: JobHandle) -> list[tuple[int, bool]
     return [(event.epoch, event.replayed) for event in events if event.kind == "epoch"]
 
 
-class TrainingServiceContract:
+class TrainingServiceContract(ABC):
     """Every promise of `nasflow.training_service.base.TrainingService`, as tests.
 
     A subclass names a `factory` and says how a job is lost; a service whose root or processes are not on this machine
@@ -99,9 +100,9 @@ class TrainingServiceContract:
     """`module:function` or `file.py:function`, called with (root: Path, slots: int); its service runs
     `nasflow.testing.scripted_job:run_job_file` in place of the real runner."""
 
+    @abstractmethod
     def lose(self, service: TrainingService, handle: JobHandle) -> None:
         """Take the running job's ground away (kill its host or worker with SIGKILL, say) so that it ends as LOST."""
-        raise NotImplementedError
 
     def release(self, root: Path, name: str) -> None:
         """Make the file that a job's step `wait` waits for."""
