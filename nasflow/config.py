@@ -229,6 +229,34 @@ StrategyConfig = Annotated[
     RandomConfig | GridConfig | EvolutionConfig | OptunaConfig | CustomStrategyConfig, Field(discriminator="kind")
 ]
 
+# --- pruner ------------------------------------------------------------------------------------------------------
+
+
+class MedianPrunerConfig(Section):
+    """Stop a member whose best value so far is worse than the median of the others' values in the same epoch."""
+
+    kind: Literal["median"] = "median"
+    warmup_epochs: int = Field(default=1, ge=0, description="epochs before anyone is judged")
+    every_epochs: PositiveInt = 1
+    min_others: PositiveInt = Field(default=4, description="others that must have come as far")
+
+
+class HalvingPrunerConfig(Section):
+    """Asynchronous successive halving: the best 1 / `reduction_factor` go on at `min_epochs`, and at each multiple."""
+
+    kind: Literal["halving"] = "halving"
+    reduction_factor: int = Field(default=3, ge=2)
+    min_epochs: PositiveInt = 1
+
+
+class CustomPrunerConfig(Target):
+    """A user's `nasflow.training.pruning.Pruner` subclass."""
+
+    kind: Literal["custom"] = "custom"
+
+
+PrunerConfig = Annotated[MedianPrunerConfig | HalvingPrunerConfig | CustomPrunerConfig, Field(discriminator="kind")]
+
 # --- training service --------------------------------------------------------------------------------------------
 
 
@@ -313,6 +341,7 @@ class SearchConfig(Section):
     objectives: list[Objective] = Field(default=[Objective()], min_length=1)
     budget: Budget = Budget()
     merge: MergeConfig = MergeConfig()
+    pruner: PrunerConfig | None = None
     retry: RetryConfig = RetryConfig()
     training_service: ServiceConfig = LocalServiceConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -18,11 +18,22 @@ class _Event(BaseModel):
 
 
 class Started(_Event):
-    """The job's process is up and has its members. `resumed` gives each trial's finished epochs, 0 for a new one."""
+    """The job's process is up and has its members.
+
+    `resumed` gives each trial's finished epochs, 0 for a new one; those in `waiting` have no place yet.
+    """
 
     kind: Literal["started"] = "started"
     pid: int = Field(default_factory=os.getpid)
     resumed: dict[int, int]
+    waiting: list[int] = []
+
+
+class Entered(_Event):
+    """A trial that waited takes a place that became free."""
+
+    kind: Literal["entered"] = "entered"
+    trial: int
 
 
 class Epoch(_Event):
@@ -41,13 +52,17 @@ class Epoch(_Event):
 
 
 class Final(_Event):
-    """A trial ended well, after its last epoch or by its own early stop, with these final metrics."""
+    """A trial ended well, with these final metrics: after its last epoch, or before (`stopped_early`).
+
+    It stops early by its own early stopping, or because the job's pruner compared it with the others (`pruned`).
+    """
 
     kind: Literal["final"] = "final"
     trial: int
     epochs: int
     metrics: dict[str, float]
     stopped_early: bool = False
+    pruned: bool = False
 
 
 class Evicted(_Event):
@@ -66,7 +81,7 @@ class Ended(_Event):
     error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
 
 
-Event = Annotated[Started | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
+Event = Annotated[Started | Entered | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

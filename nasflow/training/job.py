@@ -1,7 +1,8 @@
 """A job from its spec to its end: make the members, resume them, train them together, say what happened."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.seeds import derive_seed
 from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, Started, finite_or_none
+from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Started, finite_or_none
 from nasflow.training.lightning import MergedModule, SeededLoader, error_text, make_trainer
 from nasflow.training.member import Member
+from nasflow.training.pruning import make_pruner
 from nasflow.training.rng import RngStream
+from nasflow.training.roster import Past, Roster
 from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+
+_TOLD = ("epoch", "history", "seconds", "parameters", "finished", "stopped_early", "pruned")
 
 
 class TrainingJob:
@@ -36,42 +41,60 @@ class TrainingJob:
     def run(self) -> None:
         """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
         states, lost = self._load()
-        self._tell(Started(resumed={trial: state["epoch"] if state else 0 for trial, state in states.items()}))
+        roster = self._roster(states)
+        anything_left = roster.open_turn()
+        epochs = {trial: state["epoch"] if state else 0 for trial, state in states.items()}
+        self._tell(Started(resumed=epochs, waiting=roster.waiting))
         for trial, error in lost.items():
             self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
         for trial, state in states.items():
             if state is not None:
                 self._retell(trial, state)
-        loaded = [spec for spec in self._spec.members if spec.trial in states]
-        unfinished = [spec for spec in loaded if not (states[spec.trial] or {}).get("finished")]
-        members = [member for spec in unfinished if (member := self._make(spec)) is not None]
-        if members:
-            self._fit(members, states)
+        if anything_left:
+            self._fit(roster)
         self._tell(Ended())
 
     def _load(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, CheckpointError]]:
-        """The newest state of each trial, None for a new one, and the errors of those that can't be read."""
+        """What is told of each trial's newest state, None for a new one, and the errors of those that can't be read."""
         states: dict[int, dict[str, Any] | None] = {}
         lost: dict[int, CheckpointError] = {}
         for spec in self._spec.members:
             try:
-                states[spec.trial] = self._store(spec.trial).load_newest()
+                state = self._store(spec.trial).load_newest()
             except CheckpointError as error:
                 lost[spec.trial] = error
+            else:
+                states[spec.trial] = None if state is None else {key: state[key] for key in _TOLD}
         return states, lost
 
-    def _make(self, spec: MemberSpec) -> Member | None:
-        try:
-            return make_member(self._spec, spec)
-        except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
-            self._tell(Evicted(trial=spec.trial, epoch=0, error=error_text(error)))
-            return None
+    def _roster(self, states: Mapping[int, dict[str, Any] | None]) -> Roster:
+        past = {
+            trial: Past(state["history"], state["parameters"], ended=state["finished"])
+            for trial, state in states.items()
+            if state is not None
+        }
+        for peer in self._spec.peers:
+            history = [{name: math.nan if value is None else value for name, value in m.items()} for m in peer.history]
+            past[peer.trial] = Past(history, peer.parameters, ended=not peer.failed, failed=peer.failed)
+        pruner = make_pruner(self._spec.pruner, self._spec.objectives, self._spec.base_dir)
+        return Roster(sorted(past.keys() | states.keys()), self._spec.places, pruner, past)
 
-    def _fit(self, members: list[Member], states: dict[int, dict[str, Any] | None]) -> None:
+    def _fit(self, roster: Roster) -> None:
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
+        specs = {spec.trial: spec for spec in self._spec.members}
+        waiting = set(roster.waiting)
+
+        def build(trial: int) -> Member | None:
+            if trial in waiting:
+                self._tell(Entered(trial=trial))
+            try:
+                return make_member(self._spec, specs[trial])
+            except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+                self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
+                return None
 
         def on_start(member: Member) -> None:
-            state = states.pop(member.number)
+            state = self._store(member.number).load_newest()
             if state is not None:
                 member.load_state_dict(state)
             else:
@@ -80,7 +103,9 @@ class TrainingJob:
         def on_evict(member: Member, error: str) -> None:
             self._tell(Evicted(trial=member.number, epoch=member.finished_epochs + 1, error=error))
 
-        module = MergedModule(members, data, on_start, self._end_of_epoch, on_evict)
+        module = MergedModule(
+            roster, data, build=build, on_start=on_start, on_epoch=self._end_of_epoch, on_evict=on_evict
+        )
         trainer = make_trainer(self._spec.evaluator.precision)
         trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)
 
@@ -90,22 +115,27 @@ class TrainingJob:
             self._store(member.number).save(epoch, member.state_dict())
         self._tell_epoch(member.number, epoch, member.history[-1], member.seconds[-1], replayed=False)
         if member.finished:
-            self._tell_final(member.number, member.history, member.parameters, member.stopped_early)
+            ended_by = (member.stopped_early, member.pruned)
+            self._tell_final(member.number, member.history, member.parameters, *ended_by)
 
     def _retell(self, trial: int, state: dict[str, Any]) -> None:
         for index, (metrics, seconds) in enumerate(zip(state["history"], state["seconds"], strict=True)):
             self._tell_epoch(trial, index + 1, metrics, seconds, replayed=True)
         if state["finished"]:
-            self._tell_final(trial, state["history"], state["parameters"], state["stopped_early"])
+            ended_by = (state["stopped_early"], state["pruned"])
+            self._tell_final(trial, state["history"], state["parameters"], *ended_by)
 
     def _tell_epoch(self, trial: int, epoch: int, metrics: dict[str, float], seconds: float, replayed: bool) -> None:
         finite = {name: finite_or_none(value) for name, value in metrics.items()}
         self._tell(Epoch(trial=trial, epoch=epoch, metrics=finite, seconds=seconds, replayed=replayed))
 
-    def _tell_final(self, trial: int, history: list[dict[str, float]], parameters: int, stopped_early: bool) -> None:
+    def _tell_final(
+        self, trial: int, history: list[dict[str, float]], parameters: int, stopped_early: bool, pruned: bool
+    ) -> None:
         metrics = {name: value for name, value in history[-1].items() if finite_or_none(value) is not None}
         metrics["parameters"] = float(parameters)
-        self._tell(Final(trial=trial, epochs=len(history), metrics=metrics, stopped_early=stopped_early))
+        epochs = len(history)
+        self._tell(Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned))
 
     def _store(self, trial: int) -> CheckpointStore:
         return CheckpointStore(trial_dir(self._root, trial), self._spec.checkpoint.keep)

@@ -20,6 +20,7 @@ from nasflow.evaluator.feed import Data
 from nasflow.seeds import derive_seed
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream
+from nasflow.training.roster import Roster
 
 _TRACE_LINES = 12
 
@@ -77,32 +78,36 @@ class _SizedSeededLoader(SeededLoader):
 class MergedModule(LightningModule):
     """Drives members step by step; a member that fails is evicted and the others go on untouched.
 
-    A member trains in an epoch exactly if that is the next one it has not finished, so members that resume from
-    different epochs can share a job.
+    A member trains in an epoch exactly if that is the next one it has not finished, so members that stand at different
+    epochs can share a job.
 
     Args:
-        members: none of them finished.
+        roster: says who has a place, and whose turn it is.
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
-        on_start: called once with all members, optimizers made, before the first epoch.
+        build: makes a member that gets a place; None if it can't be built.
+        on_start: called with each member once its optimizer is made, before its first epoch.
         on_epoch: called with each member after each of its epochs.
         on_evict: called with a member that failed and the text of its error.
     """
 
     def __init__(
         self,
-        members: list[Member],
+        roster: Roster,
         data: Data,
+        *,
+        build: Callable[[int], Member | None],
         on_start: Callable[[Member], None],
         on_epoch: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
     ):
         super().__init__()
         self.automatic_optimization = False
-        self.active = list(members)
+        self.active: list[Member] = []
         # by trial, so that no name changes when one leaves: Lightning restores the modes after validation by name
-        self.modules_of_members = nn.ModuleDict({str(member.number): member.module for member in members})
+        self.modules_of_members = nn.ModuleDict()
+        self._roster = roster
         self._data = data
-        self._on_start, self._on_epoch, self._on_evict = on_start, on_epoch, on_evict
+        self._build, self._on_start, self._on_epoch, self._on_evict = build, on_start, on_epoch, on_evict
         self._turn: list[Member] = []
 
     @classmethod
@@ -112,7 +117,11 @@ class MergedModule(LightningModule):
         def raise_it(member: Member, error: str) -> None:
             raise TrialError(error)
 
-        module = cls([member], data, lambda _: None, lambda _: None, raise_it)
+        def nothing(_: object) -> None:
+            pass
+
+        module = cls(Roster([]), data, build=nothing, on_start=nothing, on_epoch=nothing, on_evict=raise_it)
+        module._add(member)
         module._turn = [member]
         return module
 
@@ -125,16 +134,16 @@ class MergedModule(LightningModule):
             self._data.module.trainer = self.trainer
 
     def on_fit_start(self) -> None:
-        """Optimizers, and the saved state of members that resume."""
-        for member in list(self.active):
-            self._guard(member, self._start, member)
-        self._next_epoch()
+        """Let the first members in."""
+        self._open_turn()
 
     def on_train_epoch_start(self) -> None:
-        """Whose turn it is."""
-        epoch = self._next_epoch()
-        self._turn = [member for member in self.active if member.finished_epochs == epoch]
+        """As the members' own hook."""
         self._each(Member.start_epoch)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Leave out the rest of an epoch whose every member has failed."""
+        return None if self._turn else -1
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """One step of every member on the same batch."""
@@ -153,13 +162,16 @@ class MergedModule(LightningModule):
         self._each(Member.end_validation)
 
     def on_train_epoch_end(self) -> None:
-        """Close the epoch of those whose turn it was."""
-        self._each(Member.end_epoch)
+        """Close the epoch of those whose turn it was, and let others in where one has left."""
+        self._each(self._end_epoch)
+        stopped = self._roster.close_turn([member.number for member in self._turn if not member.finished])
         for member in list(self._turn):
+            if member.number in stopped:
+                member.prune()
             self._guard(member, self._on_epoch, member)
-        self._turn = []
-        self._drop_finished()
-        self._next_epoch()
+        for member in [member for member in self.active if member.finished]:
+            self._remove(member)
+        self._open_turn()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """The data module's own hook, if there is one, within the loader's random stream."""
@@ -183,18 +195,44 @@ class MergedModule(LightningModule):
         loader = self._data.train if self.trainer.training else self._data.validation
         return loader.stream if self._data.module and isinstance(loader, SeededLoader) else nullcontext()
 
+    def _open_turn(self) -> None:
+        """Go on to the next epoch that someone trains, and have the loaders give it; stop if there is none."""
+        self._turn = []
+        while not self._turn and self._roster.open_turn():
+            present = {member.number for member in self.active}
+            for number in self._roster.inside:
+                if number not in present:
+                    self._admit(number)
+            self._turn = [member for member in self.active if member.number in self._roster.turn]
+            if not self._turn:
+                self._roster.close_turn()
+        self.trainer.should_stop = not self._turn
+        for loader in (self._data.train, self._data.validation):
+            if isinstance(loader, SeededLoader):
+                loader.epoch = self._roster.epoch
+
+    def _admit(self, number: int) -> None:
+        member = self._build(number)
+        if member is None:
+            self._roster.leave(number)
+            return
+        member.module.to(self.device)
+        self.trainer.precision_plugin.convert_module(member.module)
+        self._add(member)
+        self._guard(member, self._start, member)
+
+    def _add(self, member: Member) -> None:
+        self.active.append(member)
+        self.modules_of_members[str(member.number)] = member.module
+
     def _start(self, member: Member) -> None:
         member.attach(self.trainer, "fit", sized_len(self._data.train) or math.inf)
         member.start()
         self._on_start(member)
 
-    def _next_epoch(self) -> int:
-        """The finished epochs of the member furthest behind; the loaders are set to it before they are iterated."""
-        epoch = min((member.finished_epochs for member in self.active), default=0)
-        for loader in (self._data.train, self._data.validation):
-            if isinstance(loader, SeededLoader):
-                loader.epoch = epoch
-        return epoch
+    def _end_epoch(self, member: Member) -> None:
+        member.end_epoch()
+        self._roster.take(member.number, member.history[-1], member.parameters)
 
     def _each(self, action: Callable[..., None], *args: Any) -> None:
         for member in list(self._turn):
@@ -207,16 +245,11 @@ class MergedModule(LightningModule):
             self._remove(member)
             self._on_evict(member, error_text(error))
 
-    def _drop_finished(self) -> None:
-        for member in [member for member in self.active if member.finished]:
-            self._remove(member)
-
     def _remove(self, member: Member) -> None:
         self.active = [other for other in self.active if other is not member]
         self._turn = [other for other in self._turn if other is not member]
+        self._roster.leave(member.number)
         del self.modules_of_members[str(member.number)]
-        if not self.active:
-            self.trainer.should_stop = True
 
 
 def error_text(error: BaseException) -> str:

@@ -93,6 +93,7 @@ class Member:
         self.finished_epochs = 0
         self.finished = False
         self.stopped_early = False
+        self.pruned = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self._config = config
@@ -198,6 +199,10 @@ class Member:
         self.finished = stop or self.finished_epochs >= self.epochs
         self.stopped_early = stop and self.finished_epochs < self.epochs
 
+    def prune(self) -> None:
+        """End here, after an epoch, for others do better."""
+        self.finished = self.stopped_early = self.pruned = True
+
     def metrics(self) -> dict[str, float]:
         """What was logged since the last call."""
         return self._book.close_epoch()
@@ -209,6 +214,7 @@ class Member:
             "parameters": self.parameters,
             "finished": self.finished,
             "stopped_early": self.stopped_early,
+            "pruned": self.pruned,
             "history": self.history,
             "seconds": self.seconds,
             "module": dict(self.module.state_dict()),
@@ -222,6 +228,7 @@ class Member:
         self.finished_epochs = state["epoch"]
         self.finished = state["finished"]
         self.stopped_early = state["stopped_early"]
+        self.pruned = state["pruned"]
         self.history = state["history"]
         self.seconds = state["seconds"]
         self.module.load_state_dict(state["module"])

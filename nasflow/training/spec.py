@@ -10,9 +10,9 @@ Everything a job reads or writes lies below one root folder, so that a service c
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, Target
+from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, Objective, PrunerConfig, Target
 from nasflow.space.architecture import Architecture
 
 
@@ -26,6 +26,23 @@ class MemberSpec(BaseModel):
     seed: int
 
 
+class PeerSpec(BaseModel):
+    """A trial that was in the job before it was started again, and trains in it no more.
+
+    Attributes:
+        history: its metrics by epoch, the first epoch first.
+        parameters: of its model.
+        failed: whether it failed in the epoch after these; else it ended with the last of them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    trial: int = Field(ge=0)
+    history: list[dict[str, float | None]]
+    parameters: int
+    failed: bool
+
+
 class JobSpec(BaseModel):
     """One job: some trials of one study that share their data.
 
@@ -35,6 +52,9 @@ class JobSpec(BaseModel):
         data: what all members are fed, its searched values closed.
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
+        places: how many members may train at a time, None for all; the others wait until one leaves.
+        pruner: stops members early, by the metrics of `objectives`.
+        peers: with whom members are compared too.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -48,6 +68,10 @@ class JobSpec(BaseModel):
     data_seed: int
     base_dir: Path
     members: list[MemberSpec] = Field(min_length=1)
+    places: PositiveInt | None = None
+    pruner: PrunerConfig | None = None
+    objectives: list[Objective] = []
+    peers: list[PeerSpec] = []
 
 
 def job_dir(root: Path, job_id: str) -> Path:
