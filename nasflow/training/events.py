@@ -20,7 +20,7 @@ class _Event(BaseModel):
 class Started(_Event):
     """The job's process is up and has its members.
 
-    `resumed` gives each trial's finished epochs, 0 for a new one; those in `waiting` have no place yet.
+    `resumed` gives each trial's finished epochs, 0 for a new one; those in `waiting` are to begin later.
     """
 
     kind: Literal["started"] = "started"
@@ -30,7 +30,7 @@ class Started(_Event):
 
 
 class Entered(_Event):
-    """A trial that waited takes a place that became free."""
+    """A trial that waited begins, or goes on from its checkpoint."""
 
     kind: Literal["entered"] = "entered"
     trial: int

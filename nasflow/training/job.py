@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,17 @@ class TrainingJob:
         states, lost = self._load()
         roster = self._roster(states)
         anything_left = roster.open_turn()
+        unfinished = [trial for trial, state in states.items() if state is None or not state["finished"]]
+        waiting = [trial for trial in unfinished if trial not in roster.turn]
         epochs = {trial: state["epoch"] if state else 0 for trial, state in states.items()}
-        self._tell(Started(resumed=epochs, waiting=roster.waiting))
+        self._tell(Started(resumed=epochs, waiting=waiting))
         for trial, error in lost.items():
             self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
         for trial, state in states.items():
             if state is not None:
                 self._retell(trial, state)
         if anything_left:
-            self._fit(roster)
+            self._fit(roster, waiting)
         self._tell(Ended())
 
     def _load(self) -> tuple[dict[int, dict[str, Any] | None], dict[int, CheckpointError]]:
@@ -79,10 +81,9 @@ class TrainingJob:
         pruner = make_pruner(self._spec.pruner, self._spec.objectives, self._spec.base_dir)
         return Roster(sorted(past.keys() | states.keys()), self._spec.places, pruner, past)
 
-    def _fit(self, roster: Roster) -> None:
+    def _fit(self, roster: Roster, waiting: Sequence[int]) -> None:
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
         specs = {spec.trial: spec for spec in self._spec.members}
-        waiting = set(roster.waiting)
 
         def build(trial: int) -> Member | None:
             if trial in waiting:

@@ -84,7 +84,7 @@ class MergedModule(LightningModule):
     Args:
         roster: says who has a place, and whose turn it is.
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
-        build: makes a member that gets a place; None if it can't be built.
+        build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
         on_epoch: called with each member after each of its epochs.
         on_evict: called with a member that failed and the text of its error.
@@ -200,7 +200,7 @@ class MergedModule(LightningModule):
         self._turn = []
         while not self._turn and self._roster.open_turn():
             present = {member.number for member in self.active}
-            for number in self._roster.inside:
+            for number in list(self._roster.turn):
                 if number not in present:
                     self._admit(number)
             self._turn = [member for member in self.active if member.number in self._roster.turn]

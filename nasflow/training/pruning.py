@@ -13,7 +13,14 @@ from typing import Any, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from nasflow.config import CustomPrunerConfig, HalvingPrunerConfig, MedianPrunerConfig, Objective, PrunerConfig
+from nasflow.config import (
+    CustomPrunerConfig,
+    HalvingPrunerConfig,
+    MedianPrunerConfig,
+    Objective,
+    PrunerConfig,
+    SearchConfig,
+)
 from nasflow.errors import ConfigError, TrialError
 from nasflow.pareto import pareto_ranks
 from nasflow.target import check_params, load_target
@@ -164,6 +171,14 @@ def make_pruner(config: PrunerConfig | None, objectives: Sequence[Objective], ba
         case CustomPrunerConfig():
             return _custom(config, objectives, base_dir)
     assert_never(config)
+
+
+def check_pruner(config: SearchConfig) -> None:
+    """Raise ConfigError if the pruner of a search can't be made, or would have nothing to compare."""
+    if make_pruner(config.pruner, config.objectives, config.base_dir) is not None and not config.merge.enabled:
+        raise ConfigError(
+            "pruner: it compares trials that share a job, and merge.enabled: false gives each its own; drop one of both"
+        )
 
 
 def _custom(config: CustomPrunerConfig, objectives: Sequence[Objective], base_dir: Path) -> Pruner:

@@ -64,16 +64,6 @@ class Roster:
         self.epoch = 0
         self.turn: list[int] = []
 
-    @property
-    def waiting(self) -> list[int]:
-        """The trials that have no place yet."""
-        return list(self._waiting)
-
-    @property
-    def inside(self) -> list[int]:
-        """The trials that have a place and something left to train."""
-        return [trial for trial in self._finished if self._can_train(trial)]
-
     def open_turn(self) -> bool:
         """Go on to the next turn in which there is something to train. False if there is none: the job has ended."""
         while True:
