@@ -17,6 +17,7 @@ from nasflow.study.lock import study_lock
 from nasflow.study.records import Attempt
 from nasflow.study.study import Study
 from nasflow.training.events import Event
+from nasflow.training.pruning import check_pruner
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
@@ -95,6 +96,7 @@ def search_session(config: SearchConfig, listeners: list[Listener] | None = None
         yield present
         return
     space = check_search(config)
+    check_pruner(config)
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     with ExitStack() as stack:
         stack.enter_context(study_lock(key))

@@ -15,8 +15,8 @@ from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
-from nasflow.training.events import Epoch, Event
-from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training.events import Epoch, Event, Evicted, Final
+from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
 from .artifacts import Progress, artifact_key
@@ -46,7 +46,10 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
 
 @task(name="batch trials", cache_policy=NO_CACHE, task_run_name="batch trials of round {number}")
 def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
-    """The batches of a round: those on record, or its untrained trials placed by data and cost, one job a slot."""
+    """The batches of a round: those on record, or its untrained trials placed by data and cost, one job a slot.
+
+    Without merging it is one job a trial.
+    """
     if present := session.study.batches(number):
         return present
     loads = []
@@ -54,8 +57,8 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
         if trial.replayed_from is None:
             candidate = _candidate(session, trial)
             loads.append(Load(trial.number, fingerprint(candidate.config.data), candidate.parameters))
-    merge = session.config.merge
-    groups = place(loads, len(session.service.slots()), merge.max_members if merge.enabled else 1)
+    merged = session.config.merge.enabled
+    groups = place(loads, len(session.service.slots())) if merged else [[load.trial] for load in loads]
     return session.study.plan_batches(number, groups)
 
 
@@ -69,23 +72,25 @@ def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) 
 def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     """Train the members of a batch in one job, to its recorded outcome.
 
+    A member that has failed by its own doing waits for train_alone. If a job crashed before all of its members had got
+    a place in it, those that had none are trained by the next.
+
     Raises:
         InfrastructureError: the job was lost; the batch goes on from its checkpoints when this is tried again.
     """
     session.refuse_interrupted()
     study = session.study
     attempt = next(batch for batch in study.batches(attempt.round) if batch.id == attempt.id)
-    trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
-    # A member that has failed by its own doing waits for train_alone, also where its batch starts again.
-    members = [trial for trial in trials if not trial.status.finished and trial.error is None]
-    ended_before = attempt.state is AttemptState.SUCCEEDED or attempt.failure is FailureKind.TRIAL
-    if ended_before or not members:
-        return Completed(message="nothing left to train together", data=attempt)
-    ended = _follow(session, attempt, members)
-    if ended.failure is FailureKind.INFRASTRUCTURE:
-        raise InfrastructureError(ended.error)
+    while attempt.state is not AttemptState.SUCCEEDED:
+        trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
+        members = [trial for trial in trials if not trial.status.finished and trial.error is None]
+        if not members:
+            break
+        attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])
+        if attempt.failure is FailureKind.INFRASTRUCTURE:
+            raise InfrastructureError(attempt.error)
     scored = sum(study.trial(number).status.scored for number in attempt.members)
-    return Completed(message=f"{scored} of {len(attempt.members)} trials trained", data=ended)
+    return Completed(message=f"{scored} of {len(attempt.members)} trials trained", data=attempt)
 
 
 @task(name="train alone", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
@@ -110,16 +115,16 @@ def train_alone(session: SearchSession, number: int) -> State[Trial]:
     return Completed(message=f"trial {number}: {trial.status}", data=trial)
 
 
-def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial]) -> Attempt:
-    """Bring an attempt at `trials` to its outcome, with a progress bar in the UI."""
+def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], left: Sequence[Trial] = ()) -> Attempt:
+    """Bring an attempt at `trials` to its outcome, with a progress bar in the UI; `left` are its other members."""
     candidates = [_candidate(session, trial) for trial in trials]
-    total = sum(candidate.epochs for candidate in candidates)
+    epochs = {trial.number: candidate.epochs for trial, candidate in zip(trials, candidates, strict=True)}
     config = session.config
     progress = Progress(
         artifact_key(config.name, "round", attempt.round, attempt.kind, attempt.number),
         f"{attempt.kind} {attempt.number} of round {attempt.round}: epochs of trials {numbers_text(attempt.members)}",
     )
-    finished: set[tuple[int, int]] = set()
+    done = dict.fromkeys(epochs, 0)
 
     def make_spec(job_id: str) -> JobSpec:
         return JobSpec(
@@ -132,17 +137,37 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial]) -
             data_seed=config.seed,
             base_dir=config.base_dir,
             members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
+            places=config.merge.max_members,
+            pruner=config.pruner,
+            objectives=config.objectives,
+            peers=_peers(session, left) if config.pruner is not None else [],
         )
 
     def on_event(event: Event) -> None:
         if isinstance(event, Epoch):
-            finished.add((event.trial, event.epoch))
-        progress.update(len(finished) / total, time.monotonic())
+            done[event.trial] = max(done[event.trial], event.epoch)
+        elif isinstance(event, Final | Evicted):  # nothing more comes of it
+            done[event.trial] = epochs[event.trial]
+        progress.update(sum(done.values()) / sum(epochs.values()), time.monotonic())
         session.tell(attempt, event)
 
     ended = session.follower.follow(attempt, make_spec, on_event)
     progress.update(1.0, time.monotonic(), last=True)
     return ended
+
+
+def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
+    """What the members that are still trained are compared with."""
+    known = session.study.epochs([trial.number for trial in trials])
+    return [
+        PeerSpec(
+            trial=trial.number,
+            history=[dict(record.metrics) for record in known[trial.number]],
+            parameters=_candidate(session, trial).parameters,
+            failed=not trial.status.finished,
+        )
+        for trial in trials
+    ]
 
 
 def _candidate(session: SearchSession, trial: Trial) -> Candidate:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from nasflow.errors import InterruptedSearchError
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
-from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, parse_event
+from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Started, parse_event
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 from nasflow.trial import FailureKind
@@ -28,6 +28,7 @@ class _Told:
 
     finals: dict[int, FinalRecord] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
     ended: Ended | None = None
 
 
@@ -109,6 +110,10 @@ class AttemptFollower:
             self._study.record_epochs(epochs)
         for event in events:
             match event:
+                case Started():
+                    told.waiting = set(event.waiting)
+                case Entered():
+                    told.waiting.discard(event.trial)
                 case Final():
                     told.finals[event.trial] = FinalRecord(
                         event.trial, event.metrics, event.epochs, event.stopped_early
@@ -124,6 +129,8 @@ class AttemptFollower:
         verdict = self._judge(state, told, handle)
         open_members = [number for number in attempt.members if number not in told.finals | told.failures]
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
+            # one that waited had no part in it, unless no one else is left to blame
+            open_members = [number for number in open_members if number not in told.waiting] or open_members
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
             told.failures.update(dict.fromkeys(open_members, verdict.error + together))
         return self._study.record_outcome(
