@@ -1,0 +1,1 @@
+"""Kernels: how one operation runs for several members at a time."""

@@ -1,0 +1,71 @@
+"""Convolutions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.layout import Layout
+from nasflow.merge.stacks import Bench
+from nasflow.merge.structure import is_hooked
+
+_CALLS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d}
+
+
+class GroupedConvolution(Kernel):
+    """A grouped convolution, each member's channels a group (or its groups), images channels last."""
+
+    label = "grouped convolution"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layers: list[Any] = [node.module for node in nodes]
+        weight = bench.lay([layer.weight for layer in layers], channels_last=True)
+        assert weight is not None  # noqa: S101 - a convolution has one
+        self._weight = weight
+        self._bias = bench.lay([layer.bias for layer in layers])
+        first = layers[0]
+        self._convolve = _CALLS[type(first)]
+        self._geometry = {"stride": first.stride, "padding": first.padding, "dilation": first.dilation}
+        self._groups = self.rows * first.groups
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        layer = node.module
+        known = isinstance(layer, nn.Conv1d | nn.Conv2d) and type(layer) in _CALLS
+        return known and not is_hooked(layer) and layer.padding_mode == "zeros" and _has_batch(node)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.CHANNELS], Layout.CHANNELS
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        bias = None if self._bias is None else self._bias.flatten()
+        return self._convolve(inputs[0], self._weight.flatten(0, 1), bias, groups=self._groups, **self._geometry)
+
+
+class DenseConvolution(GroupedConvolution):
+    """One dense convolution for all members that read the same images: theirs are output channels of a wide one."""
+
+    label = "dense convolution"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        self._groups = 1
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return super().fits(node) and node.module.groups == 1  # type: ignore[union-attr]
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.SHARED], Layout.CHANNELS
+
+
+def _has_batch(node: Node) -> bool:
+    layer = node.module
+    return len(node.spec.shape) == (4 if isinstance(layer, nn.Conv2d) else 3)

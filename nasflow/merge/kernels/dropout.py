@@ -1,0 +1,49 @@
+"""Dropout: each member's mask comes from its own random stream, as it would alone."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.knowledge import is_dropout
+from nasflow.merge.layout import Layout
+from nasflow.merge.stacks import Bench
+
+
+class BatchedDropout(Kernel):
+    """Masks drawn member by member, as torch draws them on the CPU; one product for all."""
+
+    label = "dropout"
+    devices = frozenset({"cpu"})
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        self._frozen = not nodes[0].module.training  # type: ignore[union-attr]
+        self._keep = [1.0 - float(node.module.p) for node in nodes]  # type: ignore[union-attr, arg-type]
+        self._drops = any(keep < 1 for keep in self._keep)
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return is_dropout(node)
+
+    @classmethod
+    def batch_key(cls, node: Node) -> Hashable:
+        return ("dropout", node.spec, node.module.training)  # type: ignore[union-attr]
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.STACK], Layout.STACK
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        x: torch.Tensor = inputs[0]
+        if not training or self._frozen or not self._drops:
+            return x
+        mask = torch.empty(x.shape, dtype=x.dtype)
+        for row, (keep, member) in enumerate(zip(self._keep, self.bench.members, strict=True)):
+            if 0 < keep < 1:
+                mask[row].bernoulli_(keep, generator=self.bench.generators[member]).div_(keep)
+            else:  # torch draws nothing where it drops nothing, or everything
+                mask[row].fill_(keep)
+        return x * mask

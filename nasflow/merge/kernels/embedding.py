@@ -1,0 +1,44 @@
+"""Embeddings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.layout import Layout
+from nasflow.merge.stacks import Bench
+from nasflow.merge.structure import is_hooked
+
+
+class BatchedEmbedding(Kernel):
+    """All members' tables in one, each member's indices moved to its own."""
+
+    label = "embedding"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layers: list[Any] = [node.module for node in nodes]
+        weight = bench.lay([layer.weight for layer in layers])
+        assert weight is not None  # noqa: S101 - an Embedding has one
+        self._weight_NVE = weight
+        self._first_N = torch.arange(self.rows, device=weight.device) * weight.shape[1]
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        layer = node.module
+        if type(layer) is not nn.Embedding or is_hooked(layer):
+            return False
+        return layer.padding_idx is None and layer.max_norm is None and not (layer.scale_grad_by_freq or layer.sparse)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.STACK], Layout.STACK
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        index = inputs[0]
+        first = self._first_N.view(-1, *[1] * (index.ndim - 1))
+        return F.embedding(index + first, self._weight_NVE.flatten(0, 1))

@@ -1,0 +1,30 @@
+"""One of several results."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.knowledge import function_name
+from nasflow.merge.layout import Layout
+
+
+class Item(Kernel):
+    """`results[index]`, where a layer gave a tuple of tensors."""
+
+    label = "item"
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        index = node.args[1] if len(node.args) == 2 else None
+        picks = function_name(node) == "getitem" and len(node.inputs) == 1 and isinstance(index, int)
+        return picks and isinstance(node.inputs[0].spec, tuple)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return list(given), given[0]
+
+    def __call__(self, inputs: list[Any], training: bool) -> Any:
+        index = self.nodes[0].args[1]
+        value = inputs[0]
+        return [row[index] for row in value] if isinstance(value, list) else value[index]

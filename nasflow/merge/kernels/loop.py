@@ -1,0 +1,78 @@
+"""Member by member."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.merge.graph import Node, map_nodes
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.knowledge import is_random
+from nasflow.merge.layout import Layout
+from nasflow.merge.shapes import Spec
+from nasflow.merge.stacks import Bench
+
+
+class Loop(Kernel):
+    """Calls each member's own node as it is, within the member's random stream if it may draw from it.
+
+    What a member's own module raises is that member's failure: its row becomes NaN and the others go on.
+    """
+
+    label = "loop"
+    is_batched = False
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        self._random = any(is_random(node) for node in nodes)
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return node.op != "input"
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [layout if layout is Layout.SCALAR else Layout.LIST for layout in given], Layout.LIST
+
+    def __call__(self, inputs: list[Any], training: bool) -> list[Any]:
+        rows = []
+        for row, node in enumerate(self.nodes):
+            values = [value[row] if isinstance(value, list) else value for value in inputs]
+            rows.append(self._run(node, self.bench.members[row], values, training))
+        return rows
+
+    def _run(self, node: Node, member: int, values: list[Any], training: bool) -> Any:
+        try:
+            if not self._random:
+                return call(node, values, training)
+            with self.bench.streams[member]:
+                return call(node, values, training)
+        except Exception as error:
+            if not node.opaque:
+                raise
+            self.bench.failed(member, error)
+            return _nothing(node, values)
+
+
+def call(node: Node, values: list[Any], training: bool) -> Any:
+    """The node itself, on the values of its inputs."""
+    places = dict(zip(node.inputs, values, strict=True))
+    args, kwargs = (node.args, node.kwargs) if training or node.eval_args is None else node.eval_args
+    args, kwargs = (map_nodes(tree, places.__getitem__) for tree in (args, kwargs))
+    if isinstance(node.module, nn.Module):
+        return node.module(*args, **kwargs)
+    if node.op == "attribute":
+        return args[0]
+    if node.op == "method":
+        return getattr(args[0], node.target)(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)
+
+
+def _nothing(node: Node, values: list[Any]) -> torch.Tensor:
+    """NaN in the shape that the node would have given."""
+    if not isinstance(node.spec, Spec):
+        raise TypeError(f"{node.name} gives no single tensor")
+    batch = values[0].shape[0]
+    sizes = [batch if a != b else a for a, b in zip(node.spec.shape, node.spec.other, strict=True)]
+    return torch.full(sizes, torch.nan, dtype=node.spec.dtype, device=values[0].device)

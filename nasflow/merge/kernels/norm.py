@@ -1,0 +1,107 @@
+"""Normalization layers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.layout import Layout
+from nasflow.merge.stacks import Bench
+from nasflow.merge.structure import is_hooked
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+class BatchedBatchNorm(Kernel):
+    """Batch norm over the channels of all members at once; each keeps its own running statistics."""
+
+    label = "batch norm over channels"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layers: list[Any] = [node.module for node in nodes]
+        self._weight = bench.lay([layer.weight for layer in layers])
+        self._bias = bench.lay([layer.bias for layer in layers])
+        self._mean = bench.lay([layer.running_mean for layer in layers])
+        self._variance = bench.lay([layer.running_var for layer in layers])
+        self._count = bench.lay([layer.num_batches_tracked for layer in layers])
+        self._momentum, self._eps = layers[0].momentum, layers[0].eps
+        self._frozen = not layers[0].training
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        layer = node.module
+        known = isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and type(layer) in _BATCH_NORMS
+        return known and not is_hooked(layer) and layer.momentum is not None and len(node.spec.shape) > 1
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.CHANNELS], Layout.CHANNELS
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        training = training and not self._frozen
+        mean, variance, weight, bias = (
+            None if tensor is None else tensor.flatten()
+            for tensor in (self._mean, self._variance, self._weight, self._bias)
+        )
+        if training and self._count is not None:
+            self._count.add_(1)
+        by_batch = training or mean is None
+        return F.batch_norm(inputs[0], mean, variance, weight, bias, by_batch, self._momentum, self._eps)
+
+
+class BatchedLayerNorm(Kernel):
+    """Layer norm of all rows, then each member's own scale and shift."""
+
+    label = "layer norm"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layers: list[Any] = [node.module for node in nodes]
+        self._weight = bench.lay([layer.weight for layer in layers])
+        self._bias = bench.lay([layer.bias for layer in layers])
+        self._shape, self._eps = layers[0].normalized_shape, layers[0].eps
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return type(node.module) is nn.LayerNorm and not is_hooked(node.module)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.STACK], Layout.STACK
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        y = F.layer_norm(inputs[0], self._shape, eps=self._eps)
+        places = (self.rows, *[1] * (y.ndim - 1 - len(self._shape)), *self._shape)
+        if self._weight is not None:
+            y = y * self._weight.view(places)
+        return y if self._bias is None else y + self._bias.view(places)
+
+
+class BatchedGroupNorm(Kernel):
+    """Group norm over the channels of all members: groups never cross from one to the next."""
+
+    label = "group norm over channels"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layers: list[Any] = [node.module for node in nodes]
+        self._weight = bench.lay([layer.weight for layer in layers])
+        self._bias = bench.lay([layer.bias for layer in layers])
+        self._groups, self._eps = layers[0].num_groups * self.rows, layers[0].eps
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return type(node.module) is nn.GroupNorm and not is_hooked(node.module)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        return [Layout.CHANNELS], Layout.CHANNELS
+
+    def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
+        weight, bias = (None if tensor is None else tensor.flatten() for tensor in (self._weight, self._bias))
+        return F.group_norm(inputs[0], self._groups, weight, bias, self._eps)

@@ -1,0 +1,163 @@
+"""Operations that go value by value."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.knowledge import pairwise, pointwise
+from nasflow.merge.layout import Layout, join, split
+from nasflow.merge.stacks import Bench
+
+_aten = torch.ops.aten
+# (forward into `out`, backward into `grad_input` from the gradient, the input and the output)
+_SEGMENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "relu": (
+        lambda x, out: torch.clamp_min(x, 0, out=out),
+        lambda grad, x, y, out: _aten.threshold_backward(grad, y, 0, grad_input=out),
+    ),
+    "gelu": (
+        lambda x, out: _aten.gelu(x, out=out),
+        lambda grad, x, y, out: _aten.gelu_backward(grad, x, grad_input=out),
+    ),
+    "tanh": (
+        lambda x, out: torch.tanh(x, out=out),
+        lambda grad, x, y, out: _aten.tanh_backward(grad, y, grad_input=out),
+    ),
+    "sigmoid": (
+        lambda x, out: torch.sigmoid(x, out=out),
+        lambda grad, x, y, out: _aten.sigmoid_backward(grad, y, grad_input=out),
+    ),
+    "silu": (
+        lambda x, out: _aten.silu(x, out=out),
+        lambda grad, x, y, out: _aten.silu_backward(grad, x, grad_input=out),
+    ),
+}
+_SEGMENT_LAYERS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
+
+
+class Pointwise(Kernel):
+    """Any functions of one tensor, also a different one for each run of rows (activations that are searched).
+
+    Attributes:
+        overwrite: the input may be overwritten, for nothing else reads it.
+    """
+
+    label = "pointwise"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        self._runs: list[tuple[Any, int, str | None]] = []
+        last: Hashable = None
+        for node in nodes:
+            if self._runs and node.signature == last:
+                function, size, name = self._runs[-1]
+                self._runs[-1] = (function, size + 1, name)
+            else:
+                self._runs.append((pointwise(node), 1, _segment_name(node)))
+                last = node.signature
+        self._sizes = [size for _, size, _ in self._runs]
+        names = [name for _, _, name in self._runs]
+        self._is_relu = names == ["relu"]
+        self.overwrite = False
+        self._segments = [_SEGMENTS[name] for name in names if name] if all(names) else None
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return pointwise(node) is not None
+
+    @classmethod
+    def batch_key(cls, node: Node) -> Hashable:
+        return ("pointwise", node.inputs[0].spec, node.spec)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        layout = Layout.STACK if given[0] is Layout.SHARED else given[0]
+        return [layout], layout
+
+    def __call__(self, inputs: list[Any], training: bool) -> Any:
+        value = inputs[0]
+        if isinstance(value, list):
+            functions = [function for function, size, _ in self._runs for _ in range(size)]
+            return [function(row) for function, row in zip(functions, value, strict=True)]
+        if self.overwrite and self._is_relu:
+            return torch.relu_(value)
+        if len(self._runs) == 1:
+            return self._runs[0][0](value)
+        layout = Layout.STACK if value.ndim > len(self.nodes[0].spec.shape) else Layout.CHANNELS
+        if self._segments is not None and layout is Layout.STACK:
+            return _Segments.apply(value, self._segments, self._sizes)  # type: ignore[no-untyped-call]
+        pieces = split(value, self._sizes, self.rows, layout)
+        return join([run[0](piece) for run, piece in zip(self._runs, pieces, strict=True)], layout)
+
+
+class _Segments(torch.autograd.Function):
+    """Different activations over runs of rows, into one result, with neither a split nor a concatenation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, segments: Any, sizes: list[int]) -> torch.Tensor:
+        y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for (forward, _), x_run, y_run in zip(segments, x.split(sizes), y.split(sizes), strict=True):
+            forward(x_run, y_run)
+        ctx.save_for_backward(x, y)
+        ctx.segments, ctx.sizes = segments, sizes
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        x, y = ctx.saved_tensors
+        grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        runs = zip(
+            ctx.segments, *(tensor.split(ctx.sizes) for tensor in (grads[0], x, y, grad_x)), strict=True
+        )
+        for (_, backward), grad_run, x_run, y_run, out_run in runs:
+            backward(grad_run, x_run, y_run, out_run)
+        return grad_x, None, None
+
+
+def _segment_name(node: Node) -> str | None:
+    if isinstance(node.module, nn.GELU) and node.module.approximate == "none":
+        return "gelu"
+    if node.module is not None:
+        return _SEGMENT_LAYERS.get(type(node.module))
+    name = str(getattr(node.target, "__name__", node.target)).removesuffix("_")
+    plain = len(node.args) == 1 and not (set(node.kwargs) - {"inplace"})
+    return name if name in _SEGMENTS and plain else None
+
+
+class Pairwise(Kernel):
+    """The sum, product, ... of two tensors of one shape, or of a tensor and a number."""
+
+    label = "pairwise"
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        function = pairwise(nodes[0])
+        assert function is not None  # noqa: S101 - `fits` said so
+        self._function = function
+        self._once = len(nodes[0].inputs) == 2 and nodes[0].inputs[0] is nodes[0].inputs[1]
+
+    @classmethod
+    def fits(cls, node: Node) -> bool:
+        return pairwise(node) is not None
+
+    @classmethod
+    def batch_key(cls, node: Node) -> Hashable:
+        same = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+        return (node.signature, same)
+
+    @classmethod
+    def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
+        own = [layout for layout in given if layout is not Layout.SHARED]
+        order = (Layout.CHANNELS, Layout.STACK, Layout.LIST)
+        layout = next((layout for layout in order if layout in own), Layout.STACK)
+        return [layout] * len(given), layout
+
+    def __call__(self, inputs: list[Any], training: bool) -> Any:
+        operands = inputs[:1] if self._once else inputs
+        if isinstance(inputs[0], list):
+            return [self._function(*rows) for rows in zip(*operands, strict=True)]
+        return self._function(*operands)

@@ -1,0 +1,38 @@
+"""Which kernels can run a node, the best guess first. A kernel of one's own is added to `KERNELS`."""
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.attention import BatchedAttention
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.convolution import DenseConvolution, GroupedConvolution
+from nasflow.merge.kernels.dropout import BatchedDropout
+from nasflow.merge.kernels.embedding import BatchedEmbedding
+from nasflow.merge.kernels.items import Item
+from nasflow.merge.kernels.linear import BatchedLinear, DenseLinear
+from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.kernels.mapped import MappedLayer
+from nasflow.merge.kernels.norm import BatchedBatchNorm, BatchedGroupNorm, BatchedLayerNorm
+from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
+from nasflow.merge.kernels.pooling import BatchedPool
+from nasflow.merge.kernels.shaping import Concatenation, ShapeOf, Shaping
+
+KERNELS: list[type[Kernel]] = [
+    *(Pointwise, Pairwise, BatchedLinear, DenseLinear, DenseConvolution, GroupedConvolution),
+    *(BatchedBatchNorm, BatchedLayerNorm, BatchedGroupNorm, BatchedPool, Shaping, Concatenation, ShapeOf, Item),
+    *(BatchedDropout, BatchedEmbedding, BatchedAttention, MappedLayer, Loop),
+]
+_FOR_SHARED = (DenseLinear, DenseConvolution)
+
+
+def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel]]:
+    """Kernels that can run the node on a device of that type; the loop, which runs everything, is the last.
+
+    Args:
+        shared_input: all members read the same first input.
+    """
+    fitting = []
+    for kernel in KERNELS:
+        if kernel in _FOR_SHARED and not shared_input:
+            continue
+        if (kernel.devices is None or device in kernel.devices) and kernel.fits(node):
+            fitting.append(kernel)
+    return fitting

@@ -1,0 +1,168 @@
+"""Batch operations: equal operations of different members run as one kernel.
+
+The agenda of Neubig, Goldberg and Dyer 2017 (on-the-fly operation batching): of all operations that are ready, run
+those of one key together, and choose the key so that groups grow large. Two ways to choose are tried.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+from nasflow.merge.graph import Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.kernels.registry import kernels_for
+from nasflow.merge.knowledge import is_random
+from nasflow.merge.plan import Batch, LogicalPlan, Operation
+
+
+class Chooser(Protocol):
+    """Picks the kernel of a batch."""
+
+    def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+        """One of `kernels`, for so many `rows` like `node`."""
+
+
+def first_choice(node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+    """The first kernel that fits, measured or not."""
+    return kernels[0]
+
+
+class BatchOperations:
+    """The pass.
+
+    Args:
+        choose: which kernel runs a batch.
+        device: the type of device it will run on.
+    """
+
+    def __init__(self, choose: Chooser = first_choice, device: str = "cpu"):
+        self._choose = choose
+        self._device = device
+        self._kernels: dict[Hashable, list[type[Kernel]]] = {}
+
+    def __call__(self, plan: LogicalPlan) -> None:
+        """Fill `plan.batches`."""
+        agenda = _Agenda(plan, self._keys(plan))
+        orders = [agenda.run(agenda.most_to_come), agenda.run(agenda.shallowest)]
+        plan.batches = [self._batch(group) for group in min(orders, key=len)]
+
+    def _keys(self, plan: LogicalPlan) -> dict[Operation, Hashable]:
+        tied = _tied(plan)
+        keys: dict[Operation, Hashable] = {}
+        for operation in plan.operations:
+            if operation.is_shared or operation in tied:
+                keys[operation] = operation
+                continue
+            shared = tuple(source.is_shared for source in operation.inputs)
+            kernel = self._fitting(operation)[0]
+            keys[operation] = (kernel, kernel.batch_key(operation.node), shared)
+        return keys
+
+    def _fitting(self, operation: Operation) -> list[type[Kernel]]:
+        shared = _reads_one(operation)
+        key = (operation.node.signature, operation.node.opaque, shared)
+        if key not in self._kernels:
+            self._kernels[key] = kernels_for(operation.node, shared, self._device)
+        return self._kernels[key]
+
+    def _batch(self, group: list[Operation]) -> Batch:
+        first = group[0]
+        if first.node.op == "input":
+            return Batch(group, None, "read once for all")
+        if first.is_shared:
+            return Batch(group, Loop, "the same for all members")
+        if len(group) == 1:
+            return Batch(group, Loop, "no other member does this at this point")
+        kernels = self._fitting(first)
+        kernel = self._choose(first.node, len(group), kernels, _reads_one(first))
+        if kernel is not Loop:
+            return Batch(group, kernel)
+        return Batch(group, kernel, "no batched kernel" if len(kernels) == 1 else "measured: the loop is faster")
+
+
+class _Agenda:
+    """Puts operations into groups, in an order in which inputs come first."""
+
+    def __init__(self, plan: LogicalPlan, keys: dict[Operation, Hashable]):
+        self._keys = keys
+        self._needs: dict[Operation, int] = {}
+        self._readers: dict[Operation, list[Operation]] = defaultdict(list)
+        self._depth: dict[Operation, int] = {}
+        self._to_come: dict[Operation, int] = {}
+        last_random: dict[int, Operation] = {}
+        for operation in plan.operations:
+            before = set(operation.inputs)
+            if operation.member is not None and is_random(operation.node):
+                if operation.member in last_random:  # a member draws in the order of its own forward
+                    before.add(last_random[operation.member])
+                last_random[operation.member] = operation
+            self._needs[operation] = len(before)
+            self._depth[operation] = 1 + max((self._depth[source] for source in before), default=0)
+            for source in before:
+                self._readers[source].append(operation)
+        for operation in reversed(plan.operations):
+            readers = self._readers[operation]
+            self._to_come[operation] = 1 + max((self._to_come[reader] for reader in readers), default=0)
+        depths: dict[Hashable, list[int]] = defaultdict(list)
+        for operation in plan.operations:
+            depths[keys[operation]].append(self._depth[operation])
+        self._mean_depth = {key: sum(values) / len(values) for key, values in depths.items()}
+
+    def most_to_come(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
+        """The key with the longest way to an output."""
+        return max(ready, key=lambda key: max(self._to_come[operation] for operation in ready[key]))
+
+    def shallowest(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
+        """The key that comes first on average (the rule of the paper)."""
+        return min(ready, key=lambda key: self._mean_depth[key])
+
+    def run(self, rule: Callable[[dict[Hashable, list[Operation]]], Hashable]) -> list[list[Operation]]:
+        """Groups of one key, in order."""
+        needs = dict(self._needs)
+        ready: dict[Hashable, list[Operation]] = {}
+        for operation, count in needs.items():
+            if not count:
+                ready.setdefault(self._keys[operation], []).append(operation)
+        groups = []
+        while ready:
+            group = _one_a_member(ready, rule(ready))
+            groups.append(group)
+            for operation in group:
+                for reader in self._readers[operation]:
+                    needs[reader] -= 1
+                    if not needs[reader]:
+                        ready.setdefault(self._keys[reader], []).append(reader)
+        return groups
+
+
+def _one_a_member(ready: dict[Hashable, list[Operation]], key: Hashable) -> list[Operation]:
+    """Take the ready operations of a key, no more than one of each member; the others stay ready."""
+    taken: dict[int | None, Operation] = {}
+    left = []
+    for operation in ready.pop(key):
+        if operation.member in taken:
+            left.append(operation)
+        else:
+            taken[operation.member] = operation
+    if left:
+        ready[key] = left
+    return sorted(taken.values(), key=lambda operation: -1 if operation.member is None else operation.member)
+
+
+def _reads_one(operation: Operation) -> bool:
+    """Whether its first input is the same tensor for all members."""
+    return bool(operation.inputs) and operation.inputs[0].is_shared
+
+
+def _tied(plan: LogicalPlan) -> set[Operation]:
+    """Operations whose tensors are those of another operation too: a row can lie in one stack only."""
+    users: dict[int, list[Operation]] = defaultdict(list)
+    for operation in plan.operations:
+        module = operation.node.module
+        tensors = [*module.parameters(), *module.buffers()] if module is not None else []
+        if operation.node.op == "attribute":
+            tensors = [operation.node.args[0]]
+        for tensor in tensors:
+            users[id(tensor)].append(operation)
+    return {operation for several in users.values() if len(several) > 1 for operation in several}

@@ -1,0 +1,39 @@
+"""Dedup prefix: what is the same for all members from the input on is computed once.
+
+Retiarii's common sub-expression elimination, for everything that is deterministic and learns nothing: reshaping and
+normalization, and a frozen trunk whose weights are equal. Autograd records nothing of it, for nothing in it trains.
+"""
+
+from collections.abc import Hashable
+
+from nasflow.merge.graph import Node
+from nasflow.merge.knowledge import is_pure
+from nasflow.merge.plan import LogicalPlan, Operation
+
+
+def dedup_prefix(plan: LogicalPlan) -> None:
+    """Make operations that give all members the same value shared ones."""
+    first: dict[Hashable, Operation] = {}
+    replaced: dict[Operation, Operation] = {}
+    for operation in plan.operations:
+        inputs = tuple(replaced.get(source, source) for source in operation.inputs)
+        if operation.is_shared or not all(source.is_shared for source in inputs) or not is_pure(operation.node):
+            continue
+        key = (operation.node.signature, inputs, _tensors(operation.node))
+        kept = first.setdefault(key, operation)
+        if kept is operation:
+            operation.member = None
+        else:
+            replaced[operation] = kept
+    plan.share(replaced)
+
+
+def _tensors(node: Node) -> Hashable:
+    """Where the node's own tensors lie: equal frozen weights were given one storage when the members were made."""
+    if node.op == "attribute":
+        tensors = [node.args[0]]
+    elif node.module is not None:
+        tensors = [*node.module.parameters(), *node.module.buffers()]
+    else:
+        tensors = []
+    return tuple((tensor.data_ptr(), tensor.storage_offset(), tensor.stride()) for tensor in tensors)

@@ -1,0 +1,37 @@
+"""One storage for frozen tensors that are equal in many members: a trunk costs its memory once."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import nn
+
+from nasflow.merge.structure import tensor_structure
+
+
+class FrozenPool:
+    """The frozen tensors of the members made so far."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, list[torch.Tensor]] = {}
+
+    def share(self, model: nn.Module) -> None:
+        """Let the model's frozen parameters, and buffers of layers in eval mode, lie where equal ones lie already.
+
+        A parameter that trains is left alone, and so is a buffer that training may change.
+        """
+        for module in model.modules():
+            own = [p for p in module._parameters.values() if p is not None and not p.requires_grad]
+            if not module.training and not any(p.requires_grad for p in module.parameters()):
+                own += [b for b in module._buffers.values() if b is not None]
+            for tensor in own:
+                self._share(tensor)
+
+    def _share(self, tensor: torch.Tensor) -> None:
+        alike = self._kept.setdefault(tensor_structure(tensor), [])
+        for kept in alike:
+            if kept.data_ptr() == tensor.data_ptr():
+                return
+            if torch.equal(kept, tensor):
+                tensor.data = kept.data
+                return
+        alike.append(tensor)

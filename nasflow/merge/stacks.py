@@ -1,0 +1,62 @@
+"""Members' tensors laid side by side: the members' own become views of the rows."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class ParameterStack:
+    """Parameters of several members as one leaf of autograd.
+
+    Attributes:
+        tensor: `[n, ...]`; its rows are the storage of the members' parameters.
+        parameters: the members' own.
+        members: whose each row is, as positions in the unit.
+    """
+
+    tensor: torch.Tensor
+    parameters: tuple[nn.Parameter, ...]
+    members: tuple[int, ...]
+
+
+@dataclass
+class Bench:
+    """What a kernel is built with.
+
+    Attributes:
+        members: whose each row is, as positions in the unit.
+        streams: a member's random stream, in force inside `with`.
+        generators: a member's generator of torch's random numbers on the CPU.
+        failed: called with a member's position and the exception of its own code; the unit goes on without it.
+        stacks: where the kernel's parameters end up.
+    """
+
+    members: tuple[int, ...]
+    streams: Sequence[AbstractContextManager[Any]]
+    generators: Sequence[torch.Generator]
+    failed: Callable[[int, Exception], None]
+    stacks: list[ParameterStack] = field(default_factory=list)
+
+    def lay(self, tensors: Sequence[torch.Tensor | None], channels_last: bool = False) -> torch.Tensor | None:
+        """The members' tensors as rows `[n, ...]`; None where they have none. Rows `[O, I, H, W]` may lie I last."""
+        rows = [tensor for tensor in tensors if tensor is not None]
+        if not rows:
+            return None
+        with torch.no_grad():
+            if channels_last and rows[0].ndim == 4:
+                flat = torch.stack([row.permute(0, 2, 3, 1) for row in rows])
+                stacked = flat.permute(0, 1, 4, 2, 3)
+            else:
+                stacked = torch.stack([row.detach() for row in rows])
+            for row, place in zip(rows, stacked, strict=True):
+                row.data = place
+        parameters = tuple(row for row in rows if isinstance(row, nn.Parameter) and row.requires_grad)
+        if parameters:
+            stacked.requires_grad_()
+            self.stacks.append(ParameterStack(stacked, parameters, self.members))
+        return stacked
