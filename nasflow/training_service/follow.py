@@ -129,8 +129,8 @@ class AttemptFollower:
         verdict = self._judge(state, told, handle)
         open_members = [number for number in attempt.members if number not in told.finals | told.failures]
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
-            # one that waited had no part in it, unless no one else is left to blame
-            open_members = [number for number in open_members if number not in told.waiting] or open_members
+            if told.ended is None:  # in a crash those that waited had no part, unless no one else is left to blame
+                open_members = [number for number in open_members if number not in told.waiting] or open_members
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
             told.failures.update(dict.fromkeys(open_members, verdict.error + together))
         return self._study.record_outcome(
