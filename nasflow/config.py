@@ -314,6 +314,10 @@ class MergeConfig(Section):
 
     enabled: bool = True
     max_members: PositiveInt = 16
+    fuse: Literal["measured", "always", "never"] = Field(
+        default="measured",
+        description="run equal operations of several members as one kernel: where that was measured to be faster",
+    )
 
 
 class RetryConfig(Section):

@@ -59,23 +59,26 @@ def split(value: Any, sizes: Sequence[int], rows: int, layout: Layout) -> Sequen
     if layout is Layout.LIST:
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return [value[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    pieces: Sequence[Any]
     if layout is Layout.CHANNELS:
         channels = value.shape[1] // rows
-        pieces: Sequence[Any] = value.split([size * channels for size in sizes], 1)
-        return pieces
-    pieces = value.split(list(sizes))
+        pieces = _SplitChannels.apply(value, [size * channels for size in sizes])  # type: ignore[no-untyped-call]
+    else:
+        pieces = value.split(list(sizes))
     return pieces
 
 
-def join(pieces: Sequence[Any], layout: Layout) -> Any:
-    """Runs of rows in one value."""
+def join(pieces: Sequence[Any], layout: Layout, whole: Sequence[bool] = ()) -> Any:
+    """Runs of rows in one value. `whole` says which of them are values of their own, not runs of a larger one."""
     if len(pieces) == 1 or pieces[0] is None:
         return pieces[0]
     if isinstance(pieces[0], tuple):
         return tuple(join(items, layout) for items in zip(*pieces, strict=True))
     if layout is Layout.LIST:
         return [row for piece in pieces for row in piece]
-    return torch.cat(list(pieces), 1 if layout is Layout.CHANNELS else 0)
+    if layout is Layout.CHANNELS:
+        return _JoinChannels.apply(whole or [True] * len(pieces), *pieces)  # type: ignore[no-untyped-call]
+    return torch.cat(list(pieces))
 
 
 def dense_images(value: torch.Tensor) -> torch.Tensor:
@@ -83,3 +86,40 @@ def dense_images(value: torch.Tensor) -> torch.Tensor:
     if value.ndim == 4:
         return value.contiguous(memory_format=torch.channels_last)
     return value.contiguous()
+
+
+class _SplitChannels(torch.autograd.Function):
+    """Runs of channels, as views. The gradients of all are laid into one dense tensor, whatever their strides are."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.sizes, ctx.like = sizes, value.new_empty(0).expand(0)
+        ctx.shape = value.shape
+        return value.split(sizes, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None]:
+        images = len(ctx.shape) == 4
+        layout = torch.channels_last if images else torch.contiguous_format
+        whole = torch.empty(ctx.shape, dtype=ctx.like.dtype, device=ctx.like.device, memory_format=layout)
+        for place, grad in zip(whole.split(ctx.sizes, 1), grads, strict=True):
+            if grad is None:
+                place.zero_()
+            else:
+                place.copy_(grad)
+        return whole, None
+
+
+class _JoinChannels(torch.autograd.Function):
+    """Runs of channels in one dense tensor; the gradient of a whole value is dense again."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Sequence[bool], *pieces: torch.Tensor) -> torch.Tensor:
+        ctx.whole, ctx.sizes = whole, [piece.shape[1] for piece in pieces]
+        return dense_images(torch.cat(pieces, 1))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        runs = grads[0].split(ctx.sizes, 1)
+        return (None, *(dense_images(run) if alone else run for run, alone in zip(runs, ctx.whole, strict=True)))

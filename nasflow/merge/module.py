@@ -14,7 +14,7 @@ from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.kernels.loop import Loop, call
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
-from nasflow.merge.layout import Layout, convert, join, split
+from nasflow.merge.layout import Layout, convert, dense_images, join, split
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.shapes import Scalar
 from nasflow.merge.stacks import Bench, ParameterStack
@@ -175,12 +175,14 @@ class MergedModel:
         layouts = [self._layout[piece.batch] for piece in pieces]
         if len(pieces) == 1:
             key, source = keys[0], layouts[0]
+            if source is target is Layout.CHANNELS and not self._is_whole(pieces[0]):
+                return lambda values: dense_images(values[key])
             if source is target or source is Layout.SCALAR:
                 return lambda values: values[key]
             return lambda values: convert(values[key], total, source, target)
         if all(layout is layouts[0] for layout in layouts) and layouts[0] is not Layout.LIST:
-            common = layouts[0]
-            return lambda values: convert(join([values[key] for key in keys], common), total, common, target)
+            common, whole = layouts[0], [self._is_whole(piece) for piece in pieces]
+            return lambda values: convert(join([values[key] for key in keys], common, whole), total, common, target)
         sizes = [piece.stop - piece.start for piece in pieces]
         parts = list(zip(keys, sizes, layouts, strict=True))
         if Layout.LIST in layouts:

@@ -20,20 +20,25 @@ class Fitting:
     def __init__(self, configured: Any, clip_val: float | None, clip_algorithm: str):
         self.optimizer, schedules = _normalize(configured)
         self._schedules = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedules]
-        self._clip_val = clip_val
-        self._clip_algorithm = clip_algorithm
+        self.clip_val = clip_val
+        self.clip_algorithm = clip_algorithm
         self.steps = 0
+
+    @property
+    def steps_schedules(self) -> bool:
+        """Whether a schedule goes by steps."""
+        return any(entry.get("interval", "epoch") == "step" for entry in self._schedules)
 
     def step(self, loss: torch.Tensor) -> None:
         """Backward, clip the gradients of what this optimizer trains, and step."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._clip_val is not None:
+        if self.clip_val is not None:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            if self._clip_algorithm == "norm":
-                torch.nn.utils.clip_grad_norm_(parameters, self._clip_val)
+            if self.clip_algorithm == "norm":
+                torch.nn.utils.clip_grad_norm_(parameters, self.clip_val)
             else:
-                torch.nn.utils.clip_grad_value_(parameters, self._clip_val)
+                torch.nn.utils.clip_grad_value_(parameters, self.clip_val)
         self.optimizer.step()
         self.steps += 1
 

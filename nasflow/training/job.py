@@ -1,6 +1,7 @@
 """A job from its spec to its end: make the members, resume them, train them together, say what happened."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,15 +14,19 @@ from nasflow.errors import CheckpointError, ConfigError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
+from nasflow.merge.sharing import FrozenPool
 from nasflow.seeds import derive_seed
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Started, finite_or_none
+from nasflow.training.forming import Former
 from nasflow.training.lightning import MergedModule, SeededLoader, error_text, make_trainer
 from nasflow.training.member import Member
 from nasflow.training.pruning import make_pruner
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Past, Roster
 from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+
+logger = logging.getLogger(__name__)
 
 _TOLD = ("epoch", "history", "seconds", "parameters", "finished", "stopped_early", "pruned")
 
@@ -84,12 +89,16 @@ class TrainingJob:
     def _fit(self, roster: Roster, waiting: Sequence[int]) -> None:
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
         specs = {spec.trial: spec for spec in self._spec.members}
+        frozen = FrozenPool()
+        limits: dict[int, int] = {}
 
         def build(trial: int) -> Member | None:
             if trial in waiting:
                 self._tell(Entered(trial=trial))
             try:
-                return make_member(self._spec, specs[trial])
+                member = make_member(self._spec, specs[trial])
+                frozen.share(member.module)
+                return member
             except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
                 self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
                 return None
@@ -104,8 +113,23 @@ class TrainingJob:
         def on_evict(member: Member, error: str) -> None:
             self._tell(Evicted(trial=member.number, epoch=member.finished_epochs + 1, error=error))
 
+        def on_broken(members: list[Member], error: Exception) -> None:
+            numbers = [member.number for member in members]
+            logger.warning("trials %s go on in smaller groups, for together they failed", numbers, exc_info=error)
+            for member in members:
+                limits[member.number] = max(1, len(members) // 2)
+                member.load_state_dict(self._store(member.number).load(max(self._store(member.number).epochs())))
+                roster.rewind(member.number, member.finished_epochs)
+
         module = MergedModule(
-            roster, data, build=build, on_start=on_start, on_epoch=self._end_of_epoch, on_evict=on_evict
+            roster,
+            data,
+            build=build,
+            on_start=on_start,
+            on_epoch=self._end_of_epoch,
+            on_evict=on_evict,
+            form=Former(self._spec.merge, self._spec.base_dir, limits).form,
+            on_broken=on_broken,
         )
         trainer = make_trainer(self._spec.evaluator.precision)
         trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)

@@ -4,7 +4,7 @@ import logging
 import math
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nasflow.seeds import derive_seed
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Roster
+from nasflow.training.unit import SoloUnit, Unit
 
 _TRACE_LINES = 12
 
@@ -75,6 +76,15 @@ class _SizedSeededLoader(SeededLoader):
         return len(self._loader)  # type: ignore[arg-type]
 
 
+Failed = Callable[[Member, BaseException], None]
+Form = Callable[[Sequence[Member], Any, Failed], list[Unit]]
+
+
+def alone(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
+    """Every member a unit by itself."""
+    return [SoloUnit([member], failed) for member in members]
+
+
 class MergedModule(LightningModule):
     """Drives members step by step; a member that fails is evicted and the others go on untouched.
 
@@ -88,6 +98,9 @@ class MergedModule(LightningModule):
         on_start: called with each member once its optimizer is made, before its first epoch.
         on_epoch: called with each member after each of its epochs.
         on_evict: called with a member that failed and the text of its error.
+        form: makes units of members for batches like the given one, with what to call when a member fails.
+        on_broken: called with the members of a unit that failed as a whole and its error; they train on from what it
+            left them.
     """
 
     def __init__(
@@ -99,6 +112,8 @@ class MergedModule(LightningModule):
         on_start: Callable[[Member], None],
         on_epoch: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
+        form: Form | None = None,
+        on_broken: Callable[[list[Member], Exception], None] | None = None,
     ):
         super().__init__()
         self.automatic_optimization = False
@@ -108,7 +123,9 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_epoch, self._on_evict = build, on_start, on_epoch, on_evict
+        self._form, self._on_broken = form or alone, on_broken
         self._turn: list[Member] = []
+        self._units: list[Unit] = []
 
     @classmethod
     def to_score(cls, member: Member, data: Data) -> "MergedModule":
@@ -123,6 +140,7 @@ class MergedModule(LightningModule):
         module = cls(Roster([]), data, build=nothing, on_start=nothing, on_epoch=nothing, on_evict=raise_it)
         module._add(member)
         module._turn = [member]
+        module._units = alone([member], None, module._failed)
         return module
 
     def configure_optimizers(self) -> None:
@@ -140,6 +158,8 @@ class MergedModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         """As the members' own hook."""
         self._each(Member.start_epoch)
+        for unit in self._turning():
+            self._guard_unit(unit, unit.start_epoch)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Leave out the rest of an epoch whose every member has failed."""
@@ -147,7 +167,11 @@ class MergedModule(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """One step of every member on the same batch."""
-        self._each(Member.train_batch, batch, batch_idx)
+        at_home = {member for unit in self._units for member in unit.members}
+        if homeless := [member for member in self._turn if member not in at_home]:
+            self._units += self._form(homeless, batch, self._failed)
+        for unit in self._turning():
+            self._guard_unit(unit, unit.train_batch, batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
         """As the members' own hook."""
@@ -155,7 +179,8 @@ class MergedModule(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score every member on the same batch."""
-        self._each(Member.validate_batch, batch, batch_idx)
+        for unit in self._turning():
+            self._guard_unit(unit, unit.validate_batch, batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         """As the members' own hook."""
@@ -163,6 +188,8 @@ class MergedModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Close the epoch of those whose turn it was, and let others in where one has left."""
+        for unit in self._turning():
+            unit.close_epoch()
         self._each(self._end_epoch)
         stopped = self._roster.close_turn([member.number for member in self._turn if not member.finished])
         for member in list(self._turn):
@@ -242,10 +269,32 @@ class MergedModule(LightningModule):
         try:
             action(*args)
         except (Exception, SystemExit) as error:  # whatever a member does is its own failure
-            self._remove(member)
-            self._on_evict(member, error_text(error))
+            self._failed(member, error)
+
+    def _failed(self, member: Member, error: BaseException) -> None:
+        self._remove(member)
+        self._on_evict(member, error_text(error))
+
+    def _turning(self) -> list[Unit]:
+        """The units whose turn it is: all members of a unit stand at the same epoch."""
+        return [unit for unit in self._units if any(member in self._turn for member in unit.members)]
+
+    def _guard_unit(self, unit: Unit, action: Callable[..., None], *args: Any) -> None:
+        """A unit that fails as a whole breaks up; its members leave this turn and come again."""
+        try:
+            action(*args)
+        except Exception as error:
+            if self._on_broken is None:
+                raise
+            members = list(unit.members)
+            self._units.remove(unit)
+            self._turn = [member for member in self._turn if member not in members]
+            self._on_broken(members, error)
 
     def _remove(self, member: Member) -> None:
+        for unit in self._units:
+            unit.remove(member)
+        self._units = [unit for unit in self._units if unit.members]
         self.active = [other for other in self.active if other is not member]
         self._turn = [other for other in self._turn if other is not member]
         self._roster.leave(member.number)

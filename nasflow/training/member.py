@@ -96,8 +96,8 @@ class Member:
         self.pruned = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
+        self.rng = rng
         self._config = config
-        self._rng = rng
         self._book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
@@ -115,7 +115,8 @@ class Member:
         return self._started.steps if self._started else 0
 
     @property
-    def _fitting(self) -> Fitting:
+    def fitting(self) -> Fitting:
+        """Its optimizer and schedules."""
         if self._started is None:
             raise RuntimeError(f"trial {self.number} was not started")
         return self._started
@@ -123,12 +124,12 @@ class Member:
     def attach(self, trainer: Any, stage: str, batches: float = math.inf) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has so many training `batches`."""
         self.module._trainer = TrainerView(trainer, self, batches)  # type: ignore[assignment]
-        with self._rng:
+        with self.rng:
             self.module.setup(stage)
 
     def start(self) -> None:
         """Make the optimizer, once the module lies on its device in its precision."""
-        with self._rng:
+        with self.rng:
             clip = self._config.gradient_clip_val
             self._started = Fitting(
                 self.module.configure_optimizers(),
@@ -140,7 +141,7 @@ class Member:
     def start_epoch(self) -> None:
         """Before the first batch of an epoch."""
         self._busy = 0.0
-        with self._rng:
+        with self.rng:
             self.module.on_train_epoch_start()
 
     def train_batch(self, batch: Any, index: int) -> None:
@@ -151,7 +152,7 @@ class Member:
         """
         began = time.perf_counter()
         self._book.batch_size = batch_size_of(batch)
-        with self._rng:
+        with self.rng:
             output = self._step("training_step", batch, index)
             loss = output["loss"] if isinstance(output, dict) else output
             if loss is not None:  # None skips the batch, as in Lightning
@@ -159,26 +160,26 @@ class Member:
                     raise TrialError(
                         f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}"
                     )
-                self._fitting.step(loss)
-            self._fitting.end_batch(index + 1)
+                self.fitting.step(loss)
+            self.fitting.end_batch(index + 1)
         self._busy += time.perf_counter() - began
 
     def start_validation(self) -> None:
         """Before the first validation batch."""
-        with self._rng:
+        with self.rng:
             self.module.on_validation_epoch_start()
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score one validation batch."""
         began = time.perf_counter()
         self._book.batch_size = batch_size_of(batch)
-        with self._rng:
+        with self.rng:
             self._step("validation_step", batch, index)
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
         """After the last validation batch."""
-        with self._rng:
+        with self.rng:
             self.module.on_validation_epoch_end()
 
     def end_epoch(self) -> None:
@@ -187,11 +188,11 @@ class Member:
         Raises:
             TrialError: a loss or a weight is not finite.
         """
-        with self._rng:
+        with self.rng:
             self.module.on_train_epoch_end()
             metrics = self.metrics()
             self._refuse_not_finite(metrics)
-            self._fitting.end_epoch(self.finished_epochs + 1, metrics)
+            self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
         self.history.append(metrics)
@@ -202,6 +203,12 @@ class Member:
     def prune(self) -> None:
         """End here, after an epoch, for others do better."""
         self.finished = self.stopped_early = self.pruned = True
+
+    def note(self, metrics: dict[str, float], seconds: float) -> None:
+        """Take what a unit found out for it in an epoch, in place of its own steps."""
+        for name, value in metrics.items():
+            self._book.log(name, value, batch_size=1)
+        self._busy += seconds
 
     def metrics(self) -> dict[str, float]:
         """What was logged since the last call."""
@@ -218,9 +225,9 @@ class Member:
             "history": self.history,
             "seconds": self.seconds,
             "module": dict(self.module.state_dict()),
-            "fitting": self._fitting.state_dict(),
+            "fitting": self.fitting.state_dict(),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
-            "rng": self._rng.state_dict(),
+            "rng": self.rng.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -232,10 +239,10 @@ class Member:
         self.history = state["history"]
         self.seconds = state["seconds"]
         self.module.load_state_dict(state["module"])
-        self._fitting.load_state_dict(state["fitting"])
+        self.fitting.load_state_dict(state["fitting"])
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
-        self._rng.load_state_dict(state["rng"])
+        self.rng.load_state_dict(state["rng"])
 
     def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():

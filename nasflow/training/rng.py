@@ -18,11 +18,14 @@ class RngStream:
     Args:
         seed: any non-negative 63-bit number.
         device: where members draw; a CUDA device's generator is swapped too.
+
+    Attributes:
+        generator: of torch's random numbers on the CPU: drawing from it outside of `with` is drawing inside.
     """
 
     def __init__(self, seed: int, device: torch.device | None = None):
         self._device = device if device is not None and device.type == "cuda" else None
-        self._torch = torch.Generator().manual_seed(seed).get_state()
+        self.generator = torch.Generator().manual_seed(seed)
         self._cuda = (
             torch.Generator(device=self._device).manual_seed(seed).get_state() if self._device is not None else None
         )
@@ -34,13 +37,13 @@ class RngStream:
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
         cuda_outer = torch.cuda.get_rng_state(self._device) if self._device is not None else None
         self._outer = (torch.get_rng_state(), cuda_outer, numpy_outer, random.getstate())
-        self._install(self._torch, self._cuda, self._numpy, self._python)
+        self._install(self.generator.get_state(), self._cuda, self._numpy, self._python)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._torch = torch.get_rng_state()
+        self.generator.set_state(torch.get_rng_state())
         self._cuda = torch.cuda.get_rng_state(self._device) if self._device is not None else None
         self._python = random.getstate()
         self._install(*self._outer)
@@ -56,7 +59,7 @@ class RngStream:
         """The stream's position, of tensors and plain values."""
         numpy = self._numpy.state["state"]
         return {
-            "torch": self._torch,
+            "torch": self.generator.get_state(),
             "cuda": self._cuda,
             "numpy": {"key": torch.from_numpy(numpy["key"].astype(np.int64)), "pos": int(numpy["pos"])},
             "python": self._python,
@@ -64,7 +67,7 @@ class RngStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position. A CUDA state is kept only where both sides have one."""
-        self._torch = state["torch"]
+        self.generator.set_state(state["torch"])
         if self._device is not None and state["cuda"] is not None:
             self._cuda = state["cuda"]
         key = state["numpy"]["key"].numpy().astype(np.uint32)

@@ -103,6 +103,11 @@ class Roster:
         self._due, self.turn = [], []
         return self._pruner.stop(candidates, self._histories) if self._pruner and candidates else set()
 
+    def rewind(self, trial: int, epoch: int) -> None:
+        """A trial has gone back to where it stood after `epoch` epochs, and trains those after it again."""
+        self._finished[trial] = epoch
+        del self._histories[trial][epoch:]
+
     def leave(self, trial: int) -> None:
         """A trial has ended, or failed: it trains no more."""
         self._finished.pop(trial, None)

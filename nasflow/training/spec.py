@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, Objective, PrunerConfig, Target
+from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, MergeConfig, Objective, PrunerConfig, Target
 from nasflow.space.architecture import Architecture
 
 
@@ -52,6 +52,7 @@ class JobSpec(BaseModel):
         data: what all members are fed, its searched values closed.
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
+        merge: whether and how members are fused.
         places: how many members may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
         peers: with whom members are compared too.
@@ -68,6 +69,7 @@ class JobSpec(BaseModel):
     data_seed: int
     base_dir: Path
     members: list[MemberSpec] = Field(min_length=1)
+    merge: MergeConfig = MergeConfig()
     places: PositiveInt | None = None
     pruner: PrunerConfig | None = None
     objectives: list[Objective] = []

@@ -1,0 +1,175 @@
+"""A fused unit: one forward, one backward and one optimizer step for all its members."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from nasflow.errors import TrialError
+from nasflow.evaluator.group import SupervisedGroup
+from nasflow.merge.module import MergedModel
+from nasflow.training.member import Member
+from nasflow.training.optim import Stack, StackedOptimizer
+from nasflow.training.optim_clip import Clip
+from nasflow.training.unit import Unit
+
+Merge = Callable[[Sequence[int], Callable[[int, Exception], None]], MergedModel]
+
+
+class FusedUnit(Unit):
+    """Members with a ready-made evaluator, whose models run as one.
+
+    A member that fails stays in the stacks, unread, until `compact`; no operation lets its values reach the others.
+
+    Args:
+        merge: builds the merged model of the members at some of the unit's positions.
+    """
+
+    def __init__(
+        self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge
+    ):
+        super().__init__(members, failed)
+        self._merge = merge
+        self._positions = list(range(len(members)))
+        self._rows = list(members)
+        self._seconds = 0.0
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._build()
+
+    def train_batch(self, batch: Any, index: int) -> None:
+        """One step of every member."""
+        began = time.perf_counter()
+        x, target = batch
+        self._last = (x, target)
+        self._optimizer.zero_grad()
+        losses = self._group.losses(self._model(x, True), target)
+        finite = torch.isfinite(losses)
+        if not finite.all():
+            self._drop_not_finite(losses, finite, index)
+        losses.sum().backward()
+        self._optimizer.step()
+        for member in self.members:
+            member.fitting.steps += 1
+        if self._steps_schedules:
+            for member in list(self.members):
+                self._guard(member, member.fitting.end_batch, index + 1)
+            self._optimizer.refresh()
+        self._seconds += time.perf_counter() - began
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The members' outputs `[n, B, ...]` in training."""
+        return self._model(x, True)
+
+    def validate_batch(self, batch: Any, index: int) -> None:
+        """Score every member."""
+        began = time.perf_counter()
+        x, target = batch
+        self._group.validate(self._model(x, False), target)
+        self._seconds += time.perf_counter() - began
+
+    def close_epoch(self) -> None:
+        """Losses and metrics to the members; each gets an equal share of the time."""
+        shares = self._seconds / max(1, len(self.members))
+        logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), strict=True)
+        for member, training, validation in logged:
+            if member in self.members:
+                member.note({**training, **validation}, shares)
+        self._seconds = 0.0
+
+    def start_epoch(self) -> None:
+        """Let go of the rows of those who left, and take up what schedules and hooks have changed between epochs."""
+        if len(self._rows) > len(self.members):
+            self._compact()
+        self._optimizer.refresh()
+
+    def _build(self) -> None:
+        rows = self._rows
+
+        def failed(row: int, error: Exception) -> None:
+            if rows[row] in self.members:
+                self._failed(rows[row], error)
+
+        self._model = self._merge(self._positions, failed)
+        self._group = SupervisedGroup([member.module for member in rows])  # type: ignore[misc]
+        self._optimizer = StackedOptimizer(
+            [member.fitting.optimizer for member in rows],
+            _stacks(self._model, rows),
+            [_clip(member) for member in rows],
+            failed=failed,
+        )
+        self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
+
+    def _drop_not_finite(self, losses: torch.Tensor, finite: torch.Tensor, index: int) -> None:
+        for member, loss, good in zip(self._rows, losses.tolist(), finite.tolist(), strict=True):
+            if not good and member in self.members:
+                epoch = member.finished_epochs + 1
+                self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
+
+    def _compact(self) -> None:
+        """Go on without the rows of those who left, if that leaves the others' results as they are, bit for bit."""
+        rows, positions = self._rows, self._positions
+        kept = [row for row, member in enumerate(rows) if member in self.members]
+        before = self._probe()
+        self._rows, self._positions = [rows[row] for row in kept], [positions[row] for row in kept]
+        self._build()
+        after = self._probe()
+        if before is not None and after is not None and not _equal(before, after, self._rows):
+            self._rows, self._positions = rows, positions
+            self._build()
+
+    def _probe(self) -> dict[torch.nn.Parameter | Member, torch.Tensor] | None:
+        """Outputs by member, and gradients by parameter, on the last batch; nothing of the members changes."""
+        if self._last is None:
+            return None
+        x, target = self._last
+        with unchanged(self._rows):
+            self._optimizer.zero_grad()
+            outputs = self._model(x, True)
+            group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
+            group.losses(outputs, target).sum().backward()
+        found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach(), strict=True))
+        for stack in self._model.stacks:
+            if stack.tensor.grad is not None:
+                found.update(zip(stack.parameters, stack.tensor.grad, strict=True))
+        self._optimizer.zero_grad()
+        return found
+
+
+def _stacks(model: MergedModel, members: Sequence[Member]) -> list[Stack]:
+    """The model's stacks, and every parameter that is in none by itself."""
+    stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
+    placed = {parameter for stack in stacks for parameter in stack.parameters}
+    for position, member in enumerate(members):
+        for group in member.fitting.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in placed:
+                    stacks.append(Stack(parameter, (parameter,), (position,), rows=False))
+    return stacks
+
+
+def _clip(member: Member) -> Clip | None:
+    fitting = member.fitting
+    return None if fitting.clip_val is None else Clip(fitting.clip_val, fitting.clip_algorithm)  # type: ignore[arg-type]
+
+
+@contextmanager
+def unchanged(members: Sequence[Member]) -> Iterator[None]:
+    """Whatever runs inside, the members' buffers and random streams are as before."""
+    buffers = [buffer for member in members for buffer in member.module.buffers()]
+    values = [buffer.clone() for buffer in buffers]
+    streams = [member.rng.state_dict() for member in members]
+    try:
+        yield
+    finally:
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
+        for member, stream in zip(members, streams, strict=True):
+            member.rng.load_state_dict(stream)
+
+
+def _equal(before: dict[Any, torch.Tensor], after: dict[Any, torch.Tensor], members: Sequence[Member]) -> bool:
+    """Whether members have the same bits in both, in what both found of them."""
+    mine = {*members, *(parameter for member in members for parameter in member.module.parameters())}
+    return all(torch.equal(before[key], after[key]) for key in mine & before.keys() & after.keys())
