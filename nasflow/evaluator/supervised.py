@@ -15,7 +15,7 @@ from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule
 
-_REGRESSION_LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
     "mae": F.l1_loss,
     "huber": F.huber_loss,
@@ -108,13 +108,13 @@ class RegressionModule(SupervisedModule):
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Predictions and targets without a trailing dimension of one."""
         output, target = super().compare(batch)
-        return _squeezed(output), _squeezed(target)
+        return squeezed(output), squeezed(target)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The configured loss, averaged over everything."""
         if output.shape != target.shape:
             raise TrialError(f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}")
-        return _REGRESSION_LOSSES[str(self.config.loss)](output, target)
+        return REGRESSION_LOSSES[str(self.config.loss)](output, target)
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Over all values of an epoch; several targets `[B, T]` are averaged evenly."""
@@ -127,8 +127,9 @@ class RegressionModule(SupervisedModule):
         return {name: makers[name]() for name in self.config.metrics}
 
 
-def _squeezed(values: torch.Tensor) -> torch.Tensor:
-    return values.squeeze(-1) if values.ndim > 1 else values
+def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:
+    """`values` without a last dimension of one, unless that is among its `leading` ones (samples, say)."""
+    return values.squeeze(-1) if values.ndim > leading else values
 
 
 class Classification(Evaluator):

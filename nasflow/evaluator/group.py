@@ -1,0 +1,400 @@
+"""Losses and metrics of several members at once: vectors over the members in place of a loop over their modules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torchmetrics
+from torch import Tensor
+
+from nasflow.evaluator.supervised import (
+    REGRESSION_LOSSES,
+    ClassificationModule,
+    RegressionModule,
+    SupervisedModule,
+    squeezed,
+)
+
+_IGNORED = -100  # the class number that torch's cross-entropy passes over
+_HALF = (torch.bfloat16, torch.float16)
+
+
+class SupervisedGroup:
+    """What the `training_step` and `validation_step` of members that share a batch would log, without a loop over them.
+
+    A member's numbers are those of its own module in a `Logbook`, and do not depend on who else is in the group: not
+    by a bit, and not when the others' outputs are NaN. The values of metrics are torchmetrics' own.
+
+    Args:
+        modules: one a member; `fits` says whether they can be a group.
+
+    Raises:
+        ValueError: they can't.
+    """
+
+    def __init__(self, modules: Sequence[SupervisedModule]):
+        if not self.fits(modules):
+            raise ValueError("these modules can't be a group; ask SupervisedGroup.fits first")
+        self._modules = list(modules)
+        self._trained, self._validated = _Means(), _Means()
+        self._families: list[_Family] | None = None
+        self._vector_losses = self._make_losses()
+
+    @staticmethod
+    def fits(modules: Sequence[SupervisedModule]) -> bool:
+        """Whether all are exactly ClassificationModule or all RegressionModule (a subclass may override anything).
+
+        Label smoothing and the regression loss may differ between them, the metrics may not.
+        """
+        if not modules or type(modules[0]) not in (ClassificationModule, RegressionModule):
+            return False
+        first = modules[0]
+        return all(
+            type(module) is type(first)
+            and _metric_names(module) == _metric_names(first)
+            and (isinstance(module, RegressionModule) or 0 <= _smoothing(module) <= 1)
+            for module in modules
+        )
+
+    def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The training losses `[N]` of the members' outputs `[N, B, ...]` on one batch; they count to `train_loss`.
+
+        Args:
+            outputs: member by member what its model gave; gradients flow back to it.
+            target: of the batch, the same for all.
+
+        Raises:
+            TrialError: as the module's own loss does, when the shapes don't fit each other.
+        """
+        outputs, target = self._shaped(outputs, target)
+        losses = self._losses(outputs, target)
+        self._trained.add_mean(losses.detach(), len(target))
+        return losses
+
+    @torch.no_grad()
+    def validate(self, outputs: Tensor, target: Tensor) -> None:
+        """Count a validation batch to `val_loss` and every metric; shapes as for `losses`.
+
+        Raises:
+            TrialError: as the module's own validation step does, when the outputs don't fit the targets or metrics.
+        """
+        outputs, target = self._shaped(outputs.detach(), target)
+        self._validated.add_mean(self._losses(outputs, target), len(target))
+        if self._families is None:
+            made = self._modules[0].make_metrics(outputs[0])
+            self._families = _families({name: metric.to(outputs.device) for name, metric in made.items()}, len(outputs))
+        for family in self._families:
+            family.add(outputs, target)
+
+    def close_training(self) -> list[dict[str, float]]:
+        """Each member's `train_loss` since the last call: a mean over samples. Empty if there was no batch."""
+        return self._by_member({"train_loss": self._trained.take_means()} if self._trained else {})
+
+    def close_validation(self) -> list[dict[str, float]]:
+        """Each member's `val_loss` and `val_<metric>` since the last call. Empty if there was no batch."""
+        if not self._validated:
+            return self._by_member({})
+        values = {"val_loss": self._validated.take_means()}
+        found: dict[str, list[float]] = {}
+        for family in self._families or []:
+            found.update(family.close())
+        return self._by_member(values | {f"val_{name}": found[name] for name in _metric_names(self._modules[0])})
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with the members at these places, in this order; what was counted of them stays."""
+        self._modules = [self._modules[row] for row in rows]
+        self._vector_losses = self._make_losses()
+        for means in (self._trained, self._validated):
+            means.keep(rows)
+        for family in self._families or []:
+            family.keep(rows)
+
+    def _make_losses(self) -> "_ClassificationLosses | _RegressionLosses":
+        if isinstance(self._modules[0], ClassificationModule):
+            return _ClassificationLosses([_smoothing(module) for module in self._modules])
+        return _RegressionLosses([str(module.config.loss) for module in self._modules])  # type: ignore[attr-defined]
+
+    def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+        if self._vector_losses.fits(outputs, target):
+            return self._vector_losses(outputs, target)
+        # rare forms of targets that torch's losses take, and shapes that they refuse in words of their own
+        return torch.stack([module.loss(own, target) for module, own in zip(self._modules, outputs, strict=True)])
+
+    def _shaped(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Each in the shape that the module's own `compare` gives, member-major and contiguous.
+
+        The order in which torch sums depends on strides, and in a strided tensor on the place of a row.
+        """
+        if isinstance(self._modules[0], RegressionModule):
+            outputs, target = squeezed(outputs, leading=2), squeezed(target)
+        return outputs.contiguous(), target
+
+    def _by_member(self, values: dict[str, list[float]]) -> list[dict[str, float]]:
+        return [{name: column[row] for name, column in values.items()} for row in range(len(self._modules))]
+
+
+class _Sum:
+    """A sum over batches of tensors with the members in their first dimension."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def __bool__(self) -> bool:
+        return self._total is not None
+
+    def add(self, part: Tensor) -> None:
+        """Count a batch."""
+        self._total = part if self._total is None else self._total + part
+
+    def take(self) -> Tensor:
+        """The sum, then start anew."""
+        total, self._total = self._total, None
+        assert total is not None  # noqa: S101 - for the type checker
+        return total
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave only these rows."""
+        if self._total is not None:
+            self._total = self._total[list(rows)]
+
+
+class _Means(_Sum):
+    """Means over samples of numbers that members log, summed in float64 as in a Logbook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._samples = 0
+
+    def add_mean(self, values: Tensor, samples: int) -> None:
+        """Count `values [N]`, means over so many samples."""
+        self.add(values.double() * samples)
+        self._samples += samples
+
+    def take_means(self) -> list[float]:
+        """The means, then start anew."""
+        means: list[float] = (self.take() / self._samples).tolist()
+        self._samples = 0
+        return means
+
+
+# --- losses ------------------------------------------------------------------------------------------------------
+
+
+class _ClassificationLosses:
+    """Cross-entropies `[N]` of logits `[N, B, C]`, each member with its own label smoothing."""
+
+    def __init__(self, smoothing: Sequence[float]):
+        self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
+        self._smoothing: Tensor | None = None  # the same as the logits last seen
+
+    def fits(self, logits: Tensor, target: Tensor) -> bool:
+        """Whether these are logits `[N, B, C]` and class numbers `[B]`."""
+        return logits.ndim == 3 and target.dtype is torch.long and target.shape == logits.shape[1:2]
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        members, samples, classes = logits.shape
+        if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
+            logits = logits.float()  # as autocast does for torch's cross-entropy
+        log_p = logits.log_softmax(-1)
+        # to look for ignored targets would stop the host on a GPU, so there they are always reckoned with
+        ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == _IGNORED
+        counted: int | Tensor = samples
+        if ignored is not None:
+            counted = samples - ignored.sum()
+            target = target.masked_fill(ignored, 0)
+            log_p = log_p.masked_fill(ignored.unsqueeze(1), 0)
+        losses = log_p.gather(2, target.view(1, samples, 1).expand(members, samples, 1)).sum((1, 2)).div(-counted)
+        if self._exact is None:
+            return losses
+        smoothing = self._smoothing_like(logits, self._exact)
+        even = log_p.sum((1, 2)).div(-counted).div(classes)
+        # where: a class masked with -inf makes `even` infinite, which is no matter for a member without smoothing
+        return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
+
+    def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
+        kept = self._smoothing
+        if kept is None or (kept.device, kept.dtype) != (logits.device, logits.dtype):
+            with torch.inference_mode(False):  # or autograd refuses what validation made
+                self._smoothing = kept = exact.to(logits)
+        return kept
+
+
+class _RegressionLosses:
+    """Losses `[N]` of predictions `[N, B, ...]`, members with the same loss together."""
+
+    def __init__(self, names: Sequence[str]):
+        self._rows = {name: [row for row, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
+        order = [row for rows in self._rows.values() for row in rows]
+        self._places = sorted(range(len(order)), key=order.__getitem__)
+        self._cached: dict[torch.device, tuple[list[Tensor], Tensor]] = {}
+
+    def fits(self, outputs: Tensor, target: Tensor) -> bool:
+        """Whether each member's predictions have the shape of the targets."""
+        return outputs.shape[1:] == target.shape
+
+    def __call__(self, outputs: Tensor, target: Tensor) -> Tensor:
+        if len(self._rows) == 1:
+            [name] = self._rows
+            return _means_of(REGRESSION_LOSSES[name], outputs, target)
+        parts, places = self._indices(outputs.device)
+        losses = [
+            _means_of(REGRESSION_LOSSES[name], outputs.index_select(0, rows), target)
+            for name, rows in zip(self._rows, parts, strict=True)
+        ]
+        return torch.cat(losses).index_select(0, places)
+
+    def _indices(self, device: torch.device) -> tuple[list[Tensor], Tensor]:
+        if device not in self._cached:
+            with torch.inference_mode(False):  # or autograd refuses what validation made
+                parts = [torch.tensor(rows, device=device) for rows in self._rows.values()]
+                self._cached[device] = parts, torch.tensor(self._places, device=device)
+        return self._cached[device]
+
+
+def _means_of(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
+    return loss(outputs, target.expand_as(outputs), reduction="none").flatten(1).mean(1)
+
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+# A torchmetrics object follows the first member through its own `update`, with all its checks. What members share
+# (samples, sums over targets) is read off its state; what they don't is counted beside it as a vector over members.
+# At the end of the epoch its state is filled with the vectors and its own `compute` gives the values of all at once.
+
+
+class _Family(Protocol):
+    """Metrics of all members that are counted in the same way."""
+
+    def add(self, outputs: Tensor, target: Tensor) -> None:
+        """Count a batch: outputs `[N, B, ...]`."""
+
+    def close(self) -> dict[str, list[float]]:
+        """Every metric's values by member, then start anew."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leave only these rows."""
+
+
+def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
+    """Every metric in the family that counts it."""
+    kinds: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
+        **dict.fromkeys(("accuracy", "f1", "precision", "recall"), _Answers),
+        **dict.fromkeys(("mse", "rmse", "mae", "r2"), _Errors),
+        "auroc": lambda own: _OneByOne(own, members),
+    }
+    chosen = dict.fromkeys(kinds[name] for name in metrics)
+    return [kind({name: metric for name, metric in metrics.items() if kinds[name] is kind}) for kind in chosen]
+
+
+class _Answers:
+    """Metrics of how often each class is the answer, and the right one, by torchmetrics' tp, fp, tn, fn."""
+
+    def __init__(self, metrics: dict[str, Any]):
+        self._metrics = metrics
+        self._by_class = any(metric.average != "micro" for metric in metrics.values())
+        self._right, self._given = _Sum(), _Sum()  # [N, C], or [N, 1] of all classes together
+
+    def add(self, outputs: Tensor, target: Tensor) -> None:
+        for metric in self._metrics.values():
+            metric.update(outputs[0], target)
+        answers = outputs.argmax(-1)
+        hits = (answers == target).long()
+        if self._by_class:
+            none = answers.new_zeros(len(outputs), outputs.shape[-1])
+            self._right.add(none.scatter_add(1, target.long().expand_as(answers), hits))
+            self._given.add(none.scatter_add(1, answers, torch.ones_like(answers)))
+        else:
+            self._right.add(hits.sum(1, keepdim=True))
+            self._given.add(torch.full_like(hits[:, :1], len(target)))
+
+    def close(self) -> dict[str, list[float]]:
+        right, given = self._right.take(), self._given.take()
+        all_right, all_given = right.sum(1, keepdim=True), given.sum(1, keepdim=True)
+        values = {}
+        for name, metric in self._metrics.items():
+            tp, answers = (all_right, all_given) if metric.average == "micro" else (right, given)
+            samples = metric.tp + metric.fn
+            fp, fn = answers - tp, samples - tp
+            tn = samples + metric.fp + metric.tn - tp - fp - fn
+            states = {"tp": tp, "fp": fp, "tn": tn, "fn": fn}
+            values[name] = _values(metric, states, multidim_average="samplewise")
+        return values
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._right.keep(rows)
+        self._given.keep(rows)
+
+
+class _Errors:
+    """Metrics of how far predictions are off, by torchmetrics' sums over them."""
+
+    def __init__(self, metrics: dict[str, Any]):
+        self._metrics = metrics
+        self._squares, self._sizes = _Sum(), _Sum()  # [N, ...], over samples
+
+    def add(self, outputs: Tensor, target: Tensor) -> None:
+        for metric in self._metrics.values():
+            metric.update(outputs[0], target)
+        errors = outputs - target
+        self._squares.add(errors.square().sum(1, dtype=torch.float64))
+        self._sizes.add(errors.abs().sum(1, dtype=torch.float64))
+
+    def close(self) -> dict[str, list[float]]:
+        squares, sizes = self._squares.take(), self._sizes.take()
+        values = {}
+        for name, metric in self._metrics.items():
+            if name == "r2":
+                shared = ("sum_squared_error", "sum_error")  # of the targets
+                states = {state: getattr(metric, state).expand_as(squares) for state in shared}
+                values[name] = _values(metric, {"residual": squares, **states}, multioutput="raw_values")
+            elif name == "mae":
+                values[name] = _values(metric, {"sum_abs_error": sizes.reshape(len(sizes), -1).sum(1)})
+            else:
+                values[name] = _values(metric, {"sum_squared_error": squares.reshape(len(squares), -1).sum(1)})
+        return values
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._squares.keep(rows)
+        self._sizes.keep(rows)
+
+
+class _OneByOne:
+    """Metrics that keep every sample: each member has its own."""
+
+    def __init__(self, metrics: dict[str, Any], members: int):
+        self._metrics = {name: [metric.clone() for _ in range(members)] for name, metric in metrics.items()}
+
+    def add(self, outputs: Tensor, target: Tensor) -> None:
+        for metrics in self._metrics.values():
+            for metric, own in zip(metrics, outputs, strict=True):
+                metric.update(own, target)
+
+    def close(self) -> dict[str, list[float]]:
+        values = {name: [float(metric.compute()) for metric in metrics] for name, metrics in self._metrics.items()}
+        for metrics in self._metrics.values():
+            for metric in metrics:
+                metric.reset()
+        return values
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._metrics = {name: [metrics[row] for row in rows] for name, metrics in self._metrics.items()}
+
+
+def _values(metric: Any, states: dict[str, Tensor], **options: str) -> list[float]:
+    """The values of as many states as `states` holds in its first dimension, in one `compute`; then a reset."""
+    members = len(next(iter(states.values())))
+    usual = {name: getattr(metric, name) for name in options}
+    for name, value in {**states, **options}.items():
+        setattr(metric, name, value)
+    values: list[float] = metric.compute().reshape(members, -1).mean(1).tolist()
+    metric.reset()
+    for name, value in usual.items():
+        setattr(metric, name, value)
+    return values
+
+
+def _metric_names(module: SupervisedModule) -> list[str]:
+    return list(module.config.metrics)  # type: ignore[attr-defined]
+
+
+def _smoothing(module: SupervisedModule) -> float:
+    return float(module.config.label_smoothing)  # type: ignore[attr-defined]
