@@ -78,7 +78,7 @@ class SupervisedGroup:
         Raises:
             TrialError: as the module's own validation step does, when the outputs don't fit the targets or metrics.
         """
-        outputs, target = self._shaped(outputs.detach(), target)
+        outputs, target = self._shaped(outputs, target)
         self._validated.add_mean(self._losses(outputs, target), len(target))
         if self._families is None:
             made = self._modules[0].make_metrics(outputs[0])

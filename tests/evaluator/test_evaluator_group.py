@@ -1,5 +1,6 @@
 """A group logs what its members' own steps log, and no member's numbers depend on the others."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -328,6 +329,16 @@ def test_keep(make: Any, when: str) -> None:
             used(*batches[0])
         group.keep(rows)
         assert together(group, left[1:], left[1:]) == wanted
+
+
+@KINDS
+@pytest.mark.parametrize("step", ["losses", "validate"])
+def test_what_is_counted_holds_no_graph(make: Any, step: str) -> None:
+    group, [(outputs, target)] = SupervisedGroup(make()), batches_for(make, [7])
+    held = weakref.ref(outputs.requires_grad_())
+    getattr(group, step)(outputs, target)
+    del outputs
+    assert held() is None, "a graph would hold what gradients flow to"
 
 
 def test_nothing_seen_nothing_logged() -> None:
