@@ -1,5 +1,7 @@
 """A candidate's computation as a graph with shapes, found without computing anything."""
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +11,9 @@ from torch import nn
 from nasflow.merge.shapes import NotInferableError, Spec, infer
 from nasflow.merge.structure import freeze, own_structure, structure, tensor_structure
 from nasflow.merge.template import Template, is_layer, template_of
+
+
+_IN_PLACE_OPERATORS = frozenset("iadd imul isub itruediv ifloordiv ipow setitem".split())
 
 
 @dataclass(eq=False, slots=True)
@@ -56,12 +61,24 @@ class Graph:
         model: the candidate; nodes hold its own layers.
         input: the one tensor that the model takes.
         output: a node whose value is the model's output.
+        structure: of the model when it was traced; the graph holds as long as that stays.
     """
 
     model: nn.Module
     nodes: list[Node]
     input: Node
     output: Node
+    structure: Hashable
+
+    @property
+    def holds(self) -> bool:
+        """Whether the model's attributes are what they were."""
+        return structure(self.model) == self.structure
+
+    @property
+    def has_opaque(self) -> bool:
+        """Whether it calls modules whose forward could not be traced."""
+        return any(node.opaque for node in self.nodes)
 
 
 class NotTraceableError(Exception):
@@ -84,7 +101,9 @@ def trace(model: nn.Module, x: Spec) -> Graph:
         raise NotTraceableError(str(error)) from error
     if not isinstance(output, Node) or not isinstance(output.spec, Spec):
         raise NotTraceableError("the model does not give one tensor")
-    return Graph(model, _needed(nodes, output), source, output)
+    needed = _needed(nodes, output)
+    _refuse_overwriting(needed)
+    return Graph(model, needed, source, output, structure(model))
 
 
 def nodes_in(tree: Any) -> Iterator[Node]:
@@ -112,6 +131,17 @@ def map_nodes(tree: Any, change: Callable[[Node], Any]) -> Any:
     if isinstance(tree, slice):
         return slice(*(map_nodes(part, change) for part in (tree.start, tree.stop, tree.step)))
     return tree
+
+
+def changes_in_place(node: Node) -> bool:
+    """Whether it overwrites its first input."""
+    if node.module is not None:
+        return bool(getattr(node.module, "inplace", False))
+    if node.kwargs.get("inplace") is True:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
+    return in_place and node.op in ("function", "method")
 
 
 class _Expander:
@@ -210,6 +240,19 @@ def _shape_of(tree: Any) -> Hashable:
     if isinstance(tree, slice):
         return ("slice", _shape_of((tree.start, tree.stop, tree.step)))
     return freeze(tree)
+
+
+def _refuse_overwriting(nodes: list[Node]) -> None:
+    """An operation in place is as good as one that is not, if nothing else sees what it writes into."""
+    readers = Counter(source for node in nodes for source in set(node.inputs))
+    for node in nodes:
+        if not changes_in_place(node):
+            continue
+        written: Node | None = node.inputs[0]
+        while written is not None:
+            if written.op in ("input", "attribute") or readers[written] > 1 or node.target is operator.setitem:
+                raise NotTraceableError(f"{node.name} writes into a tensor that something else reads")
+            written = written.inputs[0] if written.op in ("function", "method") and written.inputs else None
 
 
 def _needed(nodes: list[Node], output: Node) -> list[Node]:

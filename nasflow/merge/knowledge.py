@@ -147,13 +147,3 @@ def pairwise(node: Node) -> Callable[..., Any] | None:
 
 def _reversed(function: Callable[..., Any], number: Any, x: torch.Tensor) -> Any:
     return function(torch.as_tensor(number, dtype=x.dtype, device=x.device), x)
-
-
-def changes_in_place(node: Node) -> bool:
-    """Whether it overwrites its first input."""
-    if node.module is not None:
-        return bool(getattr(node.module, "inplace", False))
-    if node.kwargs.get("inplace") is True:
-        return True
-    name = str(getattr(node.target, "__name__", node.target))
-    return (name.endswith("_") and not name.endswith("__")) or name in ("iadd", "imul", "isub", "itruediv", "setitem")

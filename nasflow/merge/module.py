@@ -63,7 +63,7 @@ class MergedModel:
         plan: LogicalPlan,
         streams: Sequence[AbstractContextManager[Any]],
         generators: Sequence[torch.Generator],
-        failed: Callable[[int, Exception], None],
+        failed: Callable[[int, BaseException], None],
     ):
         self.plan = plan
         self.stacks: list[ParameterStack] = []

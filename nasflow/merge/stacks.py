@@ -39,7 +39,7 @@ class Bench:
     members: tuple[int, ...]
     streams: Sequence[AbstractContextManager[Any]]
     generators: Sequence[torch.Generator]
-    failed: Callable[[int, Exception], None]
+    failed: Callable[[int, BaseException], None]
     stacks: list[ParameterStack] = field(default_factory=list)
 
     def lay(self, tensors: Sequence[torch.Tensor | None], channels_last: bool = False) -> torch.Tensor | None:

@@ -98,12 +98,27 @@ def _trace(module: nn.Module) -> "Template | None":
     if is_hooked(module) or names & _UNSEEN or any(p.kind in varied for p in parameters.parameters.values()):
         return None
     try:
-        steps, output = _steps(_Tracer().trace(module))
+        if (graph := _unchanging(module)) is None:
+            return None
+        steps, output = _steps(graph)
         if "training" in names:
             return _with_eval(module, parameters, steps, output)
     except Exception:  # fx refuses in many ways, and a forward given stand-ins may raise anything
         return None
     return Template(parameters, tuple(steps), output)
+
+
+def _unchanging(module: nn.Module) -> fx.Graph | None:
+    """The graph of a forward, or None if it writes into attributes: a trace would see that once and never again."""
+    before = {part: dict(vars(part)) for part in module.modules()}
+    graph = _Tracer().trace(module)
+    changed = False
+    for part, fields in before.items():
+        if vars(part).keys() != fields.keys() or any(vars(part)[name] is not fields[name] for name in fields):
+            vars(part).clear()
+            vars(part).update(fields)
+            changed = True
+    return None if changed else graph
 
 
 def _with_eval(

@@ -67,14 +67,14 @@ class Former:
         if len(members) == 1 or not SupervisedGroup.fits(modules):  # type: ignore[arg-type]
             return []
 
-        def merge(positions: Sequence[int], row_failed: Callable[[int, Exception], None]) -> MergedModel:
+        def merge(positions: Sequence[int], row_failed: Callable[[int, BaseException], None]) -> MergedModel:
             chosen = [members[position] for position in positions]
             plan = self._planner.plan([graphs[member] for member in chosen])
             streams = [member.rng for member in chosen]
             return MergedModel(plan, streams, [stream.generator for stream in streams], row_failed)
 
         unit = FusedUnit(members, failed, merge)
-        wrong = _disagreeing(unit, batch[0])
+        wrong = _disagreeing(unit, [m for m in members if not graphs[m].has_opaque], batch[0])
         if not wrong:
             return [unit]
         return self._fuse([member for member in members if member not in wrong], graphs, batch, failed)
@@ -89,14 +89,17 @@ def _is_pair(batch: Any) -> bool:
     )
 
 
-def _disagreeing(unit: FusedUnit, x: torch.Tensor) -> set[Member]:
-    """The members whose merged forward is not their own: their code does what a trace can't see."""
+def _disagreeing(unit: FusedUnit, members: Sequence[Member], x: torch.Tensor) -> set[Member]:
+    """Those of `members` whose merged forward is not their own: their code does what a trace can't see."""
     wrong = set()
+    if not members:
+        return wrong
     with torch.no_grad():
         with unchanged(unit.members):
-            merged = unit.forward(x)
-        with unchanged(unit.members):
-            for member, output in zip(list(unit.members), merged, strict=True):
+            merged = dict(zip(unit.members, unit.forward(x), strict=True))
+        with unchanged(members):
+            for member in members:
+                output = merged[member]
                 with member.rng:
                     own = member.module(x.clone())
                 bound = _TOLERANCE.get(own.dtype, 1e-2) * max(1.0, float(own.abs().max()))

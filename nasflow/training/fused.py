@@ -15,7 +15,7 @@ from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
 from nasflow.training.unit import Unit
 
-Merge = Callable[[Sequence[int], Callable[[int, Exception], None]], MergedModel]
+Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel]
 
 
 class FusedUnit(Unit):
@@ -87,7 +87,7 @@ class FusedUnit(Unit):
     def _build(self) -> None:
         rows = self._rows
 
-        def failed(row: int, error: Exception) -> None:
+        def failed(row: int, error: BaseException) -> None:
             if rows[row] in self.members:
                 self._failed(rows[row], error)
 

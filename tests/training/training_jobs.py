@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import TypeAdapter
 
-from nasflow.config import CheckpointConfig, EvaluatorConfig, Target
+from nasflow.config import CheckpointConfig, EvaluatorConfig, MergeConfig, Target
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.space.architecture import Architecture
 from nasflow.training.checkpoint import CheckpointStore
@@ -41,9 +41,13 @@ def make_job(
     config: EvaluatorConfig,
     members: Mapping[int, Mapping[str, Any]] | Iterable[Mapping[str, Any]],
     data_seed: int = 5,
+    fuse: Literal["measured", "always", "never"] = "never",
     **checkpoint: int,
 ) -> JobSpec:
-    """A job of these members, by trial number, in this order; a trial's seed follows from its number."""
+    """A job of these members, by trial number, in this order; a trial's seed follows from its number.
+
+    Stepped one by one, as they are unless `fuse` says otherwise, members have the same bits in any company.
+    """
     numbered = members if isinstance(members, Mapping) else dict(enumerate(members))
     return JobSpec(
         job_id="job",
@@ -54,6 +58,7 @@ def make_job(
         checkpoint=CheckpointConfig(**checkpoint),
         data_seed=data_seed,
         base_dir=HERE,
+        merge=MergeConfig(fuse=fuse),
         members=[
             MemberSpec(trial=trial, architecture=Architecture(values), seed=1000 + trial)
             for trial, values in numbered.items()

@@ -48,7 +48,7 @@ class Loop(Kernel):
                 return call(node, values, training)
             with self.bench.streams[member]:
                 return call(node, values, training)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if not node.opaque:
                 raise
             self.bench.failed(member, error)
