@@ -1,0 +1,93 @@
+"""What every contestant is given: the same members, data, seeds and epochs."""
+
+import math
+import random
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.merging_plain import Trial
+from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, FloatRange, OptimizerConfig, Target
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.feed import Data, load_data
+from nasflow.seeds import derive_seed
+from nasflow.training.spec import JobSpec, MemberSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+LEARNING_RATES = (1e-3, 1e-2)
+NEVER = 10**6
+"""`every_epochs` of a job that is checkpointed only when it begins and when it ends."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Members that are trained together, or one after the other."""
+
+    space: Target
+    evaluator: ClassificationConfig
+    members: tuple[MemberSpec, ...]
+    data_seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs each member trains."""
+        return int(self.evaluator.epochs)  # type: ignore[arg-type]
+
+    @cached_property
+    def epoch_seeds(self) -> list[int]:
+        """What nasflow seeds the training batches of each epoch with."""
+        seed = derive_seed(self.data_seed, "train")
+        return [derive_seed(seed, epoch) for epoch in range(self.epochs)]
+
+    def load(self) -> Data:
+        """The data, made anew."""
+        return load_data(self.evaluator.data, ROOT)
+
+    def trial(self, member: MemberSpec) -> Trial:
+        """A member for a plain loop."""
+        architecture = dict(member.architecture)
+        lr = architecture.pop("optimizer.lr")
+        return Trial(self.space.target, self.space.params, architecture, lr, member.seed, self.epoch_seeds)
+
+    def job(self, job_id: str, every_epochs: int = 1) -> JobSpec:
+        """The members as nasflow's flow would submit them."""
+        return JobSpec(
+            job_id=job_id,
+            study="benchmark",
+            space=self.space,
+            evaluator=self.evaluator,
+            data=self.evaluator.data,
+            checkpoint=CheckpointConfig(every_epochs=every_epochs),
+            data_seed=self.data_seed,
+            base_dir=ROOT,
+            members=list(self.members),
+        )
+
+    def sample(self, count: int, costs: dict[int, float]) -> "Group":
+        """`count` members, evenly spaced from the cheapest to the costliest, to stand for all."""
+        if count >= len(self):
+            return self
+        ordered = sorted(self.members, key=lambda member: costs[member.trial])
+        places = [math.floor((place + 0.5) * len(self) / count) for place in range(count)]
+        return replace(self, members=tuple(ordered[place] for place in places))
+
+
+def classification(data: DataConfig, epochs: int, precision: str = "32-true") -> ClassificationConfig:
+    """Adam with a learning rate searched in `LEARNING_RATES`; loss and accuracy after every epoch."""
+    lr = FloatRange(float=LEARNING_RATES, log=True)
+    values = {"data": data, "epochs": epochs, "precision": precision}
+    return ClassificationConfig(**values, optimizer=OptimizerConfig(name="adam", lr=lr))
+
+
+def draw(space: Target, evaluator: ClassificationConfig, count: int, seed: int) -> Group:
+    """`count` members, evenly at random from the space and the learning rates."""
+    candidates = candidate_space(space, evaluator, ROOT)
+    rng = random.Random(seed)
+    members = [
+        MemberSpec(trial=number, architecture=candidates.sample(rng), seed=derive_seed("benchmark", seed, number))
+        for number in range(count)
+    ]
+    return Group(space, evaluator, tuple(members))

@@ -1,0 +1,148 @@
+"""How anyone trains one of the members in plain PyTorch. Imports nothing of nasflow but its loader's file.
+
+What the loop leaves out favours it over nasflow, which also logs the training loss, refuses losses and weights that
+are not finite, and keeps each member's random numbers apart.
+"""
+
+import importlib
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Batches = Iterable[Any]
+Step = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One member as a script sees it; plain JSON.
+
+    Attributes:
+        space: `module:build`.
+        epoch_seeds: of the order of the batches and of augmentation, one for each epoch to train.
+    """
+
+    space: str
+    params: dict[str, Any]
+    architecture: dict[str, Any]
+    lr: float
+    seed: int
+    epoch_seeds: list[int]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the loop is written.
+
+    Attributes:
+        tuned: a fused optimizer, and channels_last for images.
+        device: where the model lies; batches are moved there unless they are there.
+        bf16: train in bfloat16 autocast.
+    """
+
+    tuned: bool = False
+    device: str = "cpu"
+    bf16: bool = False
+
+    def autocast(self) -> torch.autocast:
+        """The context of a forward pass."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
+
+    def place(self, x: torch.Tensor) -> torch.Tensor:
+        """Inputs `[B, ...]` where and how the model wants them."""
+        x = x.to(self.device)
+        return x.contiguous(memory_format=torch.channels_last) if self.tuned and x.ndim == 4 else x
+
+
+class Answers:
+    """The `pick` of a finished architecture: each label's value as it stands there, or what a factory gives for it."""
+
+    def __init__(self, architecture: Mapping[str, Any]):
+        self._architecture = architecture
+
+    def __call__(self, label: str, options: Any) -> Any:
+        value = self._architecture[label]
+        return options[value]() if isinstance(options, Mapping) else value
+
+
+def build(trial: Trial, manner: Manner) -> nn.Module:
+    """The model, with the initial weights that nasflow draws for the same seed."""
+    module, _, name = trial.space.partition(":")
+    torch.manual_seed(trial.seed)
+    model: nn.Module = getattr(importlib.import_module(module), name)(Answers(trial.architecture), **trial.params)
+    model.to(manner.device)
+    return model.to(memory_format=torch.channels_last) if manner.tuned else model  # type: ignore[call-overload]
+
+
+def adam(model: nn.Module, trial: Trial, manner: Manner, **options: Any) -> torch.optim.Adam:
+    """Adam over what is trainable."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.Adam(parameters, lr=trial.lr, fused=manner.tuned or None, **options)
+
+
+def seed_epoch(seed: int) -> None:
+    """Let loaders draw what nasflow's draw in this epoch."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+
+
+def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, manner: Manner) -> Step:
+    """One training step on a batch that is where the model wants it."""
+
+    def step(x: torch.Tensor, target: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        with manner.autocast():
+            loss = F.cross_entropy(model(x), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def train(trial: Trial, batches: Batches, validation: Batches, manner: Manner) -> float:
+    """Train and validate every epoch; the last validation accuracy."""
+    model = build(trial, manner)
+    step = make_step(model, adam(model, trial, manner), manner)
+    return run_epochs(model, step, trial, batches, validation, manner=manner)
+
+
+def run_epochs(
+    model: nn.Module,
+    step: Step,
+    trial: Trial,
+    batches: Batches,
+    validation: Batches,
+    *,
+    manner: Manner,
+) -> float:
+    """Call `step` with every batch and validate, epoch after epoch; the last validation accuracy."""
+    accuracy = 0.0
+    for seed in trial.epoch_seeds:
+        model.train()
+        seed_epoch(seed)
+        for x, target in batches:
+            step(manner.place(x), target.to(manner.device))
+        _, accuracy = validate(model, validation, manner)
+    return accuracy
+
+
+@torch.inference_mode()
+def validate(model: nn.Module, batches: Batches, manner: Manner) -> tuple[float, float]:
+    """Mean loss and accuracy."""
+    model.eval()
+    loss = torch.zeros((), device=manner.device)
+    right = torch.zeros((), device=manner.device)
+    count = 0
+    for x, target in batches:
+        own = target.to(manner.device)
+        with manner.autocast():
+            output = model(manner.place(x))
+        loss += F.cross_entropy(output.float(), own, reduction="sum")
+        right += (output.argmax(1) == own).sum()
+        count += len(own)
+    return float(loss) / count, float(right) / count

@@ -1,0 +1,1 @@
+"""What the merging benchmark trains, a workload a file."""

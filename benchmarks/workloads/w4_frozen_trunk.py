@@ -1,0 +1,122 @@
+"""W4: transfer. A frozen random network that all trials have in common, searched adapters and a head of their own.
+
+The images are digits upscaled to 32x32, in batches of 32. A merged job needs the trunk's output once where one trial
+after the other needs it once each; the floor is what (b) takes less all passes through the trunk but one, which for
+F seconds of trunk and h of head is (F + h) / (F / N + h) below (b). It leaves the heads one after the other, so that
+fusing those too can beat it. Peak memory is that of a process of its own.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.merging_contest import (
+    PROCESS,
+    SEQUENTIAL,
+    TUNED,
+    accuracy_differences,
+    add_contest_arguments,
+    enter,
+    gauge,
+    machine_load,
+    sampled,
+    sharing_facts,
+    sharing_floors,
+)
+from benchmarks.merging_contestants import Contestant, Outcome
+from benchmarks.merging_floor import count_work
+from benchmarks.merging_group import ROOT, Group, classification, draw
+from benchmarks.merging_report import Report
+from benchmarks.merging_timing import Laps, interleave
+from benchmarks.workloads.spaces import FrozenTrunk
+from nasflow.config import DataConfig, Target
+
+TRUNK = "one pass through the trunk, alone"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of the command line."""
+    add_contest_arguments(parser, members=12, epochs=1, sequential=8)
+
+
+def make_group(members: int, epochs: int, seed: int) -> Group:
+    """Adapters on the frozen trunk."""
+    space = Target(target="benchmarks.workloads.spaces:adapted_trunk")
+    data = DataConfig(target="benchmarks.workloads.data:large_digits")
+    return draw(space, classification(data, epochs), members, seed)
+
+
+class _TrunkAlone(Contestant):
+    """The passes through the trunk that one trial makes."""
+
+    @torch.inference_mode()
+    def run(self) -> Outcome:
+        """See `Contestant.run`."""
+        data = self.group.load()
+        trunk = FrozenTrunk()
+        for _ in range(self.group.epochs):
+            for loader in (data.train, data.validation):
+                for x, _ in loader or ():
+                    trunk(x)
+        return Outcome()
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Measure and show."""
+    group = make_group(arguments.members, arguments.epochs, arguments.seed)
+    work = count_work(group)
+    entrants = [_TrunkAlone(TRUNK, group), *enter(group, work, arguments, folder)]
+    laps = interleave(entrants, arguments.repeats, gauge)
+    members = len(group)
+    facts = {
+        "sampled": sampled(arguments, members),
+        "trunk": _shares(laps, work.model_steps, members),
+        **sharing_facts(laps, TRUNK, members),
+        **peak_memory(group, laps, folder),
+        **accuracy_differences(laps),
+        "load": machine_load(laps),
+    }
+    floor = statistics.median(sharing_floors(laps, TRUNK, members, "wall"))
+    baselines = [name for name in (PROCESS, SEQUENTIAL, TUNED) if name in laps.timed]
+    title = f"W4: {members} members on a frozen trunk, {group.epochs} epochs of digits"
+    report = Report(title, laps, work.model_steps, floor, baselines, facts)
+    report.show()
+    return [report.as_json()]
+
+
+def _shares(laps: Laps, model_steps: int, members: int) -> str:
+    steps = model_steps / members
+    trunk = laps.seconds(TRUNK, "cpu") / steps
+    rest = laps.seconds(SEQUENTIAL, "cpu") / model_steps - trunk
+    return f"F {1e3 * trunk:.2f} ms, h {1e3 * rest:.2f} ms a model-step, validation included; h = {rest / trunk:.2f} F"
+
+
+def peak_memory(group: Group, laps: Laps, folder: Path) -> dict[str, str]:
+    """Of the whole group in one job, and of what it stands for."""
+    mib = 2.0**20
+    trunk = sum(tensor.numel() * tensor.element_size() for tensor in FrozenTrunk().state_dict().values())
+    merged = job_memory(group, folder)
+    facts = {
+        "memory of one job": f"{merged['peak'] / mib:.0f} MiB at its peak, {merged['before'] / mib:.0f} MiB before",
+        "memory of so many trunks": f"{len(group)} x {trunk / mib:.1f} = {len(group) * trunk / mib:.0f} MiB",
+    }
+    if PROCESS in laps.timed:
+        alone = laps.figure(PROCESS, "peak_bytes") / mib
+        facts["memory of so many processes"] = f"{len(group)} x {alone:.0f} = {len(group) * alone:.0f} MiB"
+    return facts
+
+
+def job_memory(group: Group, folder: Path) -> dict[str, int]:
+    """The peak of a process that runs the group as one job, and what it had before, its imports done; bytes."""
+    spec, root = folder / "memory.json", folder / "memory"
+    spec.write_text(group.job("memory").model_dump_json())
+    command = [sys.executable, "-m", "benchmarks.merging_memory", str(spec), str(root)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,204 @@
+"""W5: faults. W2's cell networks, one of which fails, at 95 % of its training unless it diverges from the start.
+
+A member `diverge`s by a learning rate of 1e30 (behind batch-norm 1e6 stays finite), turns to `nan`, `raise`s, asks for
+2**52 bytes of `memory`, or ends the process (`exit`). The last is run by `nasflow run` with the local service; the
+others as a job in this process, and the failed member again alone, as the flow does, until it fails the same way twice.
+Work is counted in optimizer steps, those that were lost among them, against the steps of a run without the fault.
+"""
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from benchmarks.merging_contestants import accuracies_of, run_job
+from benchmarks.merging_group import LEARNING_RATES, Group, classification
+from benchmarks.merging_report import print_table, show_facts
+from benchmarks.workloads import w2_cells
+from nasflow.config import FloatRange, OptimizerConfig
+from nasflow.space.architecture import Architecture
+from nasflow.training.checkpoint import CheckpointStore
+from nasflow.training.events import Ended, Epoch, Event, Evicted, Final
+from nasflow.training.packing import pack
+from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+
+INSIDE = ("diverge", "nan", "raise", "memory")
+ABSURD_RATE = 1e30
+_RETRIES = 2  # alone, before the flow sees that a failure only repeats itself
+_DETECTION = ("aten::isfinite", "aten::isnan", "aten::isinf", "aten::is_nonzero", "aten::_foreach_norm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of the command line."""
+    parser.add_argument("--members", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--channels", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", nargs="+", choices=[*INSIDE, "exit"], default=[*INSIDE, "exit"], metavar="KIND")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A job that was run: what it was told, what it told."""
+
+    spec: JobSpec
+    events: list[Event]
+
+    @property
+    def crashed(self) -> bool:
+        """Its process ended before it did."""
+        return not any(isinstance(event, Ended) for event in self.events)
+
+
+def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
+    """W2's members, each with a fault that is `none`."""
+    group = w2_cells.make_group(channels, members, epochs, seed)
+    steps = len(group.load().train) * epochs  # type: ignore[arg-type]
+    params = {**group.space.params, "fault_step": int(0.95 * steps)}
+    wide = OptimizerConfig(name="adam", lr=FloatRange(float=(LEARNING_RATES[0], ABSURD_RATE), log=True))
+    evaluator = classification(group.evaluator.data, epochs).model_copy(update={"optimizer": wide})
+    healthy = tuple(changed(member, fault="none") for member in group.members)
+    return replace(group, space=group.space.model_copy(update={"params": params}), evaluator=evaluator, members=healthy)
+
+
+def changed(member: MemberSpec, **choices: Any) -> MemberSpec:
+    """The member with other choices."""
+    return member.model_copy(update={"architecture": Architecture({**member.architecture, **choices})})
+
+
+def with_fault(group: Group, kind: str) -> Group:
+    """The group with a fault in its middle member."""
+    choices = {"optimizer.lr": ABSURD_RATE} if kind == "diverge" else {"fault": kind}
+    members = list(group.members)
+    members[guilty(group)] = changed(members[guilty(group)], **choices)
+    return replace(group, members=tuple(members))
+
+
+def guilty(group: Group) -> int:
+    """The trial that fails: the number of the middle member."""
+    return len(group) // 2
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Run the job without a fault, then each fault, and show what became of the others."""
+    group = make_group(arguments.channels, arguments.members, arguments.epochs, arguments.seed)
+    clean = folder / "clean"
+    accuracies_of(run_job(group.job("clean"), clean))
+    results = []
+    for kind in arguments.faults:
+        if kind == "exit":
+            from benchmarks.workloads.w5_crash import run_crash  # noqa: PLC0415 - it needs what stands here
+
+            results.append(run_crash(group, folder))
+        else:
+            results.append(run_inside(group, kind, clean, folder / kind))
+    _show(group, results)
+    detection = detection_share(replace(group, evaluator=group.evaluator.model_copy(update={"epochs": 1})), folder)
+    show_facts({"detection share of operator time": detection})
+    return [{"title": "W5", "faults": results, "detection_share": detection}]
+
+
+def run_inside(group: Group, kind: str, clean: Path, root: Path) -> dict[str, Any]:
+    """A fault that leaves the process alive."""
+    faulty = with_fault(group, kind)
+    ran = [Ran(spec := faulty.job("all"), run_job(spec, root))]
+    failed = [event.trial for event in ran[0].events if isinstance(event, Evicted)]
+    if failed != [guilty(group)]:
+        raise RuntimeError(f"{kind}: the trials that failed are {failed}, and should be {[guilty(group)]}")
+    for retry in range(_RETRIES):
+        alone = replace(faulty, members=(faulty.members[guilty(group)],))
+        ran.append(Ran(spec := alone.job(f"alone-{retry}"), run_job(spec, root)))
+    return summary(kind, group, ran, clean, root)
+
+
+def summary(kind: str, group: Group, ran: list[Ran], clean: Path, root: Path) -> dict[str, Any]:
+    """What became of the survivors, and what it cost."""
+    survivors = [member.trial for member in group.members if member.trial != guilty(group)]
+    finished = {event.trial for job in ran for event in job.events if isinstance(event, Final)}
+    identical = [trial for trial in survivors if same_checkpoint(clean, root, trial)]
+    step = int(group.space.params["fault_step"])
+    share = 0.0 if kind == "diverge" else step / (group.epochs * steps_an_epoch(group))
+    return {
+        "fault": kind,
+        "survivors": len(survivors),
+        "survivors_trained": len(finished.intersection(survivors)),
+        "survivors_bit_identical": len(identical),
+        "largest_difference_of_accuracy": max(_accuracy_gap(clean, root, trial) for trial in survivors),
+        "work": model_steps(group, ran) / (len(group) * group.epochs * steps_an_epoch(group)),
+        "work_of_starting_all_over": 1 + share,
+        "jobs": len(ran),
+    }
+
+
+def steps_an_epoch(group: Group) -> int:
+    """Optimizer steps of one member in one epoch."""
+    return len(group.load().train)  # type: ignore[arg-type]
+
+
+def model_steps(group: Group, ran: list[Ran]) -> int:
+    """The optimizer steps of all jobs: of epochs that were told, and of those that were begun and lost.
+
+    A member that was evicted had begun one; when the process ends, every member that has not finished had.
+    """
+    whole = steps_an_epoch(group)
+    begun = int(group.space.params["fault_step"]) % whole + 1
+    total = 0
+    for job in ran:
+        total += whole * sum(isinstance(event, Epoch) and not event.replayed for event in job.events)
+        ended = {event.trial for event in job.events if isinstance(event, Final | Evicted)}
+        evicted = sum(isinstance(event, Evicted) for event in job.events)
+        lost = len(job.spec.members) - len(ended) if job.crashed else 0
+        total += begun * (evicted + lost)
+    return total
+
+
+def same_checkpoint(one: Path, other: Path, trial: int) -> bool:
+    """Whether a trial's newest checkpoints below two roots hold the same bits: weights, optimizer, streams, history."""
+    values, tensors = pack(_state(one, trial))
+    others_values, others_tensors = pack(_state(other, trial))
+    return (
+        values == others_values
+        and tensors.keys() == others_tensors.keys()
+        and all(torch.equal(tensor, others_tensors[name]) for name, tensor in tensors.items())
+    )
+
+
+def _state(root: Path, trial: int) -> dict[str, Any]:
+    state = CheckpointStore(trial_dir(root, trial)).load_newest()
+    if state is None:
+        raise RuntimeError(f"trial {trial} left no checkpoint in {root}")
+    return {key: value for key, value in state.items() if key != "seconds"}
+
+
+def _accuracy_gap(one: Path, other: Path, trial: int) -> float:
+    first, second = (_state(root, trial)["history"][-1]["val_accuracy"] for root in (one, other))
+    return abs(float(first) - float(second))
+
+
+def detection_share(group: Group, folder: Path) -> float:
+    """The share of all time in torch's operators that looking for values that are not finite takes."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run_job(group.job("profiled"), folder / "profiled")
+    averages = profile.key_averages()
+    looking = sum(entry.cpu_time_total for entry in averages if entry.key in _DETECTION)
+    return float(looking / sum(entry.self_cpu_time_total for entry in averages))
+
+
+def _show(group: Group, results: list[dict[str, Any]]) -> None:
+    heads = ["survivors trained", "bit-identical", "accuracy differs by", "work", "work if all began anew", "jobs"]
+    table = Table("fault", *heads, title=f"W5: {len(group)} members, {group.epochs} epochs, one member fails")
+    for result in results:
+        of = f"of {result['survivors']}"
+        table.add_row(
+            result["fault"],
+            f"{result['survivors_trained']} {of}",
+            f"{result['survivors_bit_identical']} {of}",
+            f"{result['largest_difference_of_accuracy']:.4f}",
+            f"{result['work']:.3f}",
+            f"{result['work_of_starting_all_over']:.2f}",
+            str(result["jobs"]),
+        )
+    print_table(table)
