@@ -318,6 +318,7 @@ class MergeConfig(Section):
         default="measured",
         description="run equal operations of several members as one kernel: where that was measured to be faster",
     )
+    passes: list[str] = Field(default=[], description="import paths of passes over the logical plan (docs/merging.md)")
 
 
 class RetryConfig(Section):

@@ -12,8 +12,7 @@ from nasflow.merge.shapes import NotInferableError, Spec, infer
 from nasflow.merge.structure import freeze, own_structure, structure, tensor_structure
 from nasflow.merge.template import Template, is_layer, template_of
 
-
-_IN_PLACE_OPERATORS = frozenset("iadd imul isub itruediv ifloordiv ipow setitem".split())
+_IN_PLACE_OPERATORS = frozenset(["iadd", "imul", "isub", "itruediv", "ifloordiv", "ipow", "setitem"])
 
 
 @dataclass(eq=False, slots=True)
@@ -200,7 +199,9 @@ class _Expander:
         owner, _, name = target.rpartition(".")
         tensor = getattr(module.get_submodule(owner), name)
         spec = Spec.constant(tensor)
-        return self._add(Node("attribute", path, (tensor,), {}, spec, signature=("attribute", tensor_structure(tensor))))
+        return self._add(
+            Node("attribute", path, (tensor,), {}, spec, signature=("attribute", tensor_structure(tensor)))
+        )
 
     def _function(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Any) -> Any:
         if not any(True for _ in nodes_in((args, kwargs))) and op == "call_function":

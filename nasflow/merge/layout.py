@@ -88,6 +88,15 @@ def dense_images(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous()
 
 
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Images channels last; those of one channel with the strides that make torch answer channels last."""
+    if x.ndim != 4:
+        return x
+    if x.shape[1] == 1 and x.is_contiguous():
+        return x.as_strided(x.shape, (x.stride(0), 1, x.stride(2), 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 class _SplitChannels(torch.autograd.Function):
     """Runs of channels, as views. The gradients of all are laid into one dense tensor, whatever their strides are."""
 

@@ -11,7 +11,7 @@ import torch
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.convolution import GroupedConvolution
 from nasflow.merge.kernels.linear import BatchedLinear
-from nasflow.merge.kernels.loop import Loop, call
+from nasflow.merge.kernels.loop import call
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.layout import Layout, convert, dense_images, join, split
@@ -168,7 +168,9 @@ class MergedModel:
     def _is_whole(self, piece: _Piece) -> bool:
         return piece.start == 0 and piece.stop == self._rows[piece.batch]
 
-    def _operand(self, pieces: list[_Piece], target: Layout, rows: int | None = None) -> Callable[[dict[Any, Any]], Any]:
+    def _operand(
+        self, pieces: list[_Piece], target: Layout, rows: int | None = None
+    ) -> Callable[[dict[Any, Any]], Any]:
         """A function that puts a value together from what earlier steps gave."""
         total = rows or len(self.plan.outputs)
         keys = [piece.batch if self._is_whole(piece) else piece for piece in pieces]
@@ -202,7 +204,11 @@ class MergedModel:
             readers = sum(p.batch == source.batch for several in self._requests for many, _ in several for p in many)
             readers += sum(piece.batch == source.batch for piece in self._outputs)
             alone = len(pieces) == 1 and self._is_whole(source) and readers == 1
-            if alone and layout is self._layout[source.batch] and isinstance(self._kernels[source.batch], _OUTPUT_NOT_KEPT):
+            if (
+                alone
+                and layout is self._layout[source.batch]
+                and isinstance(self._kernels[source.batch], _OUTPUT_NOT_KEPT)
+            ):
                 kernel.overwrite = True
 
 

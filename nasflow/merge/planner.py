@@ -1,12 +1,24 @@
-"""Decides which members form a unit, and how a unit runs."""
+"""Decides which members form a unit, and how a unit runs: by what its kernels were measured to cost."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from nasflow.merge.graph import Graph
-from nasflow.merge.passes.batch_operations import BatchOperations
+import torch
+
+from nasflow.merge.cost import CostModel
+from nasflow.merge.graph import Graph, Node
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.layout import Layout
+from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, first_choice
 from nasflow.merge.passes.dedup_input import dedup_input
 from nasflow.merge.passes.dedup_prefix import dedup_prefix
 from nasflow.merge.plan import LogicalPlan, Pass
+from nasflow.merge.shapes import Spec
+
+Choices = dict[Hashable, type[Kernel]]
+
+_GAIN = 0.93  # of the time alone: what a unit may cost at most to be formed, for an estimate is not exact
+_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Planner:
@@ -14,25 +26,116 @@ class Planner:
 
     Args:
         passes: the user's own, run before operations are batched.
-        device: the type of device.
+        device: where the job trains.
+        costs: what kernels cost; without it everything is fused that can be.
     """
 
-    def __init__(self, passes: Sequence[Pass] = (), device: str = "cpu"):
-        self._passes = [dedup_input, dedup_prefix, *passes, BatchOperations(device=device)]
+    def __init__(
+        self,
+        passes: Sequence[Pass] = (),
+        device: torch.device | None = None,
+        costs: CostModel | None = None,
+    ):
+        self._passes = [dedup_input, dedup_prefix, *passes]
+        self._device = device or torch.device("cpu")
+        self.costs = costs
 
-    def plan(self, graphs: Sequence[Graph]) -> LogicalPlan:
-        """The plan of one unit."""
+    def plan(self, graphs: Sequence[Graph], choices: Choices | None = None) -> LogicalPlan:
+        """The plan of one unit.
+
+        Args:
+            graphs: of its members.
+            choices: the kernels that an earlier plan of the unit chose. They stay when it shrinks, and with them the
+                bits of those that are left; what is chosen anew is added.
+        """
         plan = LogicalPlan.of(graphs)
-        for rewrite in self._passes:
+        choose: Chooser = (
+            first_choice if self.costs is None else _Cheapest(self.costs, {} if choices is None else choices)
+        )
+        for rewrite in (*self._passes, BatchOperations(choose, self._device.type)):
             rewrite(plan)
         return plan
 
     def partition(self, graphs: Sequence[Graph], limit: int) -> list[list[int]]:
-        """Which of the graphs form units of at most `limit`, as positions; alike ones are neighbours."""
+        """Which of the graphs form units of at most `limit`, as positions; alike ones are neighbours.
+
+        Those that would be no faster in a unit are in units of one.
+        """
         order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
-        count = -(-len(order) // limit) if order else 0
-        size = -(-len(order) // count) if count else 0
-        return [order[start : start + size] for start in range(0, len(order), size)] if count else []
+        if self.costs is None:
+            return _chunks(order, limit)
+        alone = sum(self.alone(graphs[index]) for index in order)
+        sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
+        costs = {size: self._estimate(graphs, _chunks(order, size)) for size in sizes}
+        best = min(costs, key=lambda size: (costs[size], size), default=1)
+        self.costs.save()
+        return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
+
+    def alone(self, graph: Graph) -> float:
+        """Seconds of a member's step by itself, without its optimizer."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        x = graph.input
+        return sum(self.costs.kernel(Loop, node, 1, x in node.inputs) for node in graph.nodes if node is not x)
+
+    def cost(self, plan: LogicalPlan) -> float:
+        """Seconds of a unit's step, without its optimizer."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        total = 0.0
+        home = {operation: index for index, batch in enumerate(plan.batches) for operation in batch.operations}
+        for batch in plan.batches:
+            first = batch.operations[0]
+            if batch.kernel is None:
+                continue
+            shared = any(source.is_shared for source in first.inputs)
+            total += self.costs.kernel(batch.kernel, first.node, len(batch.operations), shared)
+            if batch.kernel is Loop or first.is_shared:
+                continue
+            for position, source in enumerate(first.inputs):
+                homes = {home[operation.inputs[position]] for operation in batch.operations}
+                whole = len(homes) == 1 and len(plan.batches[min(homes)].operations) == len(batch.operations)
+                if not whole and not source.is_shared:
+                    total += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
+        return total
+
+    def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
+        """Seconds of all units' steps, from the plans of a few of them."""
+        asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
+        members = sum(map(len, asked))
+        total = sum(self.cost(self.plan([graphs[index] for index in chunk])) for chunk in asked)
+        return total * sum(map(len, chunks)) / members
+
+
+class _Cheapest:
+    """Chooses the kernel that was measured to be the cheapest."""
+
+    def __init__(self, costs: CostModel, choices: Choices):
+        self._costs = costs
+        self._choices = choices
+
+    def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+        key = (node.signature, node.opaque, shared, tuple(kernels))
+        if key not in self._choices:
+            costs = {kernel: self._costs.kernel(kernel, node, rows, shared) for kernel in kernels}
+            costs[Loop] += self._costs.gather(_usual(node), _numbers(node) * rows)
+            self._choices[key] = min(costs, key=lambda kernel: costs[kernel])
+        return self._choices[key]
+
+
+def _chunks(order: list[int], size: int) -> list[list[int]]:
+    """As few runs of at most `size` as there can be, of about equal length."""
+    if not order:
+        return []
+    count = -(-len(order) // size)
+    bounds = [len(order) * part // count for part in range(count + 1)]
+    return [order[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+
+
+def _numbers(node: Node) -> int:
+    return node.spec.numbers if isinstance(node.spec, Spec) else 0
+
+
+def _usual(node: Node) -> Layout:
+    return Layout.CHANNELS if isinstance(node.spec, Spec) and len(node.spec.shape) == 4 else Layout.STACK
 
 
 def _likeness(graph: Graph) -> tuple[str, ...]:

@@ -72,7 +72,11 @@ class Template:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether it is one of torch's own layers, called as a whole."""
-    return type(module).__module__.startswith("torch.nn") and type(module) not in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    return type(module).__module__.startswith("torch.nn") and type(module) not in (
+        nn.Sequential,
+        nn.ModuleList,
+        nn.ModuleDict,
+    )
 
 
 def template_of(module: nn.Module) -> "Template | None":

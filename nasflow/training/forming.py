@@ -1,5 +1,6 @@
 """Which members of a turn form units, and the merged models of those that do."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,15 +8,22 @@ from typing import Any
 import torch
 
 from nasflow.config import MergeConfig
+from nasflow.errors import ConfigError
 from nasflow.evaluator.group import SupervisedGroup
 from nasflow.evaluator.supervised import SupervisedModule
+from nasflow.merge.cost import CostModel
+from nasflow.merge.direct import DirectModel
 from nasflow.merge.graph import Graph, NotTraceableError, trace
 from nasflow.merge.module import MergedModel
-from nasflow.merge.planner import Planner
+from nasflow.merge.plan import Pass
+from nasflow.merge.planner import Choices, Planner
 from nasflow.merge.shapes import Spec
+from nasflow.target import load_target
 from nasflow.training.fused import FusedUnit, unchanged
 from nasflow.training.member import Member
 from nasflow.training.unit import SoloUnit, Unit
+
+logger = logging.getLogger(__name__)
 
 Failed = Callable[[Member, BaseException], None]
 
@@ -34,50 +42,86 @@ class Former:
     def __init__(self, config: MergeConfig, base_dir: Path, limits: Mapping[int, int]):
         self._config = config
         self._limits = limits
-        self._planner = Planner()
+        self._passes = load_passes(config, base_dir)
+        self._planner: Planner | None = None
 
     def form(self, members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
         """Units of all members, for batches like this one. `failed` is called with a member that fails, and why."""
-        graphs = self._graphs(members, batch)
+        ready = [m for m in members if _is_ready_made(m)] if self._config.fuse != "never" and _is_pair(batch) else []
+        graphs = _graphs(ready, batch[0]) if ready else {}
         units: list[Unit] = []
-        for limit in sorted({self._limits.get(member.number, len(members)) for member in graphs}, reverse=True):
-            ready = [member for member in graphs if self._limits.get(member.number, len(members)) == limit]
-            for group in self._planner.partition([graphs[member] for member in ready], limit):
-                units += self._fuse([ready[index] for index in group], graphs, batch, failed)
-        fused = {member for unit in units for member in unit.members}
-        return units + [SoloUnit([member], failed) for member in members if member not in fused]
+        for limit in sorted({self._limit(member, len(members)) for member in graphs}, reverse=True):
+            alike = [member for member in graphs if self._limit(member, len(members)) == limit]
+            planner = self._planner_on(batch[0].device)
+            for group in planner.partition([graphs[member] for member in alike], limit):
+                units += self._fuse([alike[index] for index in group], graphs, batch[0], failed)
+        units += [_direct(member, None, failed) for member in ready if member not in graphs]
+        return units + [SoloUnit([member], failed) for member in members if member not in ready]
 
-    def _graphs(self, members: Sequence[Member], batch: Any) -> dict[Member, Graph]:
-        """The members that can be fused, with their graphs."""
-        if self._config.fuse == "never" or not _is_pair(batch):
-            return {}
-        x = Spec.batch(batch[0])
-        graphs = {}
-        for member in members:
-            module = member.module
-            if isinstance(module, SupervisedModule) and SupervisedGroup.fits([module]):
-                try:
-                    graphs[member] = trace(module.model, x)
-                except NotTraceableError:
-                    continue
-        return graphs
+    def _limit(self, member: Member, most: int) -> int:
+        return self._limits.get(member.number, most)
 
-    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
-        modules = [member.module for member in members]
-        if len(members) == 1 or not SupervisedGroup.fits(modules):  # type: ignore[arg-type]
-            return []
+    def _planner_on(self, device: torch.device) -> Planner:
+        if self._planner is None:
+            costs = CostModel(device) if self._config.fuse == "measured" else None
+            self._planner = Planner(self._passes, device, costs)
+        return self._planner
+
+    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], x: torch.Tensor, failed: Failed) -> list[Unit]:
+        if len(members) == 1:
+            return [_direct(members[0], graphs[members[0]], failed)]
+        planner, choices = self._planner_on(x.device), Choices()
 
         def merge(positions: Sequence[int], row_failed: Callable[[int, BaseException], None]) -> MergedModel:
             chosen = [members[position] for position in positions]
-            plan = self._planner.plan([graphs[member] for member in chosen])
+            plan = planner.plan([graphs[member] for member in chosen], choices)
             streams = [member.rng for member in chosen]
             return MergedModel(plan, streams, [stream.generator for stream in streams], row_failed)
 
         unit = FusedUnit(members, failed, merge)
-        wrong = _disagreeing(unit, [m for m in members if not graphs[m].has_opaque], batch[0])
+        wrong = _disagreeing(unit, [member for member in members if not graphs[member].has_opaque], x)
         if not wrong:
             return [unit]
-        return self._fuse([member for member in members if member not in wrong], graphs, batch, failed)
+        logger.warning("trials %s: the merged model does not do what theirs do", [member.number for member in wrong])
+        kept = [member for member in members if member not in wrong]
+        return [_direct(member, None, failed) for member in wrong] + (
+            self._fuse(kept, graphs, x, failed) if kept else []
+        )
+
+
+def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
+    """The user's own passes. Raises ConfigError for one that can't be imported or called."""
+    passes = []
+    for target in config.passes:
+        found = load_target(target, base_dir)
+        if not callable(found):
+            raise ConfigError(f"merge.passes: {target} is not callable; it should be a function of a LogicalPlan")
+        passes.append(found)
+    return passes
+
+
+def _is_ready_made(member: Member) -> bool:
+    return isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module])
+
+
+def _graphs(members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
+    """The graphs of those that can be traced."""
+    graphs = {}
+    for member in members:
+        try:
+            graphs[member] = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+        except NotTraceableError as error:
+            logger.info("trial %s trains by itself: %s", member.number, error)
+    return graphs
+
+
+def _direct(member: Member, graph: Graph | None, failed: Failed) -> FusedUnit:
+    """A unit of one."""
+
+    def merge(positions: Sequence[int], row_failed: Callable[[int, BaseException], None]) -> DirectModel:
+        return DirectModel(member.module.model, graph, member.rng, row_failed)  # type: ignore[arg-type]
+
+    return FusedUnit([member], failed, merge)
 
 
 def _is_pair(batch: Any) -> bool:
@@ -91,12 +135,12 @@ def _is_pair(batch: Any) -> bool:
 
 def _disagreeing(unit: FusedUnit, members: Sequence[Member], x: torch.Tensor) -> set[Member]:
     """Those of `members` whose merged forward is not their own: their code does what a trace can't see."""
-    wrong = set()
+    wrong: set[Member] = set()
     if not members:
         return wrong
     with torch.no_grad():
         with unchanged(unit.members):
-            merged = dict(zip(unit.members, unit.forward(x), strict=True))
+            merged = dict(zip(list(unit.members), unit.forward(x), strict=True))
         with unchanged(members):
             for member in members:
                 output = merged[member]

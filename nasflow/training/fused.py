@@ -9,13 +9,14 @@ import torch
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.group import SupervisedGroup
+from nasflow.merge.direct import DirectModel
 from nasflow.merge.module import MergedModel
 from nasflow.training.member import Member
 from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
 from nasflow.training.unit import Unit
 
-Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel]
+Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel | DirectModel]
 
 
 class FusedUnit(Unit):
@@ -27,9 +28,7 @@ class FusedUnit(Unit):
         merge: builds the merged model of the members at some of the unit's positions.
     """
 
-    def __init__(
-        self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge
-    ):
+    def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge):
         super().__init__(members, failed)
         self._merge = merge
         self._positions = list(range(len(members)))
@@ -44,7 +43,10 @@ class FusedUnit(Unit):
         x, target = batch
         self._last = (x, target)
         self._optimizer.zero_grad()
-        losses = self._group.losses(self._model(x, True), target)
+        outputs = self._model(x, True)
+        if outputs is None:
+            return
+        losses = self._group.losses(outputs, target)
         finite = torch.isfinite(losses)
         if not finite.all():
             self._drop_not_finite(losses, finite, index)
@@ -60,13 +62,19 @@ class FusedUnit(Unit):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The members' outputs `[n, B, ...]` in training."""
-        return self._model(x, True)
+        outputs = self._model(x, True)
+        if outputs is None:
+            raise RuntimeError("a model failed on its first batch")
+        return outputs
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
         began = time.perf_counter()
         x, target = batch
-        self._group.validate(self._model(x, False), target)
+        outputs = self._model(x, False)
+        if outputs is None:
+            return
+        self._group.validate(outputs, target)
         self._seconds += time.perf_counter() - began
 
     def close_epoch(self) -> None:
@@ -126,7 +134,7 @@ class FusedUnit(Unit):
         x, target = self._last
         with unchanged(self._rows):
             self._optimizer.zero_grad()
-            outputs = self._model(x, True)
+            outputs = self.forward(x)
             group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
             group.losses(outputs, target).sum().backward()
         found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach(), strict=True))
@@ -137,7 +145,7 @@ class FusedUnit(Unit):
         return found
 
 
-def _stacks(model: MergedModel, members: Sequence[Member]) -> list[Stack]:
+def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
     """The model's stacks, and every parameter that is in none by itself."""
     stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
     placed = {parameter for stack in stacks for parameter in stack.parameters}

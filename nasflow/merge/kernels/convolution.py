@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.layout import Layout
+from nasflow.merge.layout import Layout, channels_last
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 
@@ -45,7 +45,9 @@ class GroupedConvolution(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         bias = None if self._bias is None else self._bias.flatten()
-        return self._convolve(_channels_last(inputs[0]), self._weight.flatten(0, 1), bias, groups=self._groups, **self._geometry)
+        return self._convolve(
+            channels_last(inputs[0]), self._weight.flatten(0, 1), bias, groups=self._groups, **self._geometry
+        )
 
 
 class DenseConvolution(GroupedConvolution):
@@ -64,13 +66,6 @@ class DenseConvolution(GroupedConvolution):
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
         return [Layout.SHARED], Layout.CHANNELS
-
-
-def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """Images as they are, but those of one channel with the strides that make torch answer channels last."""
-    if x.ndim == 4 and x.shape[1] == 1 and x.is_contiguous():
-        return x.as_strided(x.shape, (x.stride(0), 1, x.stride(2), 1))
-    return x
 
 
 def _has_batch(node: Node) -> bool:

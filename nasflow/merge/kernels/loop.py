@@ -46,6 +46,8 @@ class Loop(Kernel):
         try:
             if not self._random:
                 return call(node, values, training)
+            if node.opaque:  # it may write into what others read
+                values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             with self.bench.streams[member]:
                 return call(node, values, training)
         except (Exception, SystemExit) as error:

@@ -110,9 +110,7 @@ class _Segments(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         x, y = ctx.saved_tensors
         grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        runs = zip(
-            ctx.segments, *(tensor.split(ctx.sizes) for tensor in (grads[0], x, y, grad_x)), strict=True
-        )
+        runs = zip(ctx.segments, *(tensor.split(ctx.sizes) for tensor in (grads[0], x, y, grad_x)), strict=True)
         for (_, backward), grad_run, x_run, y_run, out_run in runs:
             backward(grad_run, x_run, y_run, out_run)
         return grad_x, None, None

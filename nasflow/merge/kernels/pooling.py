@@ -17,8 +17,17 @@ _LAYERS = (
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Upsample),
 )
 _NAMES = frozenset(
-    "max_pool1d max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d "
-    "adaptive_max_pool2d interpolate".split()
+    [
+        "max_pool1d",
+        "max_pool2d",
+        "avg_pool1d",
+        "avg_pool2d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_max_pool1d",
+        "adaptive_max_pool2d",
+        "interpolate",
+    ]
 )
 
 

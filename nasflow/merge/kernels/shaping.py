@@ -14,7 +14,22 @@ from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 
-_SHAPED = frozenset("flatten view reshape permute transpose unsqueeze mean sum amax amin softmax log_softmax".split())
+_SHAPED = frozenset(
+    [
+        "flatten",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "unsqueeze",
+        "mean",
+        "sum",
+        "amax",
+        "amin",
+        "softmax",
+        "log_softmax",
+    ]
+)
 _LAYERS = (nn.Flatten, nn.Softmax, nn.LogSoftmax)
 
 
@@ -66,7 +81,11 @@ class Concatenation(Kernel):
 
     @classmethod
     def fits(cls, node: Node) -> bool:
-        if function_name(node) not in ("cat", "concat") or not node.inputs or not isinstance(node.args[0], tuple | list):
+        if (
+            function_name(node) not in ("cat", "concat")
+            or not node.inputs
+            or not isinstance(node.args[0], tuple | list)
+        ):
             return False
         return isinstance(_cat_dim(node), int) and all(isinstance(item, Node) for item in node.args[0])
 
@@ -108,11 +127,11 @@ class ShapeOf(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> Any:
         node = self.nodes[0]
-        values = {
-            source: self._member_view(value, source) for source, value in zip(node.inputs, inputs, strict=True)
-        }
+        values = {source: self._member_view(value, source) for source, value in zip(node.inputs, inputs, strict=True)}
         args, kwargs = (map_nodes(tree, values.__getitem__) for tree in (node.args, node.kwargs))
-        result = getattr(args[0], node.target)(*args[1:], **kwargs) if node.op == "method" else node.target(*args, **kwargs)
+        result = (
+            getattr(args[0], node.target)(*args[1:], **kwargs) if node.op == "method" else node.target(*args, **kwargs)
+        )
         return tuple(result) if isinstance(result, torch.Size) else result
 
     def _member_view(self, value: Any, source: Node) -> Any:

@@ -1,0 +1,227 @@
+"""What kernels cost on this machine: measured once for each operation and number of members, and kept on disk."""
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasflow.merge.graph import Node, map_nodes
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.layout import Layout, convert, join, split
+from nasflow.merge.shapes import Scalar, Spec
+from nasflow.merge.stacks import Bench
+
+_REPEATS = 5
+_ENOUGH_SECONDS = 0.05
+_LARGEST = 64  # rows that are measured; more cost as much for each row
+
+
+class CostModel:
+    """Seconds of forward and backward, by kernel, operation and rows.
+
+    Figures hold for one device, torch version and number of threads; they lie in a JSON file for these, below
+    `$XDG_CACHE_HOME/nasflow` (or `~/.cache/nasflow`).
+
+    Args:
+        device: where kernels run.
+        folder: where figures are kept; None for the default.
+    """
+
+    def __init__(self, device: torch.device, folder: Path | None = None):
+        self._device = device
+        self._path = (folder or cache_dir()) / f"kernel-costs-{_place(device)}.json"
+        self._known: dict[str, float] = _read(self._path)
+        self._new: dict[str, float] = {}
+
+    def kernel(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
+        """Seconds of a kernel for `rows` members that do what `node` does; between measured sizes a straight line."""
+        if kernel is Loop:
+            return rows * self._measured(Loop, node, 2, shared) / 2
+        below = min(1 << (rows.bit_length() - 1), _LARGEST)
+        least = self._measured(kernel, node, below, shared)
+        if rows <= below:
+            return least
+        if below == _LARGEST:
+            return least * rows / below
+        most = self._measured(kernel, node, 2 * below, shared)
+        return least + (most - least) * (rows - below) / below
+
+    def gather(self, layout: Layout, numbers: int) -> float:
+        """Seconds to put together a value of so many float32 from two runs of rows, there and back."""
+        if layout in (Layout.LIST, Layout.SHARED, Layout.SCALAR):
+            return 0.0
+        small, large = self._gathered(layout, 1 << 12), self._gathered(layout, 1 << 18)
+        return max(small + (large - small) * (numbers - (1 << 12)) / ((1 << 18) - (1 << 12)), small / 2)
+
+    def save(self) -> None:
+        """Add what was measured to the file."""
+        if not self._new:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(_read(self._path) | self._new, indent=0, sort_keys=True))
+        aside.replace(self._path)
+        self._new = {}
+
+    def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
+        key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
+        if key not in self._known:
+            self._known[key] = self._new[key] = self._measure(kernel, node, rows, shared)
+        return self._known[key]
+
+    def _measure(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
+        nodes = [dataclasses.replace(node, module=copy.deepcopy(node.module)) for _ in range(rows)]
+        streams = [nullcontext()] * rows
+        generators = [torch.Generator() for _ in range(rows)]
+        bench = Bench(tuple(range(rows)), streams, generators, _raise)
+        try:
+            given = [_canonical(kernel, source, shared) for source in node.inputs]
+            wanted, _ = kernel.layouts(node, given)
+            runner = kernel(nodes, bench)
+            inputs = [
+                _made_up(source, rows, layout, self._device) for source, layout in zip(node.inputs, wanted, strict=True)
+            ]
+            return self._time(lambda: runner(inputs, True), inputs)
+        except Exception:  # a kernel that can't run here is no choice
+            return float("inf")
+
+    def _gathered(self, layout: Layout, numbers: int) -> float:
+        key = f"gather {layout.value} of {numbers}"
+        if key not in self._known:
+            shape = (4, numbers // 4) if layout is Layout.STACK else (numbers // 1024, 64, 4, 4)
+            value = torch.randn(shape, device=self._device)
+            if layout is Layout.CHANNELS:
+                value = value.contiguous(memory_format=torch.channels_last)
+            value.requires_grad_()
+            self._known[key] = self._new[key] = self._time(
+                lambda: join(list(split(value, [2, 2], 4, layout))[::-1], layout, [False, False]), [value]
+            )
+        return self._known[key]
+
+    @cached_property
+    def _nothing(self) -> float:
+        """Seconds of a backward with nothing to do."""
+        x = torch.zeros(1, device=self._device, requires_grad=True)
+        return _fastest(lambda: _there_and_back(lambda: x * 1, [x]), self._device)
+
+    def _time(self, run: Callable[[], Any], inputs: Sequence[Any]) -> float:
+        return max(_fastest(lambda: _there_and_back(run, inputs), self._device) - self._nothing, 1e-7)
+
+
+def cache_dir() -> Path:
+    """Where nasflow keeps what can be found out again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "nasflow"
+
+
+def describe(node: Node) -> str:
+    """A node for people, and the same in every process: what it does, to which shapes."""
+
+    def show(source: Node) -> str:
+        spec = source.spec
+        if isinstance(spec, Spec):
+            return f"{str(spec.dtype).removeprefix('torch.')}{list(spec.shape)}"
+        return str(spec.value) if isinstance(spec, Scalar) else str(spec)
+
+    args, kwargs = (map_nodes(tree, lambda source: _Shown(show(source))) for tree in (node.args, node.kwargs))
+    if node.module is None:
+        return f"{node.name}{args}{kwargs or ''}"
+    trains = any(parameter.requires_grad for parameter in node.module.parameters())
+    module = " ".join(str(node.module).split())
+    return f"{module}{args}{kwargs or ''}{'' if trains else ' frozen'}"
+
+
+class _Shown(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _canonical(kernel: type[Kernel], source: Node, shared: bool) -> Layout:
+    """The layout in which inputs usually come."""
+    if isinstance(source.spec, Scalar):
+        return Layout.SCALAR
+    if shared:
+        return Layout.SHARED
+    return Layout.CHANNELS if len(getattr(source.spec, "shape", ())) == 4 else Layout.STACK
+
+
+def _made_up(source: Node, rows: int, layout: Layout, device: torch.device) -> Any:
+    spec = source.spec
+    if isinstance(spec, Scalar):
+        return spec.value
+    if spec.dtype.is_floating_point:
+        value = torch.randn((rows, *spec.shape), dtype=spec.dtype, device=device)
+    else:
+        value = torch.zeros((rows, *spec.shape), dtype=spec.dtype, device=device)
+    if layout is Layout.SHARED:
+        return value[0]
+    made = convert(value, rows, Layout.STACK, layout)
+    for tensor in made if isinstance(made, list) else [made]:
+        if tensor.dtype.is_floating_point:
+            tensor.requires_grad_()
+    return [row.detach().requires_grad_(row.requires_grad) for row in made] if isinstance(made, list) else made
+
+
+def _there_and_back(run: Callable[[], Any], inputs: Sequence[Any]) -> None:
+    output = run()
+    flat = output if isinstance(output, list | tuple) else [output]
+    outputs = [tensor for tensor in flat if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
+    if outputs:
+        torch.autograd.backward(outputs, [torch.ones_like(tensor) for tensor in outputs])
+    for value in inputs:
+        for tensor in value if isinstance(value, list) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                tensor.grad = None
+
+
+def _fastest(run: Callable[[], Any], device: torch.device) -> float:
+    run()
+    best, began = float("inf"), time.perf_counter()
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+        if time.perf_counter() - began > _ENOUGH_SECONDS:
+            break
+    return best
+
+
+def _raise(_: int, error: BaseException) -> None:
+    raise error
+
+
+def _place(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {_processor()}"
+    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        figures = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): float(value) for key, value in figures.items()} if isinstance(figures, dict) else {}

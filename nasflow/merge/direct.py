@@ -1,0 +1,58 @@
+"""One member's model as it is, where nothing is gained by merging it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.merge.graph import Graph
+from nasflow.merge.knowledge import is_random
+from nasflow.merge.layout import channels_last
+from nasflow.merge.stacks import ParameterStack
+
+
+class DirectModel:
+    """Calls the model, images channels last on a CPU, where convolutions are faster so.
+
+    Args:
+        model: of the member.
+        graph: its graph, None if it can't be traced; then it gets a batch of its own, which it may write into.
+        stream: the member's random stream.
+        failed: called with 0 and what the model raised.
+    """
+
+    stacks: tuple[ParameterStack, ...] = ()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph | None,
+        stream: AbstractContextManager[Any],
+        failed: Callable[[int, BaseException], None],
+    ):
+        self._model = model
+        self._failed = failed
+        self._is_plain = graph is not None and not graph.has_opaque
+        draws = graph is None or any(is_random(node) for node in graph.nodes)
+        self._stream = stream if draws else nullcontext()
+        convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        parameters = list(model.parameters())
+        self._images = convolves and all(parameter.device.type == "cpu" for parameter in parameters)
+        if self._images:
+            for parameter in parameters:
+                if parameter.ndim == 4:
+                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+    def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor | None:
+        """The output as `[1, B, ...]`, or None if the model has failed."""
+        if self._images:
+            x = channels_last(x)
+        try:
+            with self._stream:
+                output: torch.Tensor = self._model(x if self._is_plain else x.clone())
+        except (Exception, SystemExit) as error:  # whatever a model raises is its member's failure
+            self._failed(0, error)
+            return None
+        return output.unsqueeze(0)
