@@ -137,6 +137,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             data_seed=config.seed,
             base_dir=config.base_dir,
             members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
+            merge=config.merge,
             places=config.merge.max_members,
             pruner=config.pruner,
             objectives=config.objectives,

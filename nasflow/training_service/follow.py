@@ -28,7 +28,8 @@ class _Told:
 
     finals: dict[int, FinalRecord] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
+    present: set[int] = field(default_factory=set)  # members of the job, of which
+    waiting: set[int] = field(default_factory=set)  # have not begun in it
     ended: Ended | None = None
 
 
@@ -111,7 +112,7 @@ class AttemptFollower:
         for event in events:
             match event:
                 case Started():
-                    told.waiting = set(event.waiting)
+                    told.present, told.waiting = set(event.resumed), set(event.waiting)
                 case Entered():
                     told.waiting.discard(event.trial)
                 case Final():
@@ -127,7 +128,10 @@ class AttemptFollower:
 
     def _record(self, attempt: Attempt, state: JobState, told: _Told, handle: JobHandle) -> Attempt:
         verdict = self._judge(state, told, handle)
-        open_members = [number for number in attempt.members if number not in told.finals | told.failures]
+        present = told.present or set(attempt.members)
+        open_members = [
+            number for number in attempt.members if number in present - told.finals.keys() - told.failures.keys()
+        ]
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
             if told.ended is None:  # in a crash those that waited had no part, unless no one else is left to blame
                 open_members = [number for number in open_members if number not in told.waiting] or open_members
