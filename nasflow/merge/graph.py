@@ -153,7 +153,7 @@ class _Expander:
         if type(module) is nn.Sequential and len(args) == 1 and not kwargs:
             value = args[0]
             for name, child in module._modules.items():
-                value = self.call(child, f"{path}.{name}" if path else name, (value,), {})  # type: ignore[arg-type]
+                value = self.call(child, f"{path}.{name}" if path else name, (value,), {})
             return value
         template = None if is_layer(module) else template_of(module)
         if template is None or not template.takes(args, kwargs):

@@ -105,7 +105,8 @@ class _SplitChannels(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.sizes, ctx.like = sizes, value.new_empty(0).expand(0)
         ctx.shape = value.shape
-        return value.split(sizes, 1)
+        runs: tuple[torch.Tensor, ...] = value.split(sizes, 1)
+        return runs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None]:

@@ -19,6 +19,8 @@ from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.shapes import Scalar
 from nasflow.merge.stacks import Bench, ParameterStack
 
+Operand = Callable[[dict[Any, Any]], Any]
+
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
 
 
@@ -112,7 +114,7 @@ class MergedModel:
             given = [self._layout[pieces[0].batch] for pieces in operands]
             wanted, layout = batch.kernel.layouts(first.node, given)
             requests = list(zip(operands, wanted, strict=True))
-            kernel = batch.kernel(batch.operations and [operation.node for operation in batch.operations], bench)
+            kernel = batch.kernel([operation.node for operation in batch.operations], bench)
             self.stacks += bench.stacks
         self._kernels.append(kernel)
         self._requests.append(requests)

@@ -1,5 +1,6 @@
 """Decides which members form a unit, and how a unit runs: by what its kernels were measured to cost."""
 
+import itertools
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -36,7 +37,7 @@ class Planner:
         device: torch.device | None = None,
         costs: CostModel | None = None,
     ):
-        self._passes = [dedup_input, dedup_prefix, *passes]
+        self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]
         self._device = device or torch.device("cpu")
         self.costs = costs
 
@@ -127,7 +128,7 @@ def _chunks(order: list[int], size: int) -> list[list[int]]:
         return []
     count = -(-len(order) // size)
     bounds = [len(order) * part // count for part in range(count + 1)]
-    return [order[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [order[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
 def _numbers(node: Node) -> int:

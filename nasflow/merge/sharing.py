@@ -20,7 +20,7 @@ class FrozenPool:
         A parameter that trains is left alone, and so is a buffer that training may change.
         """
         for module in model.modules():
-            own = [p for p in module._parameters.values() if p is not None and not p.requires_grad]
+            own: list[torch.Tensor] = [p for p in module._parameters.values() if p is not None and not p.requires_grad]
             if not module.training and not any(p.requires_grad for p in module.parameters()):
                 own += [b for b in module._buffers.values() if b is not None]
             for tensor in own:

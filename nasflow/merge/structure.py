@@ -33,7 +33,7 @@ def structure(module: nn.Module) -> Hashable:
     )
 
 
-def own_structure(module: nn.Module) -> tuple[Hashable, ...]:
+def own_structure(module: nn.Module) -> tuple[Any, ...]:
     """`structure` without the children."""
     fields = module.__dict__
     return (

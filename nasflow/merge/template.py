@@ -14,6 +14,7 @@ from nasflow.merge.structure import is_hooked, structure
 
 # A trace does not see these: whoever uses them is called as it is.
 _UNSEEN = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "checkpoint"})
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _REMEMBERED = 4_096
 _known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
 

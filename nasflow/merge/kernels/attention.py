@@ -56,4 +56,5 @@ def _project(x_NBLE: torch.Tensor, weight_NOE: torch.Tensor | None, bias_NO: tor
     flat = x_NBLE.flatten(1, 2)
     weight = weight_NOE.transpose(1, 2)
     y = torch.bmm(flat, weight) if bias_NO is None else torch.baddbmm(bias_NO.unsqueeze(1), flat, weight)
-    return y.unflatten(1, x_NBLE.shape[1:3])
+    apart: torch.Tensor = y.unflatten(1, x_NBLE.shape[1:3])
+    return apart

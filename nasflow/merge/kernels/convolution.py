@@ -36,8 +36,9 @@ class GroupedConvolution(Kernel):
     @classmethod
     def fits(cls, node: Node) -> bool:
         layer = node.module
-        known = isinstance(layer, nn.Conv1d | nn.Conv2d) and type(layer) in _CALLS
-        return known and not is_hooked(layer) and layer.padding_mode == "zeros" and _has_batch(node)
+        if not isinstance(layer, nn.Conv1d | nn.Conv2d) or type(layer) not in _CALLS or is_hooked(layer):
+            return False
+        return layer.padding_mode == "zeros" and _has_batch(node)
 
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
@@ -61,7 +62,7 @@ class DenseConvolution(GroupedConvolution):
 
     @classmethod
     def fits(cls, node: Node) -> bool:
-        return super().fits(node) and node.module.groups == 1  # type: ignore[union-attr]
+        return super().fits(node) and bool(node.module.groups == 1)  # type: ignore[union-attr]
 
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:

@@ -43,7 +43,8 @@ class BatchedLinear(Kernel):
             y_NBO = torch.bmm(x_NBI, weight_NIO)
         else:
             y_NBO = torch.baddbmm(self.bias_NO.unsqueeze(1), x_NBI, weight_NIO)
-        return y_NBO if x.ndim == 3 else y_NBO.unflatten(1, x.shape[1:-1])
+        y: torch.Tensor = y_NBO if x.ndim == 3 else y_NBO.unflatten(1, x.shape[1:-1])
+        return y
 
 
 class DenseLinear(BatchedLinear):
@@ -58,4 +59,5 @@ class DenseLinear(BatchedLinear):
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         bias = None if self.bias_NO is None else self.bias_NO.flatten()
         wide = F.linear(inputs[0], self.weight_NOI.flatten(0, 1), bias)
-        return wide.unflatten(-1, (self.rows, -1)).movedim(-2, 0)
+        apart: torch.Tensor = wide.unflatten(-1, (self.rows, -1))
+        return apart.movedim(-2, 0)

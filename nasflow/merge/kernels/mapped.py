@@ -28,7 +28,9 @@ class MappedLayer(Kernel):
         super().__init__(nodes, bench)
         modules: list[Any] = [node.module for node in nodes]
         names = [name for name, _ in modules[0].named_parameters()]
-        self._parameters = {name: bench.lay([m.get_parameter(name) for m in modules]) for name in names}
+        self._parameters: dict[str, Any] = {
+            name: bench.lay([module.get_parameter(name) for module in modules]) for name in names
+        }
         self._skeleton = copy.deepcopy(modules[0]).to("meta")
 
     @classmethod

@@ -35,8 +35,13 @@ class BatchedBatchNorm(Kernel):
     @classmethod
     def fits(cls, node: Node) -> bool:
         layer = node.module
-        known = isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and type(layer) in _BATCH_NORMS
-        return known and not is_hooked(layer) and layer.momentum is not None and len(node.spec.shape) > 1
+        if (
+            not isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+            or type(layer) not in _BATCH_NORMS
+            or is_hooked(layer)
+        ):
+            return False
+        return layer.momentum is not None and len(node.spec.shape) > 1
 
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
