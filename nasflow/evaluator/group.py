@@ -286,7 +286,7 @@ def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Fa
 
 
 class _Answers:
-    """Metrics of how often each class is the answer, and the right one, by torchmetrics' tp, fp, tn, fn."""
+    """Metrics of how often each class is the answer, and the right one, by torchmetrics' tp, fp, fn."""
 
     def __init__(self, metrics: dict[str, Any]):
         self._metrics = metrics
@@ -312,10 +312,7 @@ class _Answers:
         values = {}
         for name, metric in self._metrics.items():
             tp, answers = (all_right, all_given) if metric.average == "micro" else (right, given)
-            samples = metric.tp + metric.fn
-            fp, fn = answers - tp, samples - tp
-            tn = samples + metric.fp + metric.tn - tp - fp - fn
-            states = {"tp": tp, "fp": fp, "tn": tn, "fn": fn}
+            states = {"tp": tp, "fp": answers - tp, "fn": metric.tp + metric.fn - tp}  # none of them reads tn
             values[name] = _values(metric, states, multidim_average="samplewise")
         return values
 

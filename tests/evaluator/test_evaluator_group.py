@@ -172,6 +172,14 @@ def test_gradients_as_alone(make: Any) -> None:
     torch.testing.assert_close(mine.grad, own.grad, rtol=1e-12, atol=1e-15)
 
 
+@KINDS
+def test_losses_have_the_dtype_of_outputs(make: Any) -> None:
+    group = SupervisedGroup(make())
+    for dtype in (torch.float64, torch.float32):
+        [(outputs, target)] = batches_for(make, [7], dtype)
+        assert group.losses(outputs, target).dtype is dtype
+
+
 def test_second_gradients_as_alone() -> None:
     """Nothing about a loss is written by hand, so what differentiates it twice (a penalty on gradients) may."""
     [(outputs, target)] = logits(2, 4, [5], 0)
