@@ -180,22 +180,6 @@ def test_losses_have_the_dtype_of_outputs(make: Any) -> None:
         assert group.losses(outputs, target).dtype is dtype
 
 
-def test_second_gradients_as_alone() -> None:
-    """Nothing about a loss is written by hand, so what differentiates it twice (a penalty on gradients) may."""
-    [(outputs, target)] = logits(2, 4, [5], 0)
-    modules = [classification(), classification(label_smoothing=0.2)]
-
-    def penalty(losses: Tensor, outputs: Tensor) -> Tensor:
-        [first] = torch.autograd.grad(losses.sum(), outputs, create_graph=True)
-        [second] = torch.autograd.grad(first.square().sum(), outputs)
-        return second
-
-    mine, own = outputs.clone().requires_grad_(), outputs.clone().requires_grad_()
-    wanted = torch.stack([module.loss(own[row], target) for row, module in enumerate(modules)])
-    found = penalty(SupervisedGroup(modules).losses(mine, target), mine)
-    torch.testing.assert_close(found, penalty(wanted, own), rtol=1e-10, atol=1e-14)
-
-
 def bits(modules: Sequence[SupervisedModule], batches: list[Batch]) -> tuple[list[Any], Logged]:
     """By member: its losses and gradients, batch for batch; and its logged numbers."""
     group = SupervisedGroup(modules)
@@ -281,12 +265,11 @@ def test_ignored_targets(smoothing: tuple[float, float], ignored: list[int]) -> 
         torch.testing.assert_close(mine.grad, own.grad, equal_nan=True)
 
 
-def test_targets_of_other_forms_that_cross_entropy_takes() -> None:
+def test_chances_as_targets() -> None:
     modules = [classification(label_smoothing=0.1), classification()]
     [(outputs, target)] = logits(2, 4, [6], 0)
-    for other in (target.to(torch.uint8), nn.functional.one_hot(target, 4).double()):
-        wanted = alone(modules, [(outputs, other)], [])
-        same(together(SupervisedGroup(modules), [(outputs, other)], []), wanted)
+    batches = [(outputs, nn.functional.one_hot(target, 4).double())]
+    same(together(SupervisedGroup(modules), batches, []), alone(modules, batches, []))
 
 
 @pytest.mark.parametrize("metrics", [["accuracy"], ["f1", "recall"]])
