@@ -1,0 +1,230 @@
+"""Rows of parameters that are stepped together, with what their optimizers keep of them side by side.
+
+Everything is a matrix here: `n` rows, one a parameter, of `k` elements in the order in which they lie in memory.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+_VECTOR = 16  # elements of the widest vector (AVX-512, float32)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a row is updated, as far as the rows of one slab must agree on it.
+
+    Attributes:
+        sweep: what carries it out.
+        options: its switches.
+        states: what the optimizer keeps for each element, by name, in torch's order.
+        counted: whether the optimizer counts a parameter's steps.
+        in_step: whether the rows of a slab must have made equally many steps.
+    """
+
+    sweep: "type[Sweep]"
+    options: tuple[Any, ...] = ()
+    states: tuple[str, ...] = ()
+    counted: bool = True
+    in_step: bool = False
+
+
+@dataclass(slots=True)
+class Row:
+    """One parameter that is stepped with others.
+
+    Attributes:
+        position: which row of its stack.
+        member: whose it is.
+        slot: the number of its param group among those of all members.
+        kept: what its optimizer keeps of it so far.
+        age: steps it had made when it came; if its rule does not count them, whether it had made any.
+        views: where that is from now on, by name, in torch's order.
+    """
+
+    position: int
+    member: int
+    slot: int
+    parameter: nn.Parameter
+    rule: Rule
+    kept: dict[str, torch.Tensor]
+    age: float
+    views: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Slab:
+    """Rows of one stack that share a rule.
+
+    Args:
+        stack: position of the stack.
+        whole: all its parameters, `[N, k]`.
+        rows: not empty, by position; if their rule wants them in step, of one age. Gets their `views`.
+    """
+
+    def __init__(self, stack: int, whole: torch.Tensor, rows: Sequence[Row]):
+        self.stack = stack
+        self.rows = rows
+        self.rule = rows[0].rule
+        self.slots = torch.tensor([row.slot for row in rows], device=whole.device)
+        self.ages = torch.tensor([row.age for row in rows], dtype=torch.float64, device=whole.device)
+        self.steps = int(rows[0].age) if self.rule.in_step else 0  # those made since, if they are not in step
+        self.whole = whole
+        self._shape = (len(rows), whole.shape[1])
+        first, last = rows[0].position, rows[-1].position
+        self.is_copied = last - first != len(rows) - 1
+        self._is_whole = len(rows) == len(whole)
+        self._positions = torch.tensor([row.position for row in rows], device=whole.device)
+        self._parameters = whole[first : last + 1]
+        self.state = {name: self.zeros() for name in self.rule.states}
+        for name, matrix in self.state.items():
+            self._lay(name, matrix)
+
+    @cached_property
+    def scratch(self) -> torch.Tensor:
+        """Room for one matrix `[n, k]`, zeros at first."""
+        return self.zeros()
+
+    def parameters(self) -> torch.Tensor:
+        """The rows `[n, k]`: a view, or a copy if they are not neighbours."""
+        return self.of(self.whole) if self.is_copied else self._parameters
+
+    def write(self, parameters: torch.Tensor) -> None:
+        """Write a copy back."""
+        self.whole.index_copy_(0, self._positions, parameters)
+
+    def of(self, matrix: torch.Tensor) -> torch.Tensor:
+        """The slab's rows `[n, k]` of a matrix `[N, k]`."""
+        if self._is_whole:
+            return matrix
+        if self.is_copied:
+            return matrix.index_select(0, self._positions)
+        return matrix.narrow(0, self.rows[0].position, len(self.rows))
+
+    def zeros(self) -> torch.Tensor:
+        """A matrix `[n, k]`, with room behind it up to a whole vector."""
+        size = self._shape[0] * self._shape[1]
+        return self.whole.new_zeros(size + -size % _VECTOR)[:size].view(self._shape)
+
+    def matrices_of(self, rows: Sequence[Row]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Every matrix that holds something of these rows, and at which places."""
+        if not rows:
+            return []
+        ids = {id(row) for row in rows}
+        device = self.whole.device
+        places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in ids], device=device)
+        positions = torch.tensor([row.position for row in rows], device=device)
+        return [(self.whole, positions), *((matrix, places) for matrix in self.state.values())]
+
+    @staticmethod
+    def padded(matrix: torch.Tensor) -> torch.Tensor:
+        """What `zeros` gave, flat and with the room behind it; as it is if it ends on a whole vector."""
+        rest = -matrix.numel() % _VECTOR
+        return matrix.as_strided((matrix.numel() + rest,), (1,)) if rest else matrix
+
+    def _lay(self, name: str, matrix: torch.Tensor) -> None:
+        like = self.rows[0].parameter
+        views = matrix.as_strided((len(self.rows), *like.shape), (matrix.shape[1], *like.stride())).unbind(0)
+        for row, view in zip(self.rows, views, strict=True):
+            row.views[name] = view
+            if name in row.kept:
+                view.copy_(row.kept[name])
+
+
+def lay_counts(rows: Iterable[Row], groups: Sequence[dict[str, Any]]) -> list[tuple[torch.Tensor, list[Row]]]:
+    """Vectors of the numbers of steps, one a type and device as torch has them, each with its rows."""
+    alike: dict[tuple[torch.dtype, torch.device], list[Row]] = {}
+    default = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    for row in rows:
+        if (step := row.kept.get("step")) is not None:
+            kind = (step.dtype, step.device)
+        elif groups[row.slot].get("fused"):
+            kind = (torch.float32, row.parameter.device)
+        else:
+            kind = (default, torch.device("cpu"))
+        alike.setdefault(kind, []).append(row)
+    vectors = []
+    for (dtype, device), of in alike.items():
+        steps = torch.tensor([row.age for row in of], dtype=dtype, device=device)
+        for row, view in zip(of, steps.unbind(0), strict=True):
+            row.views["step"] = view
+        vectors.append((steps, of))
+    return vectors
+
+
+def make_slabs(stack: int, whole: torch.Tensor, rows: Iterable[Row]) -> list[Slab]:
+    """The slabs of one stack."""
+    alike: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.rule, row.age if row.rule.in_step else None), []).append(row)
+    return [Slab(stack, whole, of) for of in alike.values()]
+
+
+class Sweep(ABC):
+    """One update of several slabs; `read` comes first.
+
+    Args:
+        slabs: of one rule, type and device, with equal `steps` and `shared` hyper-parameters.
+    """
+
+    def __init__(self, slabs: Sequence[Slab]):
+        self.slabs = slabs
+        self.options = slabs[0].rule.options
+        self.slots = torch.cat([slab.slots for slab in slabs])
+        self._used = set(self.slots.tolist())
+        self._sizes = [len(slab.rows) for slab in slabs]
+        self._parameters = [slab.parameters() for slab in slabs]
+        self._copied = [(i, slab) for i, slab in enumerate(slabs) if slab.is_copied]
+        self.groups: Sequence[dict[str, Any]] = []
+
+    @staticmethod
+    def shared(group: dict[str, Any]) -> Hashable:
+        """The hyper-parameters in which all slabs of a sweep must agree."""
+        return None
+
+    def read(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Read the hyper-parameters from the param groups, given by their slots."""
+        self.groups = groups
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+
+    @abstractmethod
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows, given as a matrix `[n, k]` a slab. The gradients may be used up."""
+
+    def run(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Step all rows by their gradients, given as a matrix `[N, k]` a stack."""
+        for i, slab in self._copied:
+            self._parameters[i] = slab.parameters()
+        self.update(self._parameters, [slab.of(grads[slab.stack]) for slab in self.slabs])  # type: ignore[arg-type]
+        for i, slab in self._copied:
+            slab.write(self._parameters[i])
+        for slab in self.slabs:
+            slab.steps += 1
+
+    @property
+    def next_step(self) -> int:
+        """The number of the step to be made."""
+        return self.slabs[0].steps + 1
+
+    def states(self, name: str) -> list[torch.Tensor]:
+        """What the optimizers keep under a name, a matrix a slab."""
+        return [slab.state[name] for slab in self.slabs]
+
+    def values(self, value: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
+        """A hyper-parameter of every row, `[rows of all slabs]`, in double precision."""
+        by_slot = [float(value(group)) if slot in self._used else 0.0 for slot, group in enumerate(self.groups)]
+        return torch.tensor(by_slot, dtype=torch.float64, device=self.slots.device)[self.slots]
+
+    def columns(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """A value of every row as `[n, 1]` a slab, in the parameters' type unless it is a bool."""
+        if values.dtype != torch.bool:
+            values = values.to(self._parameters[0].dtype)
+        return list(torch.split(values.unsqueeze(1), self._sizes))
