@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from nasflow.merge.graph import Node, map_nodes
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.layout import Layout, convert, join, split
+from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
 
@@ -36,12 +36,18 @@ class CostModel:
     Args:
         device: where kernels run.
         folder: where figures are kept; None for the default.
+
+    Attributes:
+        path: of the file.
+        measured: how many figures had to be measured, for the file had none.
+        seconds: that took.
     """
 
     def __init__(self, device: torch.device, folder: Path | None = None):
         self._device = device
-        self._path = (folder or cache_dir()) / f"kernel-costs-{_place(device)}.json"
-        self._known: dict[str, float] = _read(self._path)
+        self.path = (folder or cache_dir()) / f"kernel-costs-{_place(device)}.json"
+        self.measured, self.seconds = 0, 0.0
+        self._known: dict[str, float] = _read(self.path)
         self._new: dict[str, float] = {}
 
     def kernel(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
@@ -68,17 +74,23 @@ class CostModel:
         """Add what was measured to the file."""
         if not self._new:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(_read(self._path) | self._new, indent=0, sort_keys=True))
-        aside.replace(self._path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(_read(self.path) | self._new, indent=0, sort_keys=True))
+        aside.replace(self.path)
         self._new = {}
 
     def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
         key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
         if key not in self._known:
-            self._known[key] = self._new[key] = self._measure(kernel, node, rows, shared)
+            self._note(key, lambda: self._measure(kernel, node, rows, shared))
         return self._known[key]
+
+    def _note(self, key: str, measure: Callable[[], float]) -> None:
+        began = time.perf_counter()
+        self._known[key] = self._new[key] = measure()
+        self.measured += 1
+        self.seconds += time.perf_counter() - began
 
     def _measure(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
         nodes = [dataclasses.replace(node, module=copy.deepcopy(node.module)) for _ in range(rows)]
@@ -104,9 +116,11 @@ class CostModel:
             if layout is Layout.CHANNELS:
                 value = value.contiguous(memory_format=torch.channels_last)
             value.requires_grad_()
-            self._known[key] = self._new[key] = self._time(
-                lambda: join(list(split(value, [2, 2], 4, layout))[::-1], layout, [False, False]), [value]
-            )
+
+            def gather() -> Any:
+                return join(list(split(value, [2, 2], 4, layout))[::-1], layout, [False, False])
+
+            self._note(key, lambda: self._time(gather, [value]))
         return self._known[key]
 
     @cached_property

@@ -57,7 +57,8 @@ class MergedModel:
 
     Attributes:
         stacks: the parameters that autograd sees.
-        gathers: how often a step's input has to be put together from several values.
+        gathers_at: how many inputs of each of the plan's batches (the last entry: of the outputs) have to be put
+            together from several values.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class MergedModel:
     ):
         self.plan = plan
         self.stacks: list[ParameterStack] = []
-        self.gathers = 0
+        self.gathers_at = [0] * (len(plan.batches) + 1)
         self._place: dict[Operation, tuple[int, int]] = {}
         self._layout: list[Layout] = []
         self._rows: list[int] = []
@@ -81,6 +82,11 @@ class MergedModel:
             self._lay_out(batch, Bench(_members(batch), streams, generators, failed))
         self._outputs = self._pieces(plan.outputs)
         self._steps = self._assemble()
+
+    @property
+    def gathers(self) -> int:
+        """How often a step's input has to be put together from several values."""
+        return sum(self.gathers_at)
 
     def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         """The members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read."""
@@ -140,7 +146,7 @@ class MergedModel:
         requests = [(index, pieces) for index, several in enumerate(self._requests) for pieces, _ in several]
         requests.append((len(self._requests), self._outputs))
         for index, pieces in requests:
-            self.gathers += len(pieces) > 1
+            self.gathers_at[index] += len(pieces) > 1
             for piece in pieces:
                 last[piece.batch] = index
                 if not self._is_whole(piece):

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Sequence
 import torch
 
 from nasflow.merge.cost import CostModel
-from nasflow.merge.graph import Graph, Node
+from nasflow.merge.graph import Graph
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, first_choice
 from nasflow.merge.passes.dedup_input import dedup_input
 from nasflow.merge.passes.dedup_prefix import dedup_prefix
@@ -80,23 +81,28 @@ class Planner:
 
     def cost(self, plan: LogicalPlan) -> float:
         """Seconds of a unit's step, without its optimizer."""
+        return sum(self.batch_costs(plan))
+
+    def batch_costs(self, plan: LogicalPlan) -> list[float]:
+        """Seconds of each of a plan's batches: its kernel, and the gathers of what it reads."""
         assert self.costs is not None  # noqa: S101 - asked by those who have them
-        total = 0.0
+        found = []
         home = {operation: index for index, batch in enumerate(plan.batches) for operation in batch.operations}
         for batch in plan.batches:
             first = batch.operations[0]
+            found.append(0.0)
             if batch.kernel is None:
                 continue
             shared = any(source.is_shared for source in first.inputs)
-            total += self.costs.kernel(batch.kernel, first.node, len(batch.operations), shared)
+            found[-1] += self.costs.kernel(batch.kernel, first.node, len(batch.operations), shared)
             if batch.kernel is Loop or first.is_shared:
                 continue
             for position, source in enumerate(first.inputs):
                 homes = {home[operation.inputs[position]] for operation in batch.operations}
                 whole = len(homes) == 1 and len(plan.batches[min(homes)].operations) == len(batch.operations)
                 if not whole and not source.is_shared:
-                    total += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
-        return total
+                    found[-1] += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
+        return found
 
     def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
         """Seconds of all units' steps, from the plans of a few of them."""

@@ -37,6 +37,11 @@ class FusedUnit(Unit):
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
         self._build()
 
+    @property
+    def model(self) -> MergedModel | DirectModel:
+        """What runs now."""
+        return self._model
+
     def train_batch(self, batch: Any, index: int) -> None:
         """One step of every member."""
         began = time.perf_counter()
