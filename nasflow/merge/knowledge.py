@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.merge.graph import Node
+from nasflow.merge.node import Node
 from nasflow.merge.structure import is_hooked
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -1,10 +1,13 @@
 """The logical plan: what all members of a unit compute, which passes then rewrite."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nasflow.merge.graph import Graph, Node
+from nasflow.merge.graph import Graph
+from nasflow.merge.node import Node
 
 
 @dataclass(eq=False, slots=True)
@@ -84,3 +87,15 @@ class LogicalPlan:
 
 
 Pass = Callable[[LogicalPlan], None]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's cycle collector rests: planning makes many small objects and no garbage for it to find."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

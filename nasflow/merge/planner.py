@@ -14,7 +14,7 @@ from nasflow.merge.node import Node
 from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, first_choice
 from nasflow.merge.passes.dedup_input import dedup_input
 from nasflow.merge.passes.dedup_prefix import dedup_prefix
-from nasflow.merge.plan import LogicalPlan, Pass
+from nasflow.merge.plan import LogicalPlan, Pass, uncollected
 from nasflow.merge.shapes import Spec
 
 Choices = dict[Hashable, type[Kernel]]
@@ -39,7 +39,7 @@ class Planner:
         costs: CostModel | None = None,
     ):
         self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]
-        self._device = device or torch.device("cpu")
+        self.device = device or torch.device("cpu")
         self.costs = costs
 
     def plan(self, graphs: Sequence[Graph], choices: Choices | None = None) -> LogicalPlan:
@@ -50,12 +50,13 @@ class Planner:
             choices: the kernels that an earlier plan of the unit chose. They stay when it shrinks, and with them the
                 bits of those that are left; what is chosen anew is added.
         """
-        plan = LogicalPlan.of(graphs)
-        choose: Chooser = (
-            first_choice if self.costs is None else _Cheapest(self.costs, {} if choices is None else choices)
-        )
-        for rewrite in (*self._passes, BatchOperations(choose, self._device.type)):
-            rewrite(plan)
+        known = {} if choices is None else choices
+        choose: Chooser = first_choice if self.costs is None else _Cheapest(self.costs, known)
+        passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type)]
+        with uncollected():
+            plan = LogicalPlan.of(graphs)
+            for rewrite in passes:
+                rewrite(plan)
         return plan
 
     def partition(self, graphs: Sequence[Graph], limit: int) -> list[list[int]]:

@@ -7,6 +7,7 @@ import alone takes a second or two and so is put off.
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class NotInferableError(Exception):
     """An operation can't be run without data."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spec:
     """A tensor without its values, at two batch sizes, so that what depends on the batch size can be told apart.
 
@@ -33,6 +34,13 @@ class Spec:
     shape: tuple[int, ...]
     other: tuple[int, ...]
     dtype: torch.dtype
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.other, self.dtype))
 
     @classmethod
     def batch(cls, x: torch.Tensor) -> "Spec":

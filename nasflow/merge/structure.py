@@ -1,15 +1,35 @@
 """What a module is, apart from the values of its tensors: equal structures run the same program."""
 
 import functools
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import nn
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type)
+_PLAIN = frozenset(
+    (
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        type,
+        torch.memory_format,
+    )
+)
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MOST = 200_000
+
+_numbers: dict[Hashable, int] = {}
+_next_number = itertools.count()
 
 
 class Same:
@@ -25,42 +45,71 @@ class Same:
         return id(self.thing)
 
 
-def structure(module: nn.Module) -> Hashable:
-    """The class of a module, its plain attributes, its tensors' shapes, and the same of its children."""
-    return (
-        *own_structure(module),
-        tuple((name, structure(child)) for name, child in module._modules.items() if child is not None),
-    )
+def number_of(key: Hashable) -> int:
+    """A number that stands for `key` in this process: nested keys are long to hash and to compare."""
+    number = _numbers.get(key)
+    if number is None:
+        if len(_numbers) > _MOST:
+            _numbers.clear()  # numbers are never given twice, so those that are out stay right
+        number = _numbers[key] = next(_next_number)
+    return number
 
 
-def own_structure(module: nn.Module) -> tuple[Any, ...]:
-    """`structure` without the children."""
+class Structures:
+    """Numbers of modules' structures, each module looked at once."""
+
+    def __init__(self) -> None:
+        self._own: dict[nn.Module, int] = {}
+        self._whole: dict[nn.Module, int] = {}
+
+    def own(self, module: nn.Module) -> int:
+        """The class of a module, its plain attributes and its tensors' shapes; not its children."""
+        number = self._own.get(module)
+        if number is None:
+            number = self._own[module] = number_of(_own(module))
+        return number
+
+    def whole(self, module: nn.Module) -> int:
+        """The same, with its children and their names."""
+        if not module._modules:
+            return self.own(module)
+        number = self._whole.get(module)
+        if number is None:
+            children = tuple(
+                (name, None if child is None else self.whole(child)) for name, child in module._modules.items()
+            )
+            number = self._whole[module] = number_of(("whole", self.own(module), children))
+        return number
+
+
+def _own(module: nn.Module) -> Hashable:
     fields = module.__dict__
-    return (
-        type(module),
-        module.training,
-        tuple((name, tensor_structure(p)) for name, p in module._parameters.items()),
-        tuple((name, tensor_structure(b)) for name, b in module._buffers.items()),
-        tuple((name, freeze(fields[name])) for name in fields if name not in _BOOKKEEPING),
-        is_hooked(module),
+    plain = tuple(
+        (name, value if type(value) in _PLAIN else freeze(value), type(value))
+        for name, value in fields.items()
+        if name not in _BOOKKEEPING
     )
+    parameters = tuple((name, tensor_structure(p)) for name, p in module._parameters.items())
+    buffers = tuple((name, tensor_structure(b)) for name, b in module._buffers.items()) if module._buffers else ()
+    return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
     """Shape, type, device and whether it trains; None for none."""
     if tensor is None:
         return None
-    return (tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad)
+    return (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether something listens to the module's calls, which only a real call satisfies."""
-    return any(getattr(module, name) for name in _HOOKS)
+    fields = module.__dict__
+    return any(fields[name] for name in _HOOKS)
 
 
 def freeze(value: Any) -> Hashable:
     """A hashable that equals another one only where the values can take each other's place."""
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:
         return (type(value), value)
     if isinstance(value, tuple | list):
         return (type(value), tuple(freeze(item) for item in value))

@@ -3,20 +3,20 @@
 import dis
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from torch import fx, nn
 
-from nasflow.merge.structure import is_hooked, structure
+from nasflow.merge.structure import is_hooked
 
 # A trace does not see these: whoever uses them is called as it is.
 _UNSEEN = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "checkpoint"})
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _REMEMBERED = 4_096
-_known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
+_known: "OrderedDict[int, Template | None]" = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ def is_layer(module: nn.Module) -> bool:
     )
 
 
-def template_of(module: nn.Module) -> "Template | None":
-    """The template of a module's forward, or None if it can't be traced."""
-    key = structure(module)
+def template_of(module: nn.Module, key: int) -> "Template | None":
+    """The template of a module's forward, or None if it can't be traced; `key` is the number of its structure."""
     if key not in _known:
         _known[key] = _trace(module)
         if len(_known) > _REMEMBERED:

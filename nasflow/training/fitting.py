@@ -32,7 +32,7 @@ class Fitting:
     def step(self, loss: torch.Tensor) -> None:
         """Backward, clip the gradients of what this optimizer trains, and step."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if self.clip_val is not None:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             if self.clip_algorithm == "norm":

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from nasflow.merge.graph import Node
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 
 

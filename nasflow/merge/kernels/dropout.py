@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import is_dropout
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 
 
 class Item(Kernel):

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.merge.graph import Node, map_nodes
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import is_random
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import Bench
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import is_changing, is_random
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked

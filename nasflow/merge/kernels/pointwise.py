@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import pairwise, pointwise
 from nasflow.merge.layout import Layout, join, split
+from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 
 _aten = torch.ops.aten

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node
 from nasflow.merge.structure import is_hooked
 
 _LAYERS = (

@@ -1,6 +1,5 @@
 """Which kernels can run a node, the best guess first. A kernel of one's own is added to `KERNELS`."""
 
-from nasflow.merge.graph import Node
 from nasflow.merge.kernels.attention import BatchedAttention
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.convolution import DenseConvolution, GroupedConvolution
@@ -14,6 +13,7 @@ from nasflow.merge.kernels.norm import BatchedBatchNorm, BatchedGroupNorm, Batch
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.kernels.pooling import BatchedPool
 from nasflow.merge.kernels.shaping import Concatenation, ShapeOf, Shaping
+from nasflow.merge.node import Node
 
 KERNELS: list[type[Kernel]] = [
     *(Pointwise, Pairwise, BatchedLinear, DenseLinear, DenseConvolution, GroupedConvolution),

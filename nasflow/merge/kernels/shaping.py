@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.merge.graph import Node, map_nodes
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
+from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked

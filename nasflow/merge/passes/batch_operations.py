@@ -5,15 +5,18 @@ those of one key together, and choose the key so that groups grow large. Two way
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
-from nasflow.merge.graph import Node
+import torch
+
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.kernels.registry import kernels_for
 from nasflow.merge.knowledge import is_random
+from nasflow.merge.node import Node
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
+from nasflow.merge.structure import number_of
 
 
 class Chooser(Protocol):
@@ -40,6 +43,7 @@ class BatchOperations:
         self._choose = choose
         self._device = device
         self._kernels: dict[Hashable, list[type[Kernel]]] = {}
+        self._batch_keys: dict[Hashable, Hashable] = {}
 
     def __call__(self, plan: LogicalPlan) -> None:
         """Fill `plan.batches`."""
@@ -51,12 +55,16 @@ class BatchOperations:
         tied = _tied(plan)
         keys: dict[Operation, Hashable] = {}
         for operation in plan.operations:
-            if operation.is_shared or operation in tied:
+            if operation.member is None or operation in tied:
                 keys[operation] = operation
                 continue
-            shared = tuple(source.is_shared for source in operation.inputs)
-            kernel = self._fitting(operation)[0]
-            keys[operation] = (kernel, kernel.batch_key(operation.node), shared)
+            known = (operation.node.signature, tuple(source.member is None for source in operation.inputs))
+            key = self._batch_keys.get(known)
+            if key is None:
+                kernel = self._fitting(operation)[0]
+                key = number_of((kernel, kernel.batch_key(operation.node), known[1]))
+                self._batch_keys[known] = key
+            keys[operation] = key
         return keys
 
     def _fitting(self, operation: Operation) -> list[type[Kernel]]:
@@ -91,13 +99,20 @@ class _Agenda:
         self._depth: dict[Operation, int] = {}
         self._to_come: dict[Operation, int] = {}
         last_random: dict[int, Operation] = {}
+        draws: dict[Hashable, bool] = {}
         for operation in plan.operations:
-            before = set(operation.inputs)
-            if operation.member is not None and is_random(operation.node):
+            before: Iterable[Operation] = operation.inputs
+            if len(operation.inputs) > 1:
+                before = set(operation.inputs)
+            signature = operation.node.signature
+            if signature not in draws:
+                draws[signature] = is_random(operation.node)
+            if operation.member is not None and draws[signature]:
+                before = set(before)
                 if operation.member in last_random:  # a member draws in the order of its own forward
                     before.add(last_random[operation.member])
                 last_random[operation.member] = operation
-            self._needs[operation] = len(before)
+            self._needs[operation] = sum(1 for _ in before)
             self._depth[operation] = 1 + max((self._depth[source] for source in before), default=0)
             for source in before:
                 self._readers[source].append(operation)
@@ -111,7 +126,8 @@ class _Agenda:
 
     def most_to_come(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
         """The key with the longest way to an output."""
-        return max(ready, key=lambda key: max(self._to_come[operation] for operation in ready[key]))
+        to_come = self._to_come
+        return max(ready, key=lambda key: max([to_come[operation] for operation in ready[key]]))
 
     def shallowest(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
         """The key that comes first on average (the rule of the paper)."""
@@ -157,12 +173,25 @@ def _reads_one(operation: Operation) -> bool:
 
 def _tied(plan: LogicalPlan) -> set[Operation]:
     """Operations whose tensors are those of another operation too: a row can lie in one stack only."""
-    users: dict[int, list[Operation]] = defaultdict(list)
+    users: dict[int, Operation] = {}
+    tied: set[Operation] = set()
     for operation in plan.operations:
-        module = operation.node.module
-        tensors = [*module.parameters(), *module.buffers()] if module is not None else []
-        if operation.node.op == "attribute":
-            tensors = [operation.node.args[0]]
-        for tensor in tensors:
-            users[id(tensor)].append(operation)
-    return {operation for several in users.values() if len(several) > 1 for operation in several}
+        for tensor in _tensors(operation.node):
+            first = users.setdefault(id(tensor), operation)
+            if first is not operation:
+                tied |= {first, operation}
+    return tied
+
+
+def _tensors(node: Node) -> Iterable[torch.Tensor]:
+    if node.module is not None:
+        if node.module._modules:
+            return [*node.module.parameters(), *node.module.buffers()]
+        if node.module._buffers:
+            return [
+                tensor
+                for tensor in (*node.module._parameters.values(), *node.module._buffers.values())
+                if tensor is not None
+            ]
+        return [tensor for tensor in node.module._parameters.values() if tensor is not None]
+    return node.args if node.op == "attribute" else ()

@@ -6,8 +6,8 @@ normalization, and a frozen trunk whose weights are equal. Autograd records noth
 
 from collections.abc import Hashable
 
-from nasflow.merge.graph import Node
 from nasflow.merge.knowledge import is_pure
+from nasflow.merge.node import Node
 from nasflow.merge.plan import LogicalPlan, Operation
 
 

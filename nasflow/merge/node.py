@@ -1,0 +1,86 @@
+"""One operation in the graph of a member."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+_IN_PLACE_OPERATORS = frozenset(["iadd", "imul", "isub", "itruediv", "ifloordiv", "ipow", "setitem"])
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One operation of one member.
+
+    Attributes:
+        op: `module` is a layer or a module that can't be looked into; `function` a torch or operator function;
+            `method` one of a tensor's; `attribute` a tensor that the model holds; `input` the model's input.
+        target: the function, the method's name, or the path of the module or tensor in the model.
+        args: may hold nodes, also nested in tuples, lists and dicts.
+        spec: of the output.
+        signature: nodes of equal signatures do the same to inputs of the same shape.
+        opaque: a module that is called as it is, for its forward could not be traced.
+        inputs: the nodes among the arguments, in their order.
+        eval_args: `args` and `kwargs` outside training, where those differ.
+    """
+
+    op: Literal["input", "module", "function", "method", "attribute"]
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    spec: Any
+    module: nn.Module | None = None
+    opaque: bool = False
+    eval_args: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    signature: Hashable = None
+    inputs: tuple["Node", ...] = None  # type: ignore[assignment]  # read from the arguments unless given
+
+    def __post_init__(self) -> None:
+        if self.inputs is None:
+            self.inputs = tuple(nodes_in((self.args, self.kwargs)))
+
+    @property
+    def name(self) -> str:
+        """For people: `conv2d`, `relu`, `add`."""
+        if self.module is not None:
+            return type(self.module).__name__
+        return str(getattr(self.target, "__name__", self.target))
+
+
+def nodes_in(tree: Any) -> Iterator[Node]:
+    """The nodes in nested arguments, in order."""
+    if isinstance(tree, Node):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from nodes_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from nodes_in(item)
+    elif isinstance(tree, slice):
+        yield from nodes_in((tree.start, tree.stop, tree.step))
+
+
+def map_nodes(tree: Any, change: Callable[[Node], Any]) -> Any:
+    """The same nested arguments with every node changed."""
+    if isinstance(tree, Node):
+        return change(tree)
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_nodes(item, change) for item in tree)
+    if isinstance(tree, dict):
+        return {key: map_nodes(item, change) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(map_nodes(part, change) for part in (tree.start, tree.stop, tree.step)))
+    return tree
+
+
+def changes_in_place(node: Node) -> bool:
+    """Whether it overwrites its first input."""
+    if node.module is not None:
+        return bool(getattr(node.module, "inplace", False))
+    if node.kwargs.get("inplace") is True:
+        return True
+    name = str(getattr(node.target, "__name__", node.target))
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
+    return in_place and node.op in ("function", "method")
