@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.merging_plain import Trial
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, FloatRange, OptimizerConfig, Target
+from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
+from nasflow.config_values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import Data, load_data
 from nasflow.seeds import derive_seed

@@ -32,11 +32,11 @@ from nasflow.config import (
     CheckpointConfig,
     ClassificationConfig,
     DataConfig,
-    FloatRange,
     LocalServiceConfig,
     OptimizerConfig,
     Target,
 )
+from nasflow.config_values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import load_data
 from nasflow.evaluator.make import make_evaluator

@@ -1,13 +1,11 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
     BaseModel,
-    ConfigDict,
-    Discriminator,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -18,58 +16,14 @@ from pydantic import (
 )
 
 from nasflow.config_errors import explain
+from nasflow.config_values import STRICT, Options, SearchedBool, SearchedFloat, SearchedInt, SearchedTags
 from nasflow.errors import ConfigError
 
 
 class Section(BaseModel):
     """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-# --- values that may be searched ---------------------------------------------------------------------------------
-
-
-class FloatRange(Section):
-    """Search a number in `[low, high]`, evenly in its logarithm with `log: true`."""
-
-    float: tuple[float, float]
-    log: bool = False
-
-
-class IntRange(Section):
-    """Search a whole number in `[low, high]`, both included."""
-
-    int: tuple[int, int]
-    log: bool = False
-    step: PositiveInt = 1
-
-
-T = TypeVar("T")
-
-
-class Options(Section, Generic[T]):
-    """Search one of a list of values."""
-
-    pick: list[T] = Field(min_length=1)
-
-
-def _searched_tag(value: Any) -> str:
-    """Which member of a searched union a value is meant as, so that an error speaks of that one alone."""
-    for key, kind in (("float", FloatRange), ("int", IntRange), ("pick", Options)):
-        if isinstance(value, kind) or (isinstance(value, dict) and key in value):
-            return key
-    return "value"
-
-
-_FloatTag = Annotated[FloatRange, Tag("float")]
-_IntTag = Annotated[IntRange, Tag("int")]
-_Tags = Discriminator(_searched_tag)
-SearchedFloat = Annotated[
-    Annotated[float, Tag("value")] | _FloatTag | _IntTag | Annotated[Options[float], Tag("pick")], _Tags
-]
-SearchedInt = Annotated[Annotated[int, Tag("value")] | _IntTag | Annotated[Options[int], Tag("pick")], _Tags]
-SearchedBool = Annotated[Annotated[bool, Tag("value")] | Annotated[Options[bool], Tag("pick")], _Tags]
+    model_config = STRICT
 
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
@@ -90,9 +44,9 @@ class Target(Section):
 class OptimizerConfig(Section):
     """A torch optimizer by name; every number may be searched. Keys left out keep torch's default."""
 
-    name: Annotated[Annotated[OptimizerName, Tag("value")] | Annotated[Options[OptimizerName], Tag("pick")], _Tags] = (
-        "adamw"
-    )
+    name: Annotated[
+        Annotated[OptimizerName, Tag("value")] | Annotated[Options[OptimizerName], Tag("pick")], SearchedTags
+    ] = "adamw"
     lr: SearchedFloat = 1e-3
     weight_decay: SearchedFloat | None = None
     momentum: SearchedFloat | None = None
@@ -104,9 +58,9 @@ class OptimizerConfig(Section):
 class ScheduleConfig(Section):
     """How the learning rate moves, one step an epoch, after a linear warm-up of `warmup_epochs`."""
 
-    name: Annotated[Annotated[ScheduleName, Tag("value")] | Annotated[Options[ScheduleName], Tag("pick")], _Tags] = (
-        "constant"
-    )
+    name: Annotated[
+        Annotated[ScheduleName, Tag("value")] | Annotated[Options[ScheduleName], Tag("pick")], SearchedTags
+    ] = "constant"
     warmup_epochs: SearchedInt = 0
     step_size: SearchedInt = Field(default=10, description="epochs between two drops (step)")
     gamma: SearchedFloat = Field(default=0.1, description="factor of a drop (step) or of an epoch (exponential)")
@@ -161,7 +115,7 @@ class RegressionConfig(SupervisedConfig):
 
     kind: Literal["regression"] = "regression"
     loss: Annotated[
-        Annotated[RegressionLoss, Tag("value")] | Annotated[Options[RegressionLoss], Tag("pick")], _Tags
+        Annotated[RegressionLoss, Tag("value")] | Annotated[Options[RegressionLoss], Tag("pick")], SearchedTags
     ] = "mse"
     metrics: list[Literal["mse", "rmse", "mae", "r2"]] = ["rmse", "r2"]
 

@@ -18,7 +18,8 @@ from benchmarks.merging_contestants import accuracies_of, run_job
 from benchmarks.merging_group import LEARNING_RATES, Group, classification
 from benchmarks.merging_report import print_table, show_facts
 from benchmarks.workloads import w2_cells
-from nasflow.config import FloatRange, OptimizerConfig
+from nasflow.config import OptimizerConfig
+from nasflow.config_values import FloatRange
 from nasflow.space.architecture import Architecture
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Epoch, Event, Evicted, Final

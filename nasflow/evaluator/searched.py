@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nasflow.config import FloatRange, IntRange, Options
+from nasflow.config_values import FloatRange, IntRange, Options
 from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain
 from nasflow.space.pick import Pick
 
