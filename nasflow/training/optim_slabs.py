@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_VECTOR = 16  # elements of the widest vector (AVX-512, float32)
+_VECTOR = 32 if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") else 64  # bytes
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Slab:
     def zeros(self) -> torch.Tensor:
         """A matrix `[n, k]`, with room behind it up to a whole vector."""
         size = self._shape[0] * self._shape[1]
-        return self.whole.new_zeros(size + -size % _VECTOR)[:size].view(self._shape)
+        return self.whole.new_zeros(size + _rest(size, self.whole))[:size].view(self._shape)
 
     def matrices_of(self, rows: Sequence[Row]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Every matrix that holds something of these rows, and at which places."""
@@ -123,7 +123,7 @@ class Slab:
     @staticmethod
     def padded(matrix: torch.Tensor) -> torch.Tensor:
         """What `zeros` gave, flat and with the room behind it; as it is if it ends on a whole vector."""
-        rest = -matrix.numel() % _VECTOR
+        rest = _rest(matrix.numel(), matrix)
         return matrix.as_strided((matrix.numel() + rest,), (1,)) if rest else matrix
 
     def _lay(self, name: str, matrix: torch.Tensor) -> None:
@@ -133,6 +133,11 @@ class Slab:
             row.views[name] = view
             if name in row.kept:
                 view.copy_(row.kept[name])
+
+
+def _rest(size: int, like: torch.Tensor) -> int:
+    """How many elements are missing to whole vectors."""
+    return -size % (_VECTOR // like.element_size())
 
 
 def lay_counts(rows: Iterable[Row], groups: Sequence[dict[str, Any]]) -> list[tuple[torch.Tensor, list[Row]]]:
