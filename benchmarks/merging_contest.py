@@ -146,7 +146,8 @@ def sharing_facts(laps: Laps, shared: str, members: int) -> dict[str, float]:
 
 
 def machine_load(laps: Laps) -> str:
-    """How much else ran meanwhile."""
+    """How much ran on the machine meanwhile, this benchmark included."""
     load = statistics.median(reading["load"] for reading in laps.machine)
     busy = statistics.median(reading["busy"] for reading in laps.machine)
-    return f"{load:.2f} processes wanted a core (median of 1-minute means), {100 * busy:.0f} % of all cores busy"
+    advice = "; trust the CPU columns more" if load > 1.5 else ""
+    return f"{load:.2f} processes wanted a core (1-minute mean), {100 * busy:.0f} % of all cores busy{advice}"
