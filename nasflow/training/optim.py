@@ -261,8 +261,7 @@ class StackedOptimizer:
                 if not row.kept:
                     self._install(row)
         self._stepping = [
-            (steps, torch.tensor([id(row) in stepping for row in rows], device=steps.device))
-            for steps, rows in self._counts
+            (steps, steps.new_tensor([id(row) in stepping for row in rows])) for steps, rows in self._counts
         ]
         self._make_sweeps()
 
