@@ -17,7 +17,7 @@ from nasflow.merge.passes.dedup_prefix import dedup_prefix
 from nasflow.merge.plan import LogicalPlan, Pass, uncollected
 from nasflow.merge.shapes import Spec
 
-Choices = dict[Hashable, type[Kernel]]
+Choices = dict[Node, type[Kernel]]
 
 _GAIN = 0.93  # of the time alone: what a unit may cost at most to be formed, for an estimate is not exact
 _SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -47,12 +47,10 @@ class Planner:
 
         Args:
             graphs: of its members.
-            choices: the kernels that an earlier plan of the unit chose. They stay when it shrinks, and with them the
-                bits of those that are left; what is chosen anew is added.
+            choices: as `BatchOperations` takes them.
         """
-        known = {} if choices is None else choices
-        choose: Chooser = first_choice if self.costs is None else _Cheapest(self.costs, known)
-        passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type)]
+        choose: Chooser = first_choice if self.costs is None else _Cheapest(self.costs)
+        passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type, choices)]
         with uncollected():
             plan = LogicalPlan.of(graphs)
             for rewrite in passes:
@@ -116,17 +114,17 @@ class Planner:
 class _Cheapest:
     """Chooses the kernel that was measured to be the cheapest."""
 
-    def __init__(self, costs: CostModel, choices: Choices):
+    def __init__(self, costs: CostModel):
         self._costs = costs
-        self._choices = choices
+        self._known: dict[Hashable, type[Kernel]] = {}
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
-        key = (node.signature, node.opaque, shared, tuple(kernels))
-        if key not in self._choices:
+        key = (node.signature, node.opaque, shared, rows)
+        if key not in self._known:
             costs = {kernel: self._costs.kernel(kernel, node, rows, shared) for kernel in kernels}
             costs[Loop] += self._costs.gather(_usual(node), _numbers(node) * rows)
-            self._choices[key] = min(costs, key=lambda kernel: costs[kernel])
-        return self._choices[key]
+            self._known[key] = min(costs, key=lambda kernel: costs[kernel])
+        return self._known[key]
 
 
 def _chunks(order: list[int], size: int) -> list[list[int]]:

@@ -91,6 +91,8 @@ def template_of(module: nn.Module, key: int) -> "Template | None":
 
 
 class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # what follows from a buffer's values is not to be taken for a constant
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
 

@@ -34,7 +34,7 @@ class FusedUnit(Unit):
         self._positions = list(range(len(members)))
         self._rows = list(members)
         self._seconds = 0.0
-        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._probed: tuple[torch.Tensor, torch.Tensor] | None = None
         self._build()
 
     @property
@@ -46,7 +46,8 @@ class FusedUnit(Unit):
         """One step of every member."""
         began = time.perf_counter()
         x, target = batch
-        self._last = (x, target)
+        if index == 0:
+            self._probed = (x, target)
         self._optimizer.zero_grad()
         outputs = self._model(x, True)
         if outputs is None:
@@ -133,10 +134,10 @@ class FusedUnit(Unit):
             self._build()
 
     def _probe(self) -> dict[torch.nn.Parameter | Member, torch.Tensor] | None:
-        """Outputs by member, and gradients by parameter, on the last batch; nothing of the members changes."""
-        if self._last is None:
+        """Outputs by member, and gradients by parameter, on a batch seen before; nothing of the members changes."""
+        if self._probed is None:
             return None
-        x, target = self._last
+        x, target = self._probed
         with unchanged(self._rows):
             self._optimizer.zero_grad()
             outputs = self.forward(x)

@@ -37,10 +37,18 @@ class BatchOperations:
     Args:
         choose: which kernel runs a batch.
         device: the type of device it will run on.
+        choices: the kernels of nodes that were planned before. They stay when their group shrinks, and with them the
+            bits of those that are left; what is chosen anew is added.
     """
 
-    def __init__(self, choose: Chooser = first_choice, device: str = "cpu"):
+    def __init__(
+        self,
+        choose: Chooser = first_choice,
+        device: str = "cpu",
+        choices: dict[Node, type[Kernel]] | None = None,
+    ):
         self._choose = choose
+        self._choices = {} if choices is None else choices
         self._device = device
         self._kernels: dict[Hashable, list[type[Kernel]]] = {}
         self._batch_keys: dict[Hashable, Hashable] = {}
@@ -80,12 +88,16 @@ class BatchOperations:
             return Batch(group, None, "read once for all")
         if first.is_shared:
             return Batch(group, Loop, "the same for all members")
-        if len(group) == 1:
-            return Batch(group, Loop, "no other member does this at this point")
         kernels = self._fitting(first)
-        kernel = self._choose(first.node, len(group), kernels, _reads_one(first))
+        kernel = self._choices.get(first.node)
+        if kernel is None and len(group) > 1:
+            kernel = self._choose(first.node, len(group), kernels, _reads_one(first))
+        kernel = kernel or Loop
+        self._choices.update({operation.node: kernel for operation in group})
         if kernel is not Loop:
             return Batch(group, kernel)
+        if len(group) == 1:
+            return Batch(group, Loop, "no other member does this at this point")
         return Batch(group, kernel, "no batched kernel" if len(kernels) == 1 else "measured: the loop is faster")
 
 
