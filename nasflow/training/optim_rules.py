@@ -152,14 +152,14 @@ class RmsProp(Sweep):
         momentum, centered = self.options
         self._l2.add(parameters, grads)
         squares = self.states("square_avg")
-        _average_squares(squares, grads, self._alphas, self._shares)
+        roots = self.scratch()
+        _average_squares(squares, grads, self._alphas, self._shares, roots)
+        torch._foreach_copy_(roots, squares)
         if centered:
             means = self.states("grad_avg")
             torch._foreach_lerp_(means, grads, self._shares)
-            roots = torch._foreach_addcmul(squares, means, means, value=-1)
-            torch._foreach_sqrt_(roots)
-        else:
-            roots = torch._foreach_sqrt(squares)
+            torch._foreach_addcmul_(roots, means, means, value=-1)
+        torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, self._eps)
         if momentum:
             buffers = self.states("momentum_buffer")
@@ -176,25 +176,29 @@ class PlainAdam(Sweep):
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
-        self._ages = torch.cat([slab.ages for slab in self.slabs])
-        self._lr = self.values(lambda group: group["lr"])
-        self._beta1 = self.values(lambda group: group["betas"][0])
-        self._beta2 = self.values(lambda group: group["betas"][1])
+        ages = torch.cat([slab.ages for slab in self.slabs])
+        lr, beta1 = self.values(lambda group: group["lr"]), self.values(lambda group: group["betas"][0])
+        beta2 = self.values(lambda group: group["betas"][1])
+        # powers are slow, and most rows of a member have the same
+        self._distinct, self._row = torch.unique(torch.stack([ages, lr, beta1, beta2]), dim=1, return_inverse=True)
         self._decay = _decay(self)
-        self._shares1 = self.columns(1 - self._beta1)
-        self._betas2, self._shares2 = self.columns(self._beta2), self.columns(1 - self._beta2)
+        self._shares1 = self.columns(1 - beta1)
+        self._betas2, self._shares2 = self.columns(beta2), self.columns(1 - beta2)
         self._eps = self.columns(self.values(lambda group: group["eps"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
-        steps = self._ages + self.next_step
-        rates = self.columns(-self._lr / (1 - self._beta1**steps))
-        corrections = self.columns((1 - self._beta2**steps).sqrt())
+        ages, lr, beta1, beta2 = self._distinct
+        steps = ages + self.next_step
+        rates = self.columns((-lr / (1 - beta1**steps))[self._row])
+        corrections = self.columns((1 - beta2**steps).sqrt()[self._row])
         self._decay(parameters, grads)
         means, squares = self.states("exp_avg"), self.states("exp_avg_sq")
         torch._foreach_lerp_(means, grads, self._shares1)
-        _average_squares(squares, grads, self._betas2, self._shares2)
-        roots = torch._foreach_sqrt(squares)
+        roots = self.scratch()
+        _average_squares(squares, grads, self._betas2, self._shares2, roots)
+        torch._foreach_copy_(roots, squares)
+        torch._foreach_sqrt_(roots)
         torch._foreach_div_(roots, corrections)
         torch._foreach_add_(roots, self._eps)
         torch._foreach_div_(roots, rates)  # a rate of 0 makes it infinite, and the update 0
@@ -211,7 +215,7 @@ class FusedAdam(Sweep):
 
     def __init__(self, slabs: Sequence[Slab]):
         super().__init__(slabs)
-        self._updates = [slab.scratch for slab in self.slabs]
+        self._updates = self.scratch()
         self._kernel = [
             [Slab.padded(matrix) for matrix in matrices]
             for matrices in (self._updates, self.states("exp_avg"), self.states("exp_avg_sq"))
@@ -270,10 +274,16 @@ def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], N
 
 
 def _average_squares(
-    squares: list[torch.Tensor], grads: list[torch.Tensor], betas: list[torch.Tensor], shares: list[torch.Tensor]
+    squares: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    betas: list[torch.Tensor],
+    shares: list[torch.Tensor],
+    scratch: list[torch.Tensor],
 ) -> None:
     torch._foreach_mul_(squares, betas)
-    torch._foreach_addcmul_(squares, torch._foreach_mul(grads, shares), grads)
+    for grad, share, out in zip(grads, shares, scratch, strict=True):
+        torch.mul(grad, share, out=out)
+    torch._foreach_addcmul_(squares, scratch, grads)
 
 
 def _fused(

@@ -223,6 +223,10 @@ class Sweep(ABC):
         """What the optimizers keep under a name, a matrix a slab."""
         return [slab.state[name] for slab in self.slabs]
 
+    def scratch(self) -> list[torch.Tensor]:
+        """Room for a matrix a slab. It outlasts steps, so that no memory has to be got in them."""
+        return [slab.scratch for slab in self.slabs]
+
     def values(self, value: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
         """A hyper-parameter of every row, `[rows of all slabs]`, in double precision."""
         by_slot = [float(value(group)) if slot in self._used else 0.0 for slot, group in enumerate(self.groups)]
