@@ -108,8 +108,8 @@ class StackedOptimizer:
         optimizers: the members' own; states to go on from have been loaded into them.
         stacks: all parameters that they train, on one device.
         clips: how each member's gradients are clipped.
-        common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows go through torch's fused kernel, about
-            twice as fast as others. It has to stay as it is when members leave, for the others to keep their bits.
+        common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows go through torch's fused kernel, two
+            or three times as fast as others. It has to stay as it is when members leave, for the others to keep their bits.
         failed: called with a member's position and the exception its own optimizer raised; None lets that through.
 
     Raises:
@@ -125,7 +125,7 @@ class StackedOptimizer:
         common: AdamConstants = (0.9, 0.999, 1e-8),
         failed: Callable[[int, Exception], None] | None = None,
     ):
-        self._optimizers = optimizers
+        self._optimizers = list(optimizers)
         self._common = common
         self._failed = failed
         self._tensors = [stack.tensor for stack in stacks]
