@@ -109,7 +109,7 @@ class StackedOptimizer:
         stacks: all parameters that they train, on one device.
         clips: how each member's gradients are clipped.
         common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows go through torch's fused kernel, two
-            or three times as fast as others. It has to stay as it is when members leave, for the others to keep their bits.
+            or three times as fast as others. Keep it when members leave, so that the others keep their bits.
         failed: called with a member's position and the exception its own optimizer raised; None lets that through.
 
     Raises:
