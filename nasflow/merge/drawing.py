@@ -6,13 +6,13 @@ not everything that draws SVG knows CSS.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from xml.sax.saxutils import escape
 
 from nasflow.merge.outline import Outline, Price, Step
 
-LANE, GAP, ROW, BOX = 138, 16, 54, 36  # the width of a lane, between two; the pitch of rows, the height of a box
-LEFT, TOP = 20, 74
+LANE, GAP, ROW, BOX = 142, 16, 66, 48  # the width of a lane, between two; the pitch of rows, the height of a box
+LEFT, TOP = 20, 80
 _LARGE, _SMALL = 11, 9.5  # font sizes
 _WIDE = 0.6  # a character's width on average, of the font's size
 _COLORS = {  # ground and frame
@@ -37,8 +37,7 @@ class _Cell:
     row: int
     kind: str
     runs: tuple[tuple[int, ...], ...]
-    title: str
-    subtitle: str
+    lines: tuple[str, ...]
     hint: str
     gathers: int
 
@@ -66,7 +65,7 @@ def plan_svg(outline: Outline, trials: Sequence[int], prices: Sequence[Price] | 
         f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="#fff" stroke="#bbb"/>',
         *_heading(title, trials, width, rows),
         *_edges(outline, cells),
-        *(part for cell in cells for part in _boxes(cell)),
+        *(part for cell in cells for part in (*_boxes(cell), *_texts(cell), *_badge(cell))),
         *_legend(TOP + rows * ROW + 14),
         "</svg>",
     ]
@@ -84,10 +83,9 @@ def _cells(outline: Outline, members: int, prices: Sequence[Price] | None) -> li
         for lane in reach:
             free[lane] = row + 1
         runs = tuple((lane,) for lane in lanes) if step.kind == "loop" else _runs(lanes)
-        cells.append(_Cell(row, step.kind, runs, step.operation, *_words(step, prices and prices[index]), step.gathers))
-    everyone = (tuple(range(members)),)
-    gathers = outline.output_gathers
-    cells.append(_Cell(max(free), "output", everyone, "outputs and losses of all members", "", "outputs", gathers))
+        cells.append(_Cell(row, step.kind, runs, *_words(step, prices and prices[index]), step.gathers))
+    everyone, lines = (tuple(range(members)),), ("outputs of all members", "to their losses")
+    cells.append(_Cell(max(free), "output", everyone, lines, "; ".join(lines), outline.output_gathers))
     return cells
 
 
@@ -97,13 +95,13 @@ def _runs(lanes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(lane for _, lane in group) for _, group in groups)
 
 
-def _words(step: Step, price: Price | None) -> tuple[str, str]:
-    """The second line of a box, and what is told of the step beside it."""
-    microseconds = "" if price is None or step.kind == "input" else f" · {price.seconds * 1e6:.0f} µs"
-    if step.kind == "loop" and len(step.members) > 1:
-        microseconds += " in all" if microseconds else ""
-    hint = f"{step.operation}: {step.shapes}; {step.kernel}{microseconds}"
-    return f"{step.kernel}{microseconds}", f"{hint}; {step.reason}" if step.reason else hint
+def _words(step: Step, price: Price | None) -> tuple[tuple[str, ...], str]:
+    """The lines in a box, and what is told of the step where the mouse rests on it."""
+    how = "read once" if step.kind == "input" else step.kernel
+    if price is not None and step.kind != "input":
+        how += f", {price.seconds * 1e6:.0f} µs" + (" in all" if step.kind == "loop" and len(step.members) > 1 else "")
+    lines = (step.operation, step.shapes, how)
+    return lines, "; ".join([*lines, step.reason] if step.reason else lines)
 
 
 def _x(lane: int) -> int:
@@ -115,9 +113,11 @@ def _middle(lane: int) -> float:
 
 
 def _heading(title: str, trials: Sequence[int], width: int, rows: int) -> Iterator[str]:
-    yield f'<text x="{LEFT}" y="28" text-anchor="start" font-size="13">{escape(_fitted(title, width - 2 * LEFT, 13))}</text>'
+    words = escape(_fitted(title, width - 2 * LEFT, 13))
+    yield f'<text x="{LEFT}" y="28" text-anchor="start" font-size="13">{words}</text>'
     for lane, trial in enumerate(trials):
-        yield f'<rect x="{_x(lane) - 4}" y="{TOP - 30}" width="{LANE + 8}" height="{rows * ROW + 30}" rx="6" fill="#f7f7f8"/>'
+        place = f'x="{_x(lane) - 4}" y="{TOP - 32}" width="{LANE + 8}" height="{rows * ROW + 28}"'
+        yield f'<rect {place} rx="6" fill="#f6f6f8"/>'
         yield f'<text x="{_middle(lane):g}" y="{TOP - 14}" font-weight="bold">trial {trial}</text>'
 
 
@@ -126,7 +126,7 @@ def _boxes(cell: _Cell) -> Iterator[str]:
     top = TOP + cell.row * ROW
     dash = ' stroke-dasharray="4 3"' if cell.kind == "loop" else ""
     yield f'<g fill="{ground}" stroke="{frame}"{dash}><title>{escape(cell.hint)}</title>'
-    for before, after in zip(cell.runs, cell.runs[1:], strict=False):
+    for before, after in pairwise(cell.runs):
         if cell.kind != "loop":
             start, stop = _x(before[-1]) + LANE, _x(after[0])
             yield f'<path d="M{start} {top + BOX // 2}H{stop}" stroke-width="4"/>'
@@ -134,13 +134,23 @@ def _boxes(cell: _Cell) -> Iterator[str]:
         wide = _x(run[-1]) + LANE - _x(run[0])
         yield f'<rect x="{_x(run[0])}" y="{top}" width="{wide}" height="{BOX}" rx="5"/>'
     yield "</g>"
+
+
+def _texts(cell: _Cell) -> Iterator[str]:
     for run in cell.runs:
         x, room = (_x(run[0]) + _x(run[-1]) + LANE) / 2, _x(run[-1]) + LANE - _x(run[0]) - 8
-        up = 15 if cell.subtitle else 22
-        yield f'<text x="{x:g}" y="{top + up}">{escape(_fitted(cell.title, room, _LARGE))}</text>'
-        if cell.subtitle:
-            small = escape(_fitted(cell.subtitle, room, _SMALL))
-            yield f'<text x="{x:g}" y="{top + 29}" font-size="{_SMALL}" fill="#555">{small}</text>'
+        y = TOP + cell.row * ROW + BOX / 2 + 4 - 7 * (len(cell.lines) - 1)
+        for place, line in enumerate(cell.lines):
+            size, color = (_SMALL, ' fill="#444"') if place else (_LARGE, "")
+            words = escape(_fitted(line, room, size))
+            yield f'<text x="{x:g}" y="{y + 14 * place:g}" font-size="{size}"{color}>{words}</text>'
+
+
+def _badge(cell: _Cell) -> Iterator[str]:
+    if cell.gathers:
+        x, y = _x(cell.lanes[0]) + 4, TOP + cell.row * ROW - 8
+        yield f'<rect x="{x}" y="{y}" width="38" height="12" rx="6" fill="{_GATHER}"/>'
+        yield f'<text x="{x + 19}" y="{y + 9}" font-size="9" fill="#fff">gather</text>'
 
 
 def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
@@ -163,11 +173,6 @@ def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
     yield f'<path fill="none" stroke="#999" d="{"".join(path for path, _ in plain)}"/>'
     if gathered:
         yield f'<path fill="none" stroke="{_GATHER}" stroke-width="1.5" d="{"".join(path for path, _ in gathered)}"/>'
-    for cell in cells:
-        if cell.gathers:
-            x, y = _x(cell.lanes[0]) + 2, TOP + cell.row * ROW - 9
-            yield f'<rect x="{x}" y="{y}" width="40" height="13" rx="6" fill="{_GATHER}" class="gather"/>'
-            yield f'<text x="{x + 20}" y="{y + 10}" font-size="9" fill="#fff">gather</text>'
 
 
 def _legend(top: int) -> Iterator[str]:
