@@ -4,6 +4,7 @@ Operations run on the meta device; one that makes tensors of its own elsewhere r
 import alone takes a second or two and so is put off.
 """
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -101,8 +102,20 @@ def _results(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
         except Exception:  # whatever it is, the fake tensors will say it again
             from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
-            with FakeTensorMode():
-                return [_call(target, _fake(args, size), _fake(kwargs, size)) for size in sizes]
+            try:
+                with FakeTensorMode():
+                    return [_call(target, _fake(args, size), _fake(kwargs, size)) for size in sizes]
+            except Exception:
+                if not isinstance(target, nn.Module):
+                    raise
+                return [_rehearse(target, args, kwargs, size) for size in sizes]
+
+
+def _rehearse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: str) -> Any:
+    """What a copy of a module gives for zeros: the last resort for one that looks at values."""
+    tensors = [*module.parameters(), *module.buffers()]
+    with torch.device(tensors[0].device if tensors else "cpu"):
+        return copy.deepcopy(module)(*_fake(args, size), **_fake(kwargs, size))
 
 
 def _call(target: Any, args: Any, kwargs: Any) -> Any:
@@ -119,13 +132,13 @@ def _call(target: Any, args: Any, kwargs: Any) -> Any:
 def _fake(tree: Any, which: str) -> Any:
     spec = getattr(tree, "spec", None)
     if isinstance(spec, Spec):
-        return torch.empty(getattr(spec, which), dtype=spec.dtype)
+        return torch.zeros(getattr(spec, which), dtype=spec.dtype)
     if isinstance(spec, Scalar):
         return spec.value if which == "shape" else spec.other
     if spec is not None:
         return _fake(spec, which)
     if isinstance(tree, Spec):
-        return torch.empty(getattr(tree, which), dtype=tree.dtype)
+        return torch.zeros(getattr(tree, which), dtype=tree.dtype)
     if isinstance(tree, Scalar):
         return tree.value if which == "shape" else tree.other
     if isinstance(tree, tuple | list):

@@ -14,6 +14,7 @@ from nasflow.merge.module import MergedModel
 from nasflow.training.member import Member
 from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
+from nasflow.training.optim_rules import AdamConstants
 from nasflow.training.unit import Unit
 
 Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel | DirectModel]
@@ -35,6 +36,7 @@ class FusedUnit(Unit):
         self._rows = list(members)
         self._seconds = 0.0
         self._probed: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._common = _common([member.fitting.optimizer for member in members])
         self._build()
 
     @property
@@ -111,6 +113,7 @@ class FusedUnit(Unit):
             [member.fitting.optimizer for member in rows],
             _stacks(self._model, rows),
             [_clip(member) for member in rows],
+            common=self._common,
             failed=failed,
         )
         self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
@@ -161,6 +164,14 @@ def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list
                 if parameter not in placed:
                     stacks.append(Stack(parameter, (parameter,), (position,), rows=False))
     return stacks
+
+
+def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
+    """The constants of Adam that all members share, torch's if they don't; for the whole life of the unit."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    found = {(*group.get("betas", ()), group.get("eps")) for group in groups}
+    constants = found.pop() if len(found) == 1 else ()
+    return constants if len(constants) == 3 else (0.9, 0.999, 1e-8)
 
 
 def _clip(member: Member) -> Clip | None:
