@@ -83,7 +83,7 @@ def _cells(outline: Outline, members: int, prices: Sequence[Price] | None) -> li
         for lane in reach:
             free[lane] = row + 1
         runs = tuple((lane,) for lane in lanes) if step.kind == "loop" else _runs(lanes)
-        cells.append(_Cell(row, step.kind, runs, *_words(step, prices and prices[index]), step.gathers))
+        cells.append(_Cell(row, step.kind, runs, *_words(step, prices[index] if prices else None), step.gathers))
     everyone, lines = (tuple(range(members)),), ("outputs of all members", "to their losses")
     cells.append(_Cell(max(free), "output", everyone, lines, "; ".join(lines), outline.output_gathers))
     return cells
@@ -158,7 +158,7 @@ def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
     filled = {(cell.row, lane) for cell in cells for lane in cell.lanes}
     reads = [(index, source, lane) for index, step in enumerate(outline.steps) for source, lane in step.reads]
     reads += [(len(outline.steps), source, lane) for lane, source in enumerate(outline.outputs)]
-    gathered, plain = [], []
+    edges: dict[bool, list[str]] = {False: [], True: []}  # by whether what they lead to gathers
     for index, source, lane in reads:
         start = TOP + cells[source].row * ROW + BOX
         stop = TOP + cells[index].row * ROW
@@ -169,10 +169,9 @@ def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
             path = f"M{x + 30:g} {start}V{start + 4}L{side} {start + 12}V{stop - 12}L{x + 30:g} {stop - 4}V{stop}"
         else:
             path = f"M{x:g} {start}V{stop}"
-        (gathered if cells[index].gathers else plain).append((path, index))
-    yield f'<path fill="none" stroke="#999" d="{"".join(path for path, _ in plain)}"/>'
-    if gathered:
-        yield f'<path fill="none" stroke="{_GATHER}" stroke-width="1.5" d="{"".join(path for path, _ in gathered)}"/>'
+        edges[cells[index].gathers > 0].append(path)
+    yield f'<path fill="none" stroke="#999" d="{"".join(edges[False])}"/>'
+    yield f'<path fill="none" stroke="{_GATHER}" stroke-width="1.5" d="{"".join(edges[True])}"/>'
 
 
 def _legend(top: int) -> Iterator[str]:

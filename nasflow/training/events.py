@@ -29,6 +29,35 @@ class Started(_Event):
     waiting: list[int] = []
 
 
+class PlannedUnit(BaseModel):
+    """Members whose steps are made together.
+
+    Attributes:
+        operations: of all of them, as they would run one by one.
+        fused: of those, the ones that run together with others, or once for several members.
+        kernels: how many steps each one runs.
+        gathers: how often a value is put together from several.
+        seconds: expected of a step's forward and backward; None where nothing was measured.
+        seconds_alone: the same if each member made its step by itself.
+    """
+
+    members: list[int]
+    operations: int
+    fused: int
+    kernels: dict[str, int]
+    gathers: int
+    seconds: float | None = None
+    seconds_alone: float | None = None
+
+
+class Planned(_Event):
+    """Units were formed. `alone` says of each trial that is in no unit with others why it is not."""
+
+    kind: Literal["planned"] = "planned"
+    units: list[PlannedUnit]
+    alone: dict[int, str]
+
+
 class Entered(_Event):
     """A trial that waited begins, or goes on from its checkpoint."""
 
@@ -81,7 +110,7 @@ class Ended(_Event):
     error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
 
 
-Event = Annotated[Started | Entered | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
+Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

@@ -18,13 +18,15 @@ from nasflow.merge.sharing import FrozenPool
 from nasflow.seeds import derive_seed
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Started, finite_or_none
-from nasflow.training.forming import Former
+from nasflow.training.forming import Failed, Former
 from nasflow.training.lightning import MergedModule, SeededLoader, error_text, make_trainer
 from nasflow.training.member import Member
+from nasflow.training.planning import planned
 from nasflow.training.pruning import make_pruner
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Past, Roster
 from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+from nasflow.training.unit import Unit
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class TrainingJob:
         specs = {spec.trial: spec for spec in self._spec.members}
         frozen = FrozenPool()
         limits: dict[int, int] = {}
+        former = Former(self._spec.merge, self._spec.base_dir, limits)
 
         def build(trial: int) -> Member | None:
             if trial in waiting:
@@ -102,6 +105,11 @@ class TrainingJob:
             except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
                 self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
                 return None
+
+        def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
+            units = former.form(members, batch, failed)
+            self._tell(planned(units, former))
+            return units
 
         def on_start(member: Member) -> None:
             state = self._store(member.number).load_newest()
@@ -128,7 +136,7 @@ class TrainingJob:
             on_start=on_start,
             on_epoch=self._end_of_epoch,
             on_evict=on_evict,
-            form=Former(self._spec.merge, self._spec.base_dir, limits).form,
+            form=form,
             on_broken=on_broken,
         )
         trainer = make_trainer(self._spec.evaluator.precision)

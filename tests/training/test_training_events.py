@@ -12,6 +12,8 @@ from nasflow.training.events import (
     EventWriter,
     Evicted,
     Final,
+    Planned,
+    PlannedUnit,
     Started,
     parse_event,
     read_lines,
@@ -19,6 +21,13 @@ from nasflow.training.events import (
 
 EVENTS = [
     Started(resumed={3: 0, 4: 2}),
+    Planned(
+        units=[
+            PlannedUnit(members=[3, 4], operations=9, fused=8, kernels={"loop": 1}, gathers=0, seconds=0.1 + 0.2),
+            PlannedUnit(members=[5], operations=2, fused=0, kernels={}, gathers=1),
+        ],
+        alone={7: "it can't be traced: | ü"},
+    ),
     Epoch(trial=3, epoch=1, metrics={"val_loss": 0.1 + 0.2}, seconds=0.5),
     Epoch(trial=4, epoch=1, metrics={"val_loss": None}, replayed=True),
     Final(trial=3, epochs=1, metrics={"val_loss": 1e-300}, stopped_early=True),
@@ -53,7 +62,7 @@ def test_every_offset_gives_the_rest(tmp_path: Path) -> None:
     assert offset == end
 
 
-def event_line(event: Started | Epoch | Final | Evicted | Ended) -> bytes:
+def event_line(event: Started | Planned | Epoch | Final | Evicted | Ended) -> bytes:
     return json.dumps(event.model_dump(mode="json")).encode() + b"\n"
 
 
