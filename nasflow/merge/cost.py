@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,7 @@ class CostModel:
         self.measured, self.seconds = 0, 0.0
         self._known: dict[str, float] = _read(self.path)
         self._new: dict[str, float] = {}
+        self._met: dict[Hashable, float] = {}
 
     def kernel(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
         """Seconds of a kernel for `rows` members that do what `node` does; between measured sizes a straight line."""
@@ -81,10 +82,13 @@ class CostModel:
         self._new = {}
 
     def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
-        key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
-        if key not in self._known:
-            self._note(key, lambda: self._measure(kernel, node, rows, shared))
-        return self._known[key]
+        short = (kernel, node.signature, rows, shared)
+        if short not in self._met:
+            key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
+            if key not in self._known:
+                self._note(key, lambda: self._measure(kernel, node, rows, shared))
+            self._met[short] = self._known[key]
+        return self._met[short]
 
     def _note(self, key: str, measure: Callable[[], float]) -> None:
         began = time.perf_counter()
