@@ -24,10 +24,8 @@ def convert(value: Any, rows: int, source: Layout, target: Layout) -> Any:
     """The same rows in another layout."""
     if source is target or source is Layout.SCALAR or value is None:
         return value
-    if isinstance(value, tuple):
-        return tuple(convert(item, rows, source, target) for item in value)
-    if source is Layout.LIST and isinstance(value[0], tuple):
-        return tuple(convert(list(items), rows, source, target) for items in zip(*value, strict=True))
+    if isinstance(value, tuple) or (source is Layout.LIST and not isinstance(value[0], torch.Tensor)):
+        return _convert_items(value, rows, source, target)
     match source, target:
         case Layout.STACK, Layout.CHANNELS:
             return dense_images(value.transpose(0, 1).flatten(1, 2))
@@ -48,6 +46,18 @@ def convert(value: Any, rows: int, source: Layout, target: Layout) -> Any:
         case Layout.SHARED, Layout.LIST:
             return [value] * rows
     raise ValueError(f"there is no way from {source} to {target}")
+
+
+def _convert_items(value: Any, rows: int, source: Layout, target: Layout) -> Any:
+    """`convert` for rows that are tuples, or None: a tuple of values, or in a list a tuple for each row."""
+    if source is Layout.LIST:
+        if value[0] is None:
+            return None
+        return tuple(convert(list(items), rows, source, target) for items in zip(*value, strict=True))
+    items = [convert(item, rows, source, target) for item in value]
+    if target is not Layout.LIST:
+        return tuple(items)
+    return list(zip(*([None] * rows if item is None else item for item in items), strict=True))
 
 
 def split(value: Any, sizes: Sequence[int], rows: int, layout: Layout) -> Sequence[Any]:
@@ -83,9 +93,12 @@ def join(pieces: Sequence[Any], layout: Layout, whole: Sequence[bool] = ()) -> A
 
 def dense_images(value: torch.Tensor) -> torch.Tensor:
     """Images `[B, C, H, W]` channels last, in which grouped convolutions run several times faster on CPU."""
-    if value.ndim == 4:
-        return value.contiguous(memory_format=torch.channels_last)
-    return value.contiguous()
+    if value.ndim != 4:
+        return value.contiguous()
+    dense = value.contiguous(memory_format=torch.channels_last)
+    # One image may keep an odd stride of the batch, from which torch 2.13 computes wrong gradients of weights.
+    whole = dense.stride(0) == dense[0].numel()
+    return dense if whole else dense.clone(memory_format=torch.channels_last)
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
@@ -93,8 +106,9 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
     if x.ndim != 4:
         return x
     if x.shape[1] == 1 and x.is_contiguous():
-        return x.as_strided(x.shape, (x.stride(0), 1, x.stride(2), 1))
-    return x.contiguous(memory_format=torch.channels_last)
+        _, _, height, width = x.shape
+        return x.as_strided(x.shape, (height * width, 1, width, 1))
+    return dense_images(x)
 
 
 class _SplitChannels(torch.autograd.Function):

@@ -129,8 +129,9 @@ class MergedModel:
 
     def _pieces(self, sources: Sequence[Operation]) -> list[_Piece]:
         """Where the rows of a value come from, runs drawn together."""
-        if sources[0].is_shared or self._layout[self._place[sources[0]][0]] is Layout.SCALAR:
-            return [_Piece(self._place[sources[0]][0], 0, 1)]
+        home = self._place[sources[0]][0]
+        if sources[0].is_shared or self._layout[home] is Layout.SCALAR:
+            return [_Piece(home, 0, self._rows[home])]
         pieces: list[_Piece] = []
         for source in sources:
             batch, row = self._place[source]

@@ -26,13 +26,14 @@ class BatchedEmbedding(Kernel):
         assert weight is not None  # noqa: S101 - an Embedding has one
         self._weight_NVE = weight
         self._first_N = torch.arange(self.rows, device=weight.device) * weight.shape[1]
+        self._padding = layers[0].padding_idx
 
     @classmethod
     def fits(cls, node: Node) -> bool:
         layer = node.module
         if type(layer) is not nn.Embedding or is_hooked(layer):
             return False
-        return layer.padding_idx is None and layer.max_norm is None and not (layer.scale_grad_by_freq or layer.sparse)
+        return layer.max_norm is None and not (layer.scale_grad_by_freq or layer.sparse)
 
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
@@ -40,5 +41,11 @@ class BatchedEmbedding(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         index = inputs[0]
+        if index.stride(0) and not self._in_range(index):  # else members would read each other's tables
+            raise IndexError("index out of range of an embedding")
         first = self._first_N.view(-1, *[1] * (index.ndim - 1))
-        return F.embedding(index + first, self._weight_NVE.flatten(0, 1))
+        y = F.embedding(index + first, self._weight_NVE.flatten(0, 1))
+        return y if self._padding is None else torch.where((index == self._padding).unsqueeze(-1), y.detach(), y)
+
+    def _in_range(self, index: torch.Tensor) -> bool:
+        return bool(((index >= 0) & (index < self._weight_NVE.shape[1])).all())

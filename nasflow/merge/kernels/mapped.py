@@ -16,7 +16,8 @@ from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)  # vmap has no rule for them
+# vmap has no rules for recurrent layers, and for embeddings some that forget their options
+_NOT_MAPPED = (nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 
 
 class MappedLayer(Kernel):
@@ -36,7 +37,7 @@ class MappedLayer(Kernel):
     @classmethod
     def fits(cls, node: Node) -> bool:
         module = node.module
-        if module is None or node.opaque or is_random(node) or is_changing(node) or isinstance(module, _RECURRENT):
+        if module is None or node.opaque or is_random(node) or is_changing(node) or isinstance(module, _NOT_MAPPED):
             return False
         hooked = any(is_hooked(part) for part in module.modules())
         plain = not hooked and next(module.buffers(), None) is None

@@ -10,6 +10,7 @@ from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
+from nasflow.merge.shapes import Spec
 from nasflow.merge.structure import is_hooked
 
 _LAYERS = (
@@ -38,13 +39,14 @@ class BatchedPool(Kernel):
 
     @classmethod
     def fits(cls, node: Node) -> bool:
-        if len(node.inputs) != 1 or not isinstance(node.spec, type(node.inputs[0].spec)):
+        if len(node.inputs) != 1 or not isinstance(node.spec, Spec) or not isinstance(node.inputs[0].spec, Spec):
             return False
-        has_channels = len(node.inputs[0].spec.shape) > 2
+        ndim = len(node.inputs[0].spec.shape)
         if node.module is not None:
             plain = type(node.module) in _LAYERS and not is_hooked(node.module)
-            return plain and has_channels and not getattr(node.module, "return_indices", False)
-        return function_name(node) in _NAMES and has_channels and node.args[:1] == node.inputs
+            return plain and _has_channels(type(node.module).__name__, ndim)
+        name = function_name(node)
+        return name in _NAMES and node.args[:1] == node.inputs and _has_channels(name, ndim)
 
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
@@ -59,3 +61,8 @@ class BatchedPool(Kernel):
         pool: Any = node.module or node.target
         y: torch.Tensor = pool(x) if node.module is not None else pool(x, *node.args[1:], **node.kwargs)
         return y.unflatten(0, (self.rows, -1)) if stacked else y
+
+
+def _has_channels(name: str, ndim: int) -> bool:
+    """Whether the input has a batch and channels before the dimensions that are pooled."""
+    return ndim == {"1d": 3, "2d": 4}.get(name[-2:], max(ndim, 3))

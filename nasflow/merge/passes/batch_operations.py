@@ -13,7 +13,7 @@ import torch
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.kernels.registry import kernels_for
-from nasflow.merge.knowledge import is_random
+from nasflow.merge.knowledge import is_changing, is_random
 from nasflow.merge.node import Node
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.structure import number_of
@@ -62,11 +62,14 @@ class BatchOperations:
     def _keys(self, plan: LogicalPlan) -> dict[Operation, Hashable]:
         tied = _tied(plan)
         keys: dict[Operation, Hashable] = {}
+        shared: dict[Operation, int] = {}
         for operation in plan.operations:
+            if operation.member is None:
+                shared[operation] = len(shared)
             if operation.member is None or operation in tied:
                 keys[operation] = operation
                 continue
-            known = (operation.node.signature, tuple(source.member is None for source in operation.inputs))
+            known = (operation.node.signature, tuple(shared.get(source) for source in operation.inputs))
             key = self._batch_keys.get(known)
             if key is None:
                 kernel = self._fitting(operation)[0]
@@ -110,20 +113,22 @@ class _Agenda:
         self._readers: dict[Operation, list[Operation]] = defaultdict(list)
         self._depth: dict[Operation, int] = {}
         self._to_come: dict[Operation, int] = {}
-        last_random: dict[int, Operation] = {}
-        draws: dict[Hashable, bool] = {}
+        last: dict[Hashable, Operation] = {}
+        effects: dict[Hashable, tuple[bool, bool]] = {}
         for operation in plan.operations:
             before: Iterable[Operation] = operation.inputs
             if len(operation.inputs) > 1:
                 before = set(operation.inputs)
-            signature = operation.node.signature
-            if signature not in draws:
-                draws[signature] = is_random(operation.node)
-            if operation.member is not None and draws[signature]:
+            node = operation.node
+            if node.signature not in effects:
+                effects[node.signature] = (is_random(node), is_changing(node))
+            draws, changes = effects[node.signature]
+            if operation.member is not None and (draws or changes):  # in the order of the member's own forward
                 before = set(before)
-                if operation.member in last_random:  # a member draws in the order of its own forward
-                    before.add(last_random[operation.member])
-                last_random[operation.member] = operation
+                for state in [operation.member] * draws + [node.module] * changes:
+                    if state in last:
+                        before.add(last[state])
+                    last[state] = operation
             self._needs[operation] = sum(1 for _ in before)
             self._depth[operation] = 1 + max((self._depth[source] for source in before), default=0)
             for source in before:

@@ -12,8 +12,9 @@ from nasflow.merge.plan import LogicalPlan, Operation
 
 
 def dedup_prefix(plan: LogicalPlan) -> None:
-    """Make operations that give all members the same value shared ones."""
+    """Make operations that give several members the same value shared ones."""
     first: dict[Hashable, Operation] = {}
+    of_one: dict[Operation, int | None] = {}
     replaced: dict[Operation, Operation] = {}
     for operation in plan.operations:
         inputs = tuple(replaced.get(source, source) for source in operation.inputs)
@@ -22,9 +23,12 @@ def dedup_prefix(plan: LogicalPlan) -> None:
         key = (operation.node.signature, inputs, _tensors(operation.node))
         kept = first.setdefault(key, operation)
         if kept is operation:
-            operation.member = None
+            of_one[operation], operation.member = operation.member, None
         else:
             replaced[operation] = kept
+            of_one.pop(kept, None)
+    for operation, member in of_one.items():
+        operation.member = member
     plan.share(replaced)
 
 
