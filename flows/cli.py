@@ -70,6 +70,32 @@ def validate(config: ConfigFile) -> None:
 
 
 @app.command()
+def plan(
+    config: ConfigFile,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="How many trials; those of a round, if they fit in a job, by default.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Sample with this seed in place of the config's.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the plan of the largest unit into this file.")
+    ] = None,
+) -> None:
+    """Show how trials would be merged: what is fused, what is not and why, and the expected speed-up. Trains nothing.
+
+    Kernels that were never measured on this machine are measured now, which takes a few seconds.
+    """
+    from .plan_command import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
+
+    parsed = _load(config)
+    if lacking := slot_environment(parsed.training_service):
+        options = {"--trials": trials, "--seed": seed, "--draw": draw}
+        given = [str(part) for name, value in options.items() if value is not None for part in (name, value)]
+        _exit(run_in_slot(lacking, ["plan", str(config), *given]))
+    else:
+        plan_search(parsed if seed is None else parsed.model_copy(update={"seed": seed}), trials, draw)
+
+
+@app.command()
 def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """List the studies of a store."""
     from nasflow.study.study import list_studies  # noqa: PLC0415

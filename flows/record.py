@@ -7,7 +7,9 @@ from prefect.cache_policies import NO_CACHE
 
 from nasflow.report.curves import curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows
+from nasflow.report.plans import merging_sentence, plans_markdown
 from nasflow.report.summary import round_summary_markdown, search_summary_markdown
+from nasflow.report.text import numbers_text
 from nasflow.study.records import RoundState
 from nasflow.trial import TrialStatus
 
@@ -54,8 +56,27 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
         round_summary_markdown(number, trials, config.objectives),
         f"Round {number} of {config.name}: {summary.sentence}",
     )
+    show_plans(session, number)
     show_leaderboard(session)
     return summary
+
+
+def show_plans(session: SearchSession, number: int) -> None:
+    """How the trials of a round's batches were merged, as a Markdown artifact; none if no job has told."""
+    config = session.config
+    jobs = {
+        f"Batch {attempt.number}: trials {numbers_text(attempt.members)}": [
+            plan.model_dump(mode="json") for plan in plans
+        ]
+        for attempt in session.study.batches(number)
+        if (plans := session.follower.plans(attempt))
+    }
+    if jobs:
+        show_markdown(
+            artifact_key(config.name, "round", number, "merging"),
+            plans_markdown(number, jobs),
+            f"How round {number} of {config.name} was merged: {merging_sentence(jobs)}",
+        )
 
 
 def show_leaderboard(session: SearchSession) -> None:

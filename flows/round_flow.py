@@ -8,12 +8,13 @@ from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config import SearchConfig
 from nasflow.errors import InterruptedSearchError
+from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt
 from nasflow.trial import Trial, TrialStatus
 
 from .record import RoundSummary, persist_metrics
 from .session import SearchSession, search_session
-from .tasks import batch_trials, numbers_text, submit_trials, train_alone, train_batch
+from .tasks import batch_trials, submit_trials, train_alone, train_batch
 
 
 @flow(name="nas-sampling-round", flow_run_name="{config.name}: round {number}", validate_parameters=True)

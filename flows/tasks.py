@@ -14,6 +14,7 @@ from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
+from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training.events import Epoch, Event, Evicted, Final
 from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
@@ -193,14 +194,3 @@ def _repeats(session: SearchSession, ended: Attempt) -> bool:
 
 def _headline(error: str | None) -> str:
     return (error or "").partition("\n")[0]
-
-
-def numbers_text(numbers: Sequence[int]) -> str:
-    """Trial numbers for people, runs drawn together: `0-5, 8`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

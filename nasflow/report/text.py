@@ -27,6 +27,17 @@ def architecture_text(architecture: Mapping[str, Any], width: int = 200) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Trial numbers for people, runs drawn together: `0-5, 8`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
 def error_headline(error: str | None, width: int = 200) -> str:
     """The line of an error text that says most: the first, or of a traceback the last."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]

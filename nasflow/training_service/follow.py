@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from nasflow.errors import InterruptedSearchError
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
-from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Started, parse_event
+from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 from nasflow.trial import FailureKind
@@ -91,6 +91,14 @@ class AttemptFollower:
         if self._stop.is_set() and state.status is JobStatus.CANCELLED:
             raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
         return self._record(attempt, state, told, handle)
+
+    def plans(self, attempt: Attempt) -> list[Planned]:
+        """How the attempt's newest job has planned its units, each time it formed some."""
+        if attempt.handle is None:
+            return []
+        lines, _ = self._service.events(JobHandle.model_validate(attempt.handle))
+        events = [_parse(line) for line in lines if '"planned"' in line]
+        return [event for event in events if isinstance(event, Planned)]
 
     def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
         if attempt.state is AttemptState.RUNNING and attempt.handle is not None:
