@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from nasflow.merge.graph import Graph
-from nasflow.merge.knowledge import is_random
+from nasflow.merge.knowledge import is_random, minds_strides
 from nasflow.merge.layout import channels_last
+from nasflow.merge.node import Node
+from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import ParameterStack
 
 
@@ -39,11 +41,12 @@ class DirectModel:
         self._stream = stream if draws else nullcontext()
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         parameters = list(model.parameters())
-        self._images = convolves and all(parameter.device.type == "cpu" for parameter in parameters)
-        if self._images:
-            for parameter in parameters:
-                if parameter.ndim == 4:
-                    parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+        self._images = convolves and on_cpu and graph is not None and not any(map(_minds, graph.nodes))
+        layout = torch.channels_last if self._images else torch.contiguous_format
+        for parameter in parameters:
+            if parameter.ndim == 4:
+                parameter.data = parameter.data.contiguous(memory_format=layout)
 
     def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor | None:
         """The output as `[1, B, ...]`, or None if the model has failed."""
@@ -56,3 +59,10 @@ class DirectModel:
             self._failed(0, error)
             return None
         return output.unsqueeze(0)
+
+
+def _minds(node: Node) -> bool:
+    """Whether it does something else to images channels last."""
+    return minds_strides(node) and any(
+        isinstance(source.spec, Spec) and len(source.spec.shape) == 4 for source in node.inputs
+    )

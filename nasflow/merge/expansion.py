@@ -9,7 +9,7 @@ from torch import nn
 
 from nasflow.merge.node import Node, map_nodes, nodes_in
 from nasflow.merge.shapes import NotInferableError, Spec, infer
-from nasflow.merge.structure import Structures, freeze, number_of, tensor_structure
+from nasflow.merge.structure import Structures, freeze, is_hooked, number_of, tensor_structure
 from nasflow.merge.template import Template, is_layer, template_of
 
 _REMEMBERED = 4_096
@@ -64,7 +64,7 @@ class Expansion:
         return output
 
     def _call(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if type(module) is nn.Sequential and len(args) == 1 and not kwargs:
+        if type(module) is nn.Sequential and not is_hooked(module) and len(args) == 1 and not kwargs:
             value = args[0]
             for name, child in module._modules.items():
                 value = self.call(child, _below(path, name), (value,), {})

@@ -1,12 +1,12 @@
 """A candidate's computation as a graph with shapes, found without computing anything."""
 
-import operator
 from collections import Counter
 from dataclasses import dataclass
 
 from torch import nn
 
 from nasflow.merge.expansion import Expansion
+from nasflow.merge.knowledge import is_random, makes_tensor
 from nasflow.merge.node import Node, changes_in_place
 from nasflow.merge.shapes import NotInferableError, Spec
 from nasflow.merge.structure import number_of
@@ -62,20 +62,22 @@ def _refuse_overwriting(nodes: list[Node]) -> None:
     """An operation in place is as good as one that is not, if nothing else sees what it writes into."""
     readers = Counter(source for node in nodes for source in set(node.inputs))
     for node in nodes:
-        if not changes_in_place(node):
+        if "out" in node.kwargs:
+            raise NotTraceableError(f"{node.name} writes into a tensor that is given to it")
+        if not changes_in_place(node) or not isinstance(node.inputs[0].spec, Spec):
             continue
         written: Node | None = node.inputs[0]
         while written is not None:
-            if written.op in ("input", "attribute") or readers[written] > 1 or node.target is operator.setitem:
+            if written.op in ("input", "attribute") or readers[written] > 1:
                 raise NotTraceableError(f"{node.name} writes into a tensor that something else reads")
-            written = written.inputs[0] if written.op in ("function", "method") and written.inputs else None
+            written = None if makes_tensor(written) or not written.inputs else written.inputs[0]
 
 
 def _needed(nodes: list[Node], output: Node) -> list[Node]:
-    """Nodes that the output depends on, and those that change their module's buffers or may draw random numbers."""
+    """Nodes that the output depends on, and those that change something or may draw random numbers."""
     used = {output}
     for node in reversed(nodes):
-        if node in used or node.op in ("input", "module"):
+        if node in used or node.op in ("input", "module") or changes_in_place(node) or is_random(node):
             used.add(node)
             used.update(node.inputs)
     return [node for node in nodes if node in used]

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.merge.node import Node
+from nasflow.merge.node import Node, changes_in_place
+from nasflow.merge.shapes import Spec
 from nasflow.merge.structure import is_hooked
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_CHANNEL_DROPOUTS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout)
+_DROPOUTS = (nn.Dropout, nn.AlphaDropout, *_CHANNEL_DROPOUTS)
 _DETERMINISTIC_LAYERS = (
     *(nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Embedding, nn.Flatten, nn.Unflatten, nn.Identity),
@@ -151,6 +153,15 @@ _PURE_NAMES = (
     )
 )
 _MODULES = (torch, F, operator)
+_ALIASING_LAYERS = (nn.Identity, nn.Flatten, nn.Unflatten)
+_ALIASING_NAMES = frozenset(
+    [
+        *("flatten", "view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "getattr", "getitem", "chunk"),
+        *("split", "expand", "unflatten", "swapaxes", "movedim", "expand_as", "view_as", "unbind", "T", "mT", "to"),
+        *("type_as", "contiguous", "float", "interpolate", "pad", "einsum"),
+    ]
+)
+_VIEWS = frozenset(["view", "view_as"])
 
 
 def function_name(node: Node) -> str | None:
@@ -194,6 +205,21 @@ def is_random(node: Node) -> bool:
     return False
 
 
+def makes_tensor(node: Node) -> bool:
+    """Whether what it gives shares no memory with what it reads, for certain."""
+    if changes_in_place(node):
+        return False
+    if node.module is not None:
+        known = type(node.module) in (*_DETERMINISTIC_LAYERS, *_POINTWISE_LAYERS, *_BATCH_NORMS)
+        return known and type(node.module) not in _ALIASING_LAYERS
+    return function_name(node) in _PURE_NAMES - _ALIASING_NAMES
+
+
+def minds_strides(node: Node) -> bool:
+    """Whether what it gives may depend on how its inputs lie in memory, or fail by it."""
+    return function_name(node) in _VIEWS or (is_random(node) and type(node.module) not in _CHANNEL_DROPOUTS)
+
+
 def is_training(node: Node) -> bool:
     """Whether it holds something that learns."""
     if node.op == "attribute":
@@ -215,8 +241,11 @@ def is_dropout(node: Node) -> bool:
 
 
 def pointwise(node: Node) -> Callable[[Any], Any] | None:
-    """The node as a function of its one tensor, if each value of the result follows from the one in its place."""
-    if node.eval_args is not None or len(node.inputs) != 1:
+    """The node as a function of its one tensor, if each value of the result follows from the one in its place.
+
+    The function overwrites nothing, even if the node does.
+    """
+    if node.eval_args is not None or len(node.inputs) != 1 or not isinstance(node.spec, Spec):
         return None
     if node.module is not None:
         if type(node.module) not in _POINTWISE_LAYERS or is_hooked(node.module):
@@ -224,22 +253,26 @@ def pointwise(node: Node) -> Callable[[Any], Any] | None:
         layer = copy.copy(node.module)
         layer.__dict__["inplace"] = False
         return layer
-    if function_name(node) not in _POINTWISE_NAMES or node.args[:1] != node.inputs:
+    name, rest, kwargs, target = function_name(node), node.args[1:], node.kwargs, node.target
+    if name not in _POINTWISE_NAMES or node.args[:1] != node.inputs:
         return None
-    rest, kwargs, target = node.args[1:], node.kwargs, node.target
     if node.op == "method":
-        name = str(target).removesuffix("_")
         return lambda x: getattr(x, name)(*rest, **kwargs)
+    if changes_in_place(node):
+        if rest:
+            return None
+        target = getattr(F, name, None) or getattr(torch, name)
+        kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
     return lambda x: target(x, *rest, **kwargs)
 
 
 def pairwise(node: Node) -> Callable[..., Any] | None:
     """The node as a function of one or two tensors of its own shape and numbers, value by value."""
     name = function_name(node)
-    name = {"iadd": "add", "imul": "mul", "isub": "sub"}.get(name or "", name)
-    if name not in _PAIRWISE_NAMES or node.kwargs or len(node.args) != 2:
+    name = {"iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv"}.get(name or "", name)
+    if name not in _PAIRWISE_NAMES or node.kwargs or len(node.args) != 2 or not isinstance(node.spec, Spec):
         return None
-    if any(source.spec != node.spec for source in node.inputs):
+    if any(not node.spec.is_like(source.spec) for source in node.inputs):
         return None
     left, right = node.args
     if not all(isinstance(arg, Node | int | float) for arg in (left, right)):

@@ -1,12 +1,14 @@
 """One operation in the graph of a member."""
 
+import inspect
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal
 
 from torch import nn
 
-_IN_PLACE_OPERATORS = frozenset(["iadd", "imul", "isub", "itruediv", "ifloordiv", "ipow", "setitem"])
+IN_PLACE_OPERATORS = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 
 
 @dataclass(eq=False, slots=True)
@@ -79,8 +81,12 @@ def changes_in_place(node: Node) -> bool:
     """Whether it overwrites its first input."""
     if node.module is not None:
         return bool(getattr(node.module, "inplace", False))
-    if node.kwargs.get("inplace") is True:
-        return True
+    if node.op not in ("function", "method"):
+        return False
     name = str(getattr(node.target, "__name__", node.target))
-    in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS
-    return in_place and node.op in ("function", "method")
+    if (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS:
+        return True
+    given = node.kwargs
+    if len(node.args) > 1 and isinstance(node.target, FunctionType):
+        given = inspect.signature(node.target).bind_partial(*node.args, **given).arguments
+    return bool(given.get("inplace", False))

@@ -7,6 +7,7 @@ import alone takes a second or two and so is put off.
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
+
+from nasflow.merge.structure import untouched
 
 _REMEMBERED = 20_000
 _known: "OrderedDict[Hashable, Any]" = OrderedDict()
@@ -30,34 +33,51 @@ class Spec:
     Attributes:
         shape: at the batch size of the training batches.
         other: at that size plus one.
+        order: the dimensions by the strides that the tensor has where nothing is merged, the largest first; empty if
+            that is their own order. Random numbers are drawn in the order of memory.
     """
 
     shape: tuple[int, ...]
     other: tuple[int, ...]
     dtype: torch.dtype
+    order: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.shape, self.other, self.dtype))
+        return hash((self.shape, self.other, self.dtype, self.order))
 
     @classmethod
     def batch(cls, x: torch.Tensor) -> "Spec":
         """Of an input whose first dimension is the batch."""
         shape = tuple(x.shape)
-        return cls(shape, (shape[0] + 1, *shape[1:]), x.dtype)
+        return cls(shape, (shape[0] + 1, *shape[1:]), x.dtype, _order(x))
 
     @classmethod
     def constant(cls, x: torch.Tensor) -> "Spec":
         """Of a tensor that no batch changes."""
         return cls(tuple(x.shape), tuple(x.shape), x.dtype)
 
+    def is_like(self, other: Any) -> bool:
+        """Whether the other is of this shape and type, in whatever order of memory."""
+        same = isinstance(other, Spec) and (self.shape, self.other) == (other.shape, other.other)
+        return same and self.dtype == other.dtype
+
     @property
     def numbers(self) -> int:
         """How many numbers it holds."""
         return torch.Size(self.shape).numel()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where in `order` each dimension is."""
+        return tuple(self.order.index(dim) for dim in range(len(self.order)))
+
+    def arranged(self, x: torch.Tensor) -> torch.Tensor:
+        """`x`, dense, its elements in the order that they have where nothing is merged."""
+        return x.permute(self.order).contiguous().permute(self.places) if self.order else x.contiguous()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +103,7 @@ def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return _known[key]
     try:
         results = _results(target, args, kwargs)
-    except Exception as error:  # whatever a user's forward raises on tensors without data
+    except (Exception, SystemExit) as error:  # whatever a user's forward raises on tensors without data
         name = type(target).__name__ if isinstance(target, nn.Module) else target
         raise NotInferableError(f"{name} can't be run without data: {type(error).__name__}: {error}") from error
     _known[key] = spec = _spec(*results)
@@ -94,21 +114,25 @@ def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _results(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """At both batch sizes."""
-    sizes = ("shape", "other")
+
+    def results() -> list[Any]:
+        with untouched(target) if isinstance(target, nn.Module) else nullcontext():
+            return [_call(target, _fake(args, size), _fake(kwargs, size)) for size in ("shape", "other")]
+
     with torch.no_grad():
         try:
             with torch.device("meta"):
-                return [_call(target, _fake(args, size), _fake(kwargs, size)) for size in sizes]
-        except Exception:  # whatever it is, the fake tensors will say it again
+                return results()
+        except (Exception, SystemExit):  # whatever it is, the fake tensors will say it again
             from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
             try:
                 with FakeTensorMode():
-                    return [_call(target, _fake(args, size), _fake(kwargs, size)) for size in sizes]
-            except Exception:
+                    return results()
+            except (Exception, SystemExit):
                 if not isinstance(target, nn.Module):
                     raise
-                return [_rehearse(target, args, kwargs, size) for size in sizes]
+                return [_rehearse(target, args, kwargs, size) for size in ("shape", "other")]
 
 
 def _rehearse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: str) -> Any:
@@ -132,7 +156,7 @@ def _call(target: Any, args: Any, kwargs: Any) -> Any:
 def _fake(tree: Any, which: str) -> Any:
     spec = getattr(tree, "spec", None)
     if isinstance(spec, Spec):
-        return torch.zeros(getattr(spec, which), dtype=spec.dtype)
+        return spec.arranged(torch.zeros(getattr(spec, which), dtype=spec.dtype))
     if isinstance(spec, Scalar):
         return spec.value if which == "shape" else spec.other
     if spec is not None:
@@ -152,7 +176,7 @@ def _fake(tree: Any, which: str) -> Any:
 
 def _spec(result: Any, other: Any) -> Any:
     if isinstance(result, torch.Tensor):
-        return Spec(tuple(result.shape), tuple(other.shape), result.dtype)
+        return Spec(tuple(result.shape), tuple(other.shape), result.dtype, _order(result))
     if isinstance(result, torch.Size | int | float | bool | torch.dtype | torch.device):
         return Scalar(tuple(result) if isinstance(result, torch.Size) else result,
                       tuple(other) if isinstance(other, torch.Size) else other)  # fmt: skip
@@ -161,3 +185,9 @@ def _spec(result: Any, other: Any) -> Any:
     if result is None:
         return None
     raise NotInferableError(f"a {type(result).__name__} is no value a graph can hold")
+
+
+def _order(x: torch.Tensor) -> tuple[int, ...]:
+    if x.is_contiguous():
+        return ()
+    return tuple(sorted(range(x.ndim), key=lambda dim: (-x.stride()[dim], dim)))

@@ -2,7 +2,9 @@
 
 import functools
 import itertools
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,7 +68,7 @@ class Structures:
         """The class of a module, its plain attributes and its tensors' shapes; not its children."""
         number = self._own.get(module)
         if number is None:
-            number = self._own[module] = number_of(_own(module))
+            number = self._own[module] = number_of(own_structure(module))
         return number
 
     def whole(self, module: nn.Module) -> int:
@@ -82,7 +84,8 @@ class Structures:
         return number
 
 
-def _own(module: nn.Module) -> Hashable:
+def own_structure(module: nn.Module) -> Hashable:
+    """What `Structures.own` numbers."""
     fields = module.__dict__
     plain = tuple(
         (name, value if type(value) in _PLAIN else freeze(value), type(value))
@@ -102,9 +105,12 @@ def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether something listens to the module's calls, which only a real call satisfies."""
+    """Whether something listens to its calls or its gradients, or takes their place: only a real call satisfies it."""
     fields = module.__dict__
-    return any(fields[name] for name in _HOOKS)
+    if any(fields[name] for name in _HOOKS) or "forward" in fields:
+        return True
+    parameters = [parameter for parameter in fields["_parameters"].values() if parameter is not None]
+    return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
 
 
 def freeze(value: Any) -> Hashable:
@@ -117,4 +123,57 @@ def freeze(value: Any) -> Hashable:
         return (dict, tuple((freeze(key), freeze(item)) for key, item in value.items()))
     if isinstance(value, functools.partial):
         return (functools.partial, freeze(value.func), freeze(value.args), freeze(value.keywords))
+    if isinstance(value, deque):
+        return (deque, tuple(freeze(item) for item in value))
+    if isinstance(value, set | frozenset):
+        return (type(value), frozenset(freeze(item) for item in value))
     return Same(value)
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """Whatever runs inside, the attributes of a module and of its parts are as before, and its buffers and generators.
+
+    Containers of Python's own are looked into, objects of other classes are not.
+    """
+    restore: list[Callable[[], object]] = []
+    _keep(module, restore, set())
+    try:
+        yield
+    finally:
+        for action in restore:
+            action()
+
+
+def _keep(value: Any, restore: list[Callable[[], object]], seen: set[int]) -> None:
+    if type(value) in _PLAIN or id(value) in seen or isinstance(value, nn.Parameter):
+        return
+    seen.add(id(value))
+    inner: list[Any] = []
+    if isinstance(value, nn.Module):
+        fields = value.__dict__
+        for kept in (fields, value._buffers):
+            restore.append(functools.partial(_refill, kept, kept.update, dict(kept)))
+        inner = [item for name, item in fields.items() if name not in _BOOKKEEPING]
+        inner += [*value._buffers.values(), *value._modules.values()]
+    elif isinstance(value, dict):
+        inner = list(value.values())
+        restore.append(functools.partial(_refill, value, value.update, dict(value)))
+    elif isinstance(value, list | deque):
+        inner = list(value)
+        restore.append(functools.partial(_refill, value, value.extend, inner))
+    elif isinstance(value, set):
+        restore.append(functools.partial(_refill, value, value.update, set(value)))
+    elif isinstance(value, tuple):
+        inner = list(value)
+    elif isinstance(value, torch.Generator):
+        restore.append(functools.partial(value.set_state, value.get_state()))
+    elif isinstance(value, torch.Tensor):
+        restore.append(functools.partial(value.detach().copy_, value.detach().clone()))
+    for item in inner:
+        _keep(item, restore, seen)
+
+
+def _refill(container: Any, fill: Callable[[Any], object], content: Any) -> None:
+    container.clear()
+    fill(content)

@@ -1,20 +1,21 @@
 """What a module's own forward does, its children left as calls: traced by torch.fx once for each structure."""
 
-import dis
 import inspect
+import operator
+import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import CodeType
+from types import FunctionType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import fx, nn
 
-from nasflow.merge.structure import is_hooked
+from nasflow.merge.node import IN_PLACE_OPERATORS
+from nasflow.merge.structure import is_hooked, own_structure, untouched
 
-# A trace does not see these: whoever uses them is called as it is.
-_UNSEEN = frozenset({"no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "checkpoint"})
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _REMEMBERED = 4_096
 _known: "OrderedDict[int, Template | None]" = OrderedDict()
 
@@ -73,11 +74,8 @@ class Template:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether it is one of torch's own layers, called as a whole."""
-    return type(module).__module__.startswith("torch.nn") and type(module) not in (
-        nn.Sequential,
-        nn.ModuleList,
-        nn.ModuleDict,
-    )
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    return type(module).__module__.startswith("torch.nn") and type(module) not in containers
 
 
 def template_of(module: nn.Module, key: int) -> "Template | None":
@@ -90,41 +88,73 @@ def template_of(module: nn.Module, key: int) -> "Template | None":
     return _known[key]
 
 
+class _Proxy(fx.Proxy):
+    """Takes `x += y` for what it is; fx takes it for a sum, which others that read `x` would not see."""
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    function = getattr(operator, name)
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+for _name in IN_PLACE_OPERATORS:
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+
+
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # what follows from a buffer's values is not to be taken for a constant
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._mode = _mode()
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Refuse what runs without gradients, in another precision, or within a Function with its own backward."""
+        if _mode() != self._mode:
+            raise ValueError("a graph does not say in which mode its operations run")
+        return super().create_node(*args, **kwargs)
+
+
+def _mode() -> tuple[bool, ...]:
+    autocast = (torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast)
 
 
 def _trace(module: nn.Module) -> "Template | None":
     parameters = inspect.signature(module.forward)
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = _names_used(type(module))
-    if is_hooked(module) or names & _UNSEEN or any(p.kind in varied for p in parameters.parameters.values()):
+    if is_hooked(module) or any(p.kind in varied for p in parameters.parameters.values()):
+        return None
+    if _has_own_gradients(type(module)):
         return None
     try:
-        if (graph := _unchanging(module)) is None:
-            return None
-        steps, output = _steps(graph)
-        if "training" in names:
-            return _with_eval(module, parameters, steps, output)
+        with untouched(module):
+            if (traced := _unchanging(module)) is None:
+                return None
+            return _with_eval(module, parameters, *traced)
     except Exception:  # fx refuses in many ways, and a forward given stand-ins may raise anything
         return None
-    return Template(parameters, tuple(steps), output)
 
 
-def _unchanging(module: nn.Module) -> fx.Graph | None:
-    """The graph of a forward, or None if it writes into attributes: a trace would see that once and never again."""
-    before = {part: dict(vars(part)) for part in module.modules()}
-    graph = _Tracer().trace(module)
-    changed = False
-    for part, fields in before.items():
-        if vars(part).keys() != fields.keys() or any(vars(part)[name] is not fields[name] for name in fields):
-            vars(part).clear()
-            vars(part).update(fields)
-            changed = True
-    return None if changed else graph
+def _unchanging(module: nn.Module) -> tuple[list[TemplateStep], Any] | None:
+    """The steps of a forward, or None if it writes into attributes or draws: a trace would see that once for ever."""
+    before = _state(module)
+    steps = _steps(_Tracer().trace(module))
+    return steps if before == _state(module) else None
+
+
+def _state(module: nn.Module) -> Hashable:
+    """What a forward may change, the insides of tensors and of users' own objects left out."""
+    fields = tuple(tuple(map(id, vars(part).values())) for part in module.modules())
+    numpy = np.random.get_state(legacy=False)["state"].items()
+    drawn = tuple((name, value.tobytes() if isinstance(value, np.ndarray) else value) for name, value in numpy)
+    return (own_structure(module), fields, random.getstate(), drawn, torch.get_rng_state().numpy().tobytes())
 
 
 def _with_eval(
@@ -133,13 +163,8 @@ def _with_eval(
     """Both modes in one template, if they make the same calls and differ in arguments alone."""
     if not module.training:
         return Template(parameters, tuple(steps), output)  # frozen in eval mode, where it stays
-    modes = {part: part.training for part in module.modules()}
-    try:
-        module.eval()
-        other, other_output = _steps(_Tracer().trace(module))
-    finally:
-        for part, training in modes.items():
-            part.training = training
+    module.eval()
+    other, other_output = _steps(_Tracer().trace(module))
     if [(s.op, s.name, s.target) for s in steps] != [(s.op, s.name, s.target) for s in other] or output != other_output:
         return None
     both = []
@@ -181,23 +206,15 @@ def _named(tree: Any, names: dict[str, str]) -> Any:
     return tree
 
 
-def _names_used(kind: type) -> set[str]:
-    """Every name that the methods of a user's class speak of, those of its bases in torch left out."""
-    used: set[str] = set()
-    for base in kind.__mro__:
-        if base.__module__.startswith("torch.") or base is object:
-            continue
-        for member in vars(base).values():
-            function: Callable[..., Any] | None = getattr(member, "__func__", member)
-            function = getattr(function, "fget", function)
-            if isinstance(getattr(function, "__code__", None), CodeType):
-                used |= _names_in(function.__code__)  # type: ignore[union-attr]
-    return used
-
-
-def _names_in(code: CodeType) -> set[str]:
-    used = {str(i.argval) for i in dis.get_instructions(code) if i.opname.startswith("LOAD_")}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            used |= _names_in(constant)
-    return used
+def _has_own_gradients(kind: type) -> bool:
+    """Whether the methods of a user's class speak of an autograd Function, of whose backward a trace tells nothing."""
+    return any(
+        isinstance(value, type) and issubclass(value, torch.autograd.Function)
+        for base in kind.__mro__
+        if not base.__module__.startswith("torch.")
+        for member in vars(base).values()
+        if isinstance(function := getattr(member, "__func__", member), FunctionType)
+        for name in function.__code__.co_names
+        if (named := function.__globals__.get(name)) is not None
+        for value in (named, getattr(named, "__self__", None))
+    )

@@ -9,6 +9,7 @@ from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.knowledge import is_dropout
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
+from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import Bench
 
 
@@ -23,6 +24,7 @@ class BatchedDropout(Kernel):
         self._frozen = not nodes[0].module.training  # type: ignore[union-attr]
         self._keep = [1.0 - float(node.module.p) for node in nodes]  # type: ignore[union-attr, arg-type]
         self._drops = any(keep < 1 for keep in self._keep)
+        self._spec: Spec = nodes[0].inputs[0].spec
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -40,10 +42,11 @@ class BatchedDropout(Kernel):
         x: torch.Tensor = inputs[0]
         if not training or self._frozen or not self._drops:
             return x
-        mask = torch.empty(x.shape, dtype=x.dtype)
+        order = [0, *(1 + dim for dim in self._spec.order)] if self._spec.order else range(x.ndim)
+        mask = torch.empty([x.shape[dim] for dim in order], dtype=x.dtype)
         for row, (keep, member) in enumerate(zip(self._keep, self.bench.members, strict=True)):
             if 0 < keep < 1:
                 mask[row].bernoulli_(keep, generator=self.bench.generators[member]).div_(keep)
             else:  # torch draws nothing where it drops nothing, or everything
                 mask[row].fill_(keep)
-        return x * mask
+        return x * (mask.permute(0, *(1 + place for place in self._spec.places)) if self._spec.order else mask)

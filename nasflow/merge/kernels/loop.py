@@ -1,15 +1,16 @@
 """Member by member."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import is_random
+from nasflow.merge.knowledge import is_random, minds_strides, pointwise
 from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node, map_nodes
+from nasflow.merge.node import Node, changes_in_place, map_nodes
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import Bench
 
@@ -26,6 +27,8 @@ class Loop(Kernel):
     def __init__(self, nodes: Sequence[Node], bench: Bench):
         super().__init__(nodes, bench)
         self._random = any(is_random(node) for node in nodes)
+        self._calls = [overwriting_nothing(node) for node in nodes]
+        self._arranged = [minds_strides(node) for node in nodes]
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -39,22 +42,41 @@ class Loop(Kernel):
         rows = []
         for row, node in enumerate(self.nodes):
             values = [value[row] if isinstance(value, list) else value for value in inputs]
-            rows.append(self._run(node, self.bench.members[row], values, training))
+            if self._arranged[row]:
+                values = [_arranged(value, source) for value, source in zip(values, node.inputs, strict=True)]
+            rows.append(self._run(row, values, training))
         return rows
 
-    def _run(self, node: Node, member: int, values: list[Any], training: bool) -> Any:
+    def _run(self, row: int, values: list[Any], training: bool) -> Any:
+        node, member = self.nodes[row], self.bench.members[row]
         try:
-            if not self._random:
-                return call(node, values, training)
-            if node.opaque:  # it may write into what others read
-                values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-            with self.bench.streams[member]:
-                return call(node, values, training)
+            with self.bench.streams[member] if self._random else nullcontext():
+                return self._calls[row](values, training)
         except (Exception, SystemExit) as error:
             if not node.opaque:
                 raise
             self.bench.failed(member, error)
             return _nothing(node, values)
+
+
+def overwriting_nothing(node: Node) -> Callable[[list[Any], bool], Any]:
+    """The node itself as a function of its inputs' values and of whether it trains; the values stay as they are."""
+    if node.opaque:  # it may write into any
+        return lambda values, training: call(node, list(map(_copied, values)), training)
+    if not changes_in_place(node):
+        return lambda values, training: call(node, values, training)
+    function = pointwise(node)
+    if function is not None:
+        return lambda values, training: function(values[0])
+    return lambda values, training: call(node, [_copied(values[0]), *values[1:]], training)
+
+
+def _arranged(value: Any, source: Node) -> Any:
+    return source.spec.arranged(value) if isinstance(source.spec, Spec) else value
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def call(node: Node, values: list[Any], training: bool) -> Any:
