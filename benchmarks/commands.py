@@ -1,0 +1,177 @@
+"""Running the programs of a benchmark: their time, their output, nothing of them left behind; a Prefect server."""
+
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from nasflow.training_service.processes import carriers, end_all
+
+ROOT = Path(__file__).resolve().parent.parent
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_TOKEN = "NASFLOW_BENCHMARK_TOKEN"  # in the environment of all that a benchmark starts
+_TAIL = 2000  # characters of output shown with an error
+
+
+class ContestantError(RuntimeError):
+    """A contestant could not be installed or did not come to its end."""
+
+
+def run_commands(
+    commands: Sequence[Sequence[object]], folder: Path, environment: Mapping[str, str], timeout: float
+) -> float:
+    """Run commands side by side in `folder`, one thread a process as far as the environment can say; the seconds.
+
+    Their output goes to `folder/command-N.log`. Whatever they start is ended with them.
+
+    Raises:
+        ContestantError: one failed, or they took longer than `timeout` seconds; with the end of its output.
+    """
+    token = secrets.token_hex(8)
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), **environment, _TOKEN: token}
+    logs = [folder / f"command-{index}.log" for index in range(len(commands))]
+    began = time.perf_counter()
+    try:
+        processes = [_start(command, folder, env, log) for command, log in zip(commands, logs, strict=True)]
+        for process, log in zip(processes, logs, strict=True):
+            try:
+                code = process.wait(max(0.0, began + timeout - time.perf_counter()))
+            except subprocess.TimeoutExpired:
+                raise ContestantError(f"still running after {timeout:.0f} s: {_tail(log)}") from None
+            if code != 0:
+                raise ContestantError(f"exit code {code}: {_tail(log)}")
+        return time.perf_counter() - began
+    finally:
+        end_all(lambda: carriers(_TOKEN, token))
+        _reap()
+
+
+class CpuMeter:
+    """CPU seconds since it was made: those of ours, and those of other people's processes.
+
+    Ours are those of this process, of its ended descendants, and of the process trees in `running`. Descendants whose
+    parent ends before them are ours only after `processes.adopt_orphans`.
+    """
+
+    def __init__(self, running: Sequence[psutil.Process] = ()):
+        self._running = running
+        self._at_first = self._used()
+
+    def read(self) -> tuple[float, float]:
+        """Ours and others'."""
+        machine, ours = (now - before for now, before in zip(self._used(), self._at_first, strict=True))
+        return ours, max(0.0, machine - ours)
+
+    def _used(self) -> tuple[float, float]:
+        """CPU seconds of the machine since it started, and ours since we did."""
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        ended = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        trees = [process for root in self._running for process in (root, *root.children(recursive=True))]
+        times = psutil.cpu_times()
+        busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+        return busy, ended + sum(sum(process.cpu_times()[:2]) for process in trees)
+
+
+class PrefectServer:
+    """A Prefect server in the background, with a new database.
+
+    Attributes:
+        cold_start: seconds from the command to the first healthy answer.
+        environment: what programs need to use it.
+    """
+
+    def __init__(self, home: Path):
+        home.mkdir(parents=True)
+        port = _free_port()
+        self._url = f"http://127.0.0.1:{port}/api"
+        self.environment = {
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_URL": self._url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+        }
+        self._token = secrets.token_hex(8)
+        self._log = home / "server.log"
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
+        began = time.perf_counter()
+        process = _start(command, home, {**os.environ, **self.environment, _TOKEN: self._token}, self._log)
+        self.process = psutil.Process(process.pid)
+        try:
+            self._wait(process)
+        except BaseException:
+            self.close()
+            raise
+        self.cold_start = time.perf_counter() - began
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it the server does not run, so that it takes no CPU from who does not need it."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+            self._answer(timeout=30)
+
+    def close(self) -> None:
+        """End it."""
+        end_all(lambda: carriers(_TOKEN, self._token), grace=5)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                return self._answer(timeout=2)
+            except OSError:
+                time.sleep(0.1)
+        raise ContestantError(f"the Prefect server did not start: {_tail(self._log)}")
+
+    def _answer(self, timeout: float) -> None:
+        with urllib.request.urlopen(f"{self._url}/health", timeout=timeout):
+            return
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in carriers(_TOKEN, self._token):
+            process.send_signal(number)
+
+
+def _start(
+    command: Sequence[object], folder: Path, environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace").strip()[-_TAIL:]
+
+
+def _reap() -> None:
+    """Take leave of the ended processes that came to us as orphans."""
+    for process in psutil.Process().children():
+        if process.status() == psutil.STATUS_ZOMBIE:
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

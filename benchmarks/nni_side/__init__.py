@@ -1,0 +1,1 @@
+"""What runs in NNI's own environment: an experiment and its trial program, without nasflow."""
