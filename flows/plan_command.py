@@ -115,13 +115,10 @@ def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:
     if not units:
         raise UserError("there is nothing to draw, for no trials are fused; --trials N plans more of them")
     unit = max(units, key=lambda unit: len(unit.trials))
-    of = (
-        f"{name}: {len(unit.trials)} trials as one"
-        if len(units) == 1
-        else f"{name}: trials {numbers_text(unit.trials)}"
-    )
+    gathers = unit.outline.gathers
     title = (
-        f"{of}, {unit.outline.fused} of {unit.outline.operations} operations fused, "
-        f"{1e3 * unit.seconds:.2f} instead of {1e3 * unit.alone:.2f} ms a step"
+        f"{name}: trials {numbers_text(unit.trials)}",
+        f"{unit.outline.fused} of {unit.outline.operations} operations fused, {gathers} gather{'s' * (gathers != 1)}; "
+        f"{1e3 * unit.seconds:.2f} ms a step instead of {1e3 * unit.alone:.2f} ms",
     )
     file.write_text(plan_svg(unit.outline, unit.trials, unit.prices, title))

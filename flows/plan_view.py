@@ -64,7 +64,7 @@ def _unit_lines(unit: UnitPlan) -> Iterator[str]:
         f"{outline.fused} of {outline.operations} operations fused; {_count(outline.gathers, 'gather')}; expected "
         f"{_gain(unit.seconds, unit.alone)}"
     )
-    shared = [step for step in outline.steps if step.kind == "shared" and not step.is_ones_own]
+    shared = [step for step in outline.steps if step.kind == "shared"]
     for members, steps in groupby(shared, key=lambda step: step.members):
         numbers = numbers_text([unit.trials[member] for member in members])
         yield f"computed once for trials {numbers}: {', '.join(step.operation for step in steps)}"

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from nasflow.merge.outline import Outline, Price, Step
 
 LANE, GAP, ROW, BOX = 142, 16, 66, 48  # the width of a lane, between two; the pitch of rows, the height of a box
-LEFT, TOP = 20, 80
+LEFT, TOP = 20, 92
 _LARGE, _SMALL = 11, 9.5  # font sizes
 _WIDE = 0.6  # a character's width on average, of the font's size
 _COLORS = {  # ground and frame
@@ -23,6 +23,7 @@ _COLORS = {  # ground and frame
     "output": ("#ececf4", "#55557a"),
 }
 _GATHER = "#c7400c"
+_LEGEND = 530  # its width
 _WORDS = {
     "shared": "computed once for all",
     "batched": "one kernel for all its members",
@@ -46,18 +47,20 @@ class _Cell:
         return [lane for run in self.runs for lane in run]
 
 
-def plan_svg(outline: Outline, trials: Sequence[int], prices: Sequence[Price] | None = None, title: str = "") -> str:
+def plan_svg(
+    outline: Outline, trials: Sequence[int], prices: Sequence[Price] | None = None, title: Sequence[str] = ()
+) -> str:
     """The picture.
 
     Args:
         outline: of the unit.
         trials: the numbers of its members, in the order of their positions.
         prices: of its steps, shown in microseconds; None for none.
-        title: above the lanes.
+        title: lines above the lanes, two at most.
     """
     cells = _cells(outline, len(trials), prices)
     rows = max(cell.row for cell in cells) + 1
-    width = max(2 * LEFT + len(trials) * (LANE + GAP) - GAP, 2 * LEFT + 3 * (LANE + GAP))
+    width = max(2 * LEFT + len(trials) * (LANE + GAP) - GAP, 2 * LEFT + _LEGEND)
     height = TOP + rows * ROW + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -112,9 +115,10 @@ def _middle(lane: int) -> float:
     return _x(lane) + LANE / 2
 
 
-def _heading(title: str, trials: Sequence[int], width: int, rows: int) -> Iterator[str]:
-    words = escape(_fitted(title, width - 2 * LEFT, 13))
-    yield f'<text x="{LEFT}" y="28" text-anchor="start" font-size="13">{words}</text>'
+def _heading(title: Sequence[str], trials: Sequence[int], width: int, rows: int) -> Iterator[str]:
+    for line, (text, size) in enumerate(zip(title, (13, _LARGE), strict=False)):
+        words = escape(_fitted(text, width - 2 * LEFT, size))
+        yield f'<text x="{LEFT}" y="{26 + 17 * line}" text-anchor="start" font-size="{size}">{words}</text>'
     for lane, trial in enumerate(trials):
         place = f'x="{_x(lane) - 4}" y="{TOP - 32}" width="{LANE + 8}" height="{rows * ROW + 28}"'
         yield f'<rect {place} rx="6" fill="#f6f6f8"/>'

@@ -38,12 +38,6 @@ class Step:
     reads: tuple[tuple[int, int], ...]
     gathers: int
 
-    @property
-    def is_ones_own(self) -> bool:
-        """Whether it could serve several, but has one to serve."""
-        return self.kind == "shared" and len(self.members) == 1
-
-
 @dataclass(frozen=True)
 class Outline:
     """A unit's steps, in the order in which they run.
@@ -120,7 +114,7 @@ def outline(model: MergedModel) -> Outline:
             )
         )
     operations = sum(len(graph.nodes) - 1 for graph in plan.graphs)
-    looped = sum(len(step.members) for step in steps if step.kind == "loop" or step.is_ones_own)
+    looped = sum(len(step.members) for step in steps if step.kind == "loop")
     return Outline(
         tuple(steps), tuple(home[output] for output in plan.outputs), model.gathers_at[-1], operations, looped
     )

@@ -106,7 +106,13 @@ def rehearse(spec: JobSpec) -> JobPlan:
         pass
 
     module = MergedModule(
-        Roster(list(specs)), data, build=build, on_start=nothing, on_epoch=nothing, on_evict=on_evict, form=form
+        Roster(list(specs), spec.places),
+        data,
+        build=build,
+        on_start=nothing,
+        on_epoch=nothing,
+        on_evict=on_evict,
+        form=form,
     )
     trainer = make_trainer(spec.evaluator.precision)
     with contextlib.suppress(_EnoughError):
