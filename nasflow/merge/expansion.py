@@ -29,6 +29,7 @@ class _Part:
     nodes: tuple[Node, ...]
     places: tuple[tuple[str, ...], ...]
     inputs: tuple[tuple[int, ...], ...]
+    plain: tuple[bool, ...]  # whether the arguments are the inputs and nothing else
     output: Any
 
 
@@ -134,7 +135,7 @@ class Expansion:
         def resolve(ref: _Ref) -> Node:
             return made[ref.index] if ref.index >= 0 else given[-1 - ref.index]
 
-        for model, place, inputs in zip(part.nodes, part.places, part.inputs, strict=True):
+        for model, place, inputs, plain in zip(part.nodes, part.places, part.inputs, part.plain, strict=True):
             owner = module
             target = model.target
             if model.op in ("module", "attribute"):
@@ -142,7 +143,11 @@ class Expansion:
                 for name in names:
                     owner = owner._modules[name]  # type: ignore[assignment]
                 target = ".".join((path, *place)) if path else ".".join(place)
-            args = (getattr(owner, place[-1]),) if model.op == "attribute" else _resolved(model.args, resolve)
+            sources = tuple([made[index] if index >= 0 else given[-1 - index] for index in inputs])
+            if model.op == "attribute":
+                args: tuple[Any, ...] = (getattr(owner, place[-1]),)
+            else:
+                args = sources if len(model.args) == len(sources) and plain else _resolved(model.args, resolve)
             node = Node(
                 model.op,
                 target,
@@ -153,7 +158,7 @@ class Expansion:
                 model.opaque,
                 model.eval_args and _resolved(model.eval_args, resolve),
                 model.signature,
-                tuple(made[index] if index >= 0 else given[-1 - index] for index in inputs),
+                sources,
             )
             made.append(node)
         self._nodes += made
@@ -176,7 +181,8 @@ def _remember(nodes: list[Node], path: str, given: list[Node], output: Any) -> _
         for node in nodes
     ]
     inputs = [tuple(refs[source].index for source in node.inputs) for node in nodes]
-    return _Part(tuple(models), tuple(places), tuple(inputs), map_nodes(output, refs.__getitem__))
+    plain = tuple(all(isinstance(arg, _Ref) for arg in model.args) and not model.kwargs for model in models)
+    return _Part(tuple(models), tuple(places), tuple(inputs), plain, map_nodes(output, refs.__getitem__))
 
 
 def _resolved(tree: Any, resolve: Callable[[_Ref], Node]) -> Any:

@@ -1,6 +1,7 @@
 """A candidate's computation as a graph with shapes, found without computing anything."""
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import nn
@@ -58,14 +59,32 @@ def trace(model: nn.Module, x: Spec) -> Graph:
     return Graph(model, needed, source, output)
 
 
+_known_writes: dict[Hashable, bool] = {}
+_known_draws: dict[Hashable, bool] = {}
+
+
+def _writes(node: Node) -> bool:
+    """`changes_in_place`, found out once a signature."""
+    if node.signature not in _known_writes:
+        _known_writes[node.signature] = changes_in_place(node)
+    return _known_writes[node.signature]
+
+
+def _draws(node: Node) -> bool:
+    """`is_random`, found out once a signature."""
+    if node.signature not in _known_draws:
+        _known_draws[node.signature] = is_random(node)
+    return _known_draws[node.signature]
+
+
 def _refuse_overwriting(nodes: list[Node]) -> None:
     """An operation in place is as good as one that is not, if nothing else sees what it writes into."""
-    readers = Counter(source for node in nodes for source in set(node.inputs))
+    writing = [node for node in nodes if _writes(node) and isinstance(node.inputs[0].spec, Spec)]
+    readers = Counter(source for node in nodes for source in set(node.inputs)) if writing else Counter[Node]()
     for node in nodes:
         if "out" in node.kwargs:
             raise NotTraceableError(f"{node.name} writes into a tensor that is given to it")
-        if not changes_in_place(node) or not isinstance(node.inputs[0].spec, Spec):
-            continue
+    for node in writing:
         written: Node | None = node.inputs[0]
         while written is not None:
             if written.op in ("input", "attribute") or readers[written] > 1:
@@ -77,7 +96,7 @@ def _needed(nodes: list[Node], output: Node) -> list[Node]:
     """Nodes that the output depends on, and those that change something or may draw random numbers."""
     used = {output}
     for node in reversed(nodes):
-        if node in used or node.op in ("input", "module") or changes_in_place(node) or is_random(node):
+        if node in used or node.op in ("input", "module") or _writes(node) or _draws(node):
             used.add(node)
             used.update(node.inputs)
     return [node for node in nodes if node in used]

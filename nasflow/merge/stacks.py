@@ -48,15 +48,13 @@ class Bench:
         if not rows:
             return None
         with torch.no_grad():
-            if channels_last and rows[0].ndim == 4:
-                flat = torch.stack([row.permute(0, 2, 3, 1) for row in rows])
-                stacked = flat.permute(0, 1, 4, 2, 3)
-            else:
-                stacked = torch.stack([row.detach() for row in rows])
-            for row, place in zip(rows, stacked, strict=True):
+            stacked = torch.stack(rows)
+            if channels_last and stacked.ndim == 5:
+                stacked = stacked.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+            for row, place in zip(rows, stacked.unbind(0), strict=True):
                 row.data = place
-        parameters = tuple(row for row in rows if isinstance(row, nn.Parameter) and row.requires_grad)
-        if parameters:
+        if isinstance(rows[0], nn.Parameter) and rows[0].requires_grad:
+            parameters: Any = tuple(rows)  # equal signatures: if one trains, all do
             stacked.requires_grad_()
             self.stacks.append(ParameterStack(stacked, parameters, self.members))
         return stacked

@@ -27,6 +27,7 @@ _PLAIN = frozenset(
     )
 )
 _BOOKKEEPING = frozenset(vars(nn.Module()))
+_INT = frozenset((int,))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 200_000
 
@@ -87,14 +88,25 @@ class Structures:
 def own_structure(module: nn.Module) -> Hashable:
     """What `Structures.own` numbers."""
     fields = module.__dict__
-    plain = tuple(
-        (name, value if type(value) in _PLAIN else freeze(value), type(value))
-        for name, value in fields.items()
-        if name not in _BOOKKEEPING
-    )
+    names = _attributes(tuple(fields))
+    plain = (names, *(_frozen(fields[name]) for name in names))
     parameters = tuple((name, tensor_structure(p)) for name, p in module._parameters.items())
     buffers = tuple((name, tensor_structure(b)) for name, b in module._buffers.items()) if module._buffers else ()
     return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
+
+
+@functools.lru_cache(maxsize=4_096)
+def _attributes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those names of a module's fields that are not every module's."""
+    return tuple(name for name in names if name not in _BOOKKEEPING)
+
+
+def _frozen(value: Any) -> Hashable:
+    """`freeze`, sooner for what most attributes are."""
+    kind = type(value)
+    if kind is tuple and set(map(type, value)) <= _INT:
+        return tuple(value)
+    return (kind, value) if kind in _PLAIN else freeze(value)
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
