@@ -56,6 +56,21 @@ def test_summaries_and_curves_are_markdown(shown, key):
     assert "val_accuracy" in artifact["data"]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_how_a_round_was_merged_is_markdown(shown, number):
+    artifact = latest(shown, f"shown-1-round-{number}-merging")
+    assert artifact["type"] == "markdown"
+    attempts = [attempt for attempt in shown.json("show", "Shown_1")["attempts"] if attempt["round"] == number]
+    assert artifact["data"].count("## Batch ") == len(attempts)
+    planned = [event for event in shown.events("Shown_1") if event["kind"] == "planned"]
+    trials = [int(trial) for attempt in attempts for trial in attempt["members"]]
+    told = [unit for event in planned for unit in event["units"] if unit["members"][0] in trials]
+    assert all(f"{unit['fused']} of {unit['operations']}" in artifact["data"] for unit in told)
+    together = sum(len(unit["members"]) for unit in told)
+    assert f"{together} of {len(trials)} trials in {len(told)} units of several" in artifact["description"]
+    assert together or "In no unit with others" in artifact["data"]
+
+
 def test_each_batch_has_a_progress_bar_that_is_full_at_its_end(shown):
     for batch in range(len([a for a in shown.json("show", "Shown_1")["attempts"] if a["round"] == 0])):
         artifact = latest(shown, f"shown-1-round-0-batch-{batch}")
