@@ -1,6 +1,17 @@
 """Fixtures and rules of all rooms' tests."""
 
+from collections.abc import Iterator
+
+import pytest
 from postgresql import postgresql_server
 from skips import pytest_make_collect_report, pytest_runtest_makereport
 
-__all__ = ["postgresql_server", "pytest_make_collect_report", "pytest_runtest_makereport"]
+__all__ = ["cache_of_its_own", "postgresql_server", "pytest_make_collect_report", "pytest_runtest_makereport"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no process that one starts, reads or writes the measured costs of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import platform
 import time
@@ -21,6 +22,8 @@ from nasflow.merge.layout import Layout, convert, join, split
 from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
+
+logger = logging.getLogger(__name__)
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.05
@@ -72,13 +75,16 @@ class CostModel:
         return max(small + (large - small) * (numbers - (1 << 12)) / ((1 << 18) - (1 << 12)), small / 2)
 
     def save(self) -> None:
-        """Add what was measured to the file."""
+        """Add what was measured to the file, if it can be written."""
         if not self._new:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(_read(self.path) | self._new, indent=0, sort_keys=True))
-        aside.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(_read(self.path) | self._new, indent=0, sort_keys=True))
+            aside.replace(self.path)
+        except OSError as error:
+            logger.warning("costs of kernels are measured anew each time, for they can't be kept: %s", error)
         self._new = {}
 
     def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
@@ -97,11 +103,11 @@ class CostModel:
         self.seconds += time.perf_counter() - began
 
     def _measure(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
-        nodes = [dataclasses.replace(node, module=copy.deepcopy(node.module)) for _ in range(rows)]
         streams = [nullcontext()] * rows
         generators = [torch.Generator() for _ in range(rows)]
         bench = Bench(tuple(range(rows)), streams, generators, _raise)
         try:
+            nodes = [dataclasses.replace(node, module=copy.deepcopy(node.module)) for _ in range(rows)]
             given = [_canonical(kernel, source, shared) for source in node.inputs]
             wanted, _ = kernel.layouts(node, given)
             runner = kernel(nodes, bench)
@@ -109,8 +115,8 @@ class CostModel:
                 _made_up(source, rows, layout, self._device) for source, layout in zip(node.inputs, wanted, strict=True)
             ]
             return self._time(lambda: runner(inputs, True), inputs)
-        except Exception:  # a kernel that can't run here is no choice
-            return float("inf")
+        except (Exception, SystemExit):  # a kernel that can't run here is no choice; the loop always is one
+            return 0.0 if kernel is Loop else float("inf")
 
     def _gathered(self, layout: Layout, numbers: int) -> float:
         key = f"gather {layout.value} of {numbers}"
@@ -242,4 +248,5 @@ def _read(path: Path) -> dict[str, float]:
         figures = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return {str(key): float(value) for key, value in figures.items()} if isinstance(figures, dict) else {}
+    known = figures.items() if isinstance(figures, dict) else ()
+    return {key: float(value) for key, value in known if isinstance(value, int | float)}

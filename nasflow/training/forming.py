@@ -1,7 +1,7 @@
 """Which members of a turn form units, and the merged models of those that do."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 Failed = Callable[[Member, BaseException], None]
 
+_Outputs = dict[Member, torch.Tensor | None]
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a solo forward, relative to its largest value
 
 
@@ -55,14 +56,18 @@ class Former:
         self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}
         ready = [member for member in members if member.number not in self.reasons]
         graphs = self._graphs(ready, batch[0]) if ready else {}
+        kinds: dict[Hashable, list[Member]] = {}
+        for member, graph in graphs.items():
+            kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
+            kinds.setdefault(kind, []).append(member)
         units: list[Unit] = []
-        for limit in sorted({self._limit(member, len(members)) for member in graphs}, reverse=True):
-            alike = [member for member in graphs if self._limit(member, len(members)) == limit]
-            planner = self._planner_on(batch[0].device)
+        for alike in kinds.values():
+            limit, planner = self._limit(alike[0], len(members)), self._planner_on(batch[0].device)
             for group in planner.partition([graphs[member] for member in alike], limit):
                 if len(group) == 1:
                     self.reasons[alike[group[0]].number] = self._why_single(alike, limit, planner)
-                units += self._fuse([alike[index] for index in group], graphs, batch[0], failed)
+                own = _own_outputs([alike[index] for index in group], graphs, batch[0])
+                units += self._fuse([alike[index] for index in group], graphs, batch[0], own, failed)
         units += [_direct(member, None, failed) for member in ready if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
 
@@ -80,7 +85,9 @@ class Former:
         for member in members:
             try:
                 graphs[member] = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
-            except NotTraceableError as error:
+            except Exception as error:
+                if not isinstance(error, NotTraceableError):
+                    logger.warning("trial %s can't be traced", member.number, exc_info=error)
                 self.reasons[member.number] = f"it can't be traced: {error}"
         return graphs
 
@@ -100,7 +107,9 @@ class Former:
             self.planner = Planner(self._passes, device, costs)
         return self.planner
 
-    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], x: torch.Tensor, failed: Failed) -> list[Unit]:
+    def _fuse(
+        self, members: list[Member], graphs: dict[Member, Graph], x: torch.Tensor, own: _Outputs, failed: Failed
+    ) -> list[Unit]:
         if len(members) == 1:
             return [_direct(members[0], graphs[members[0]], failed)]
         planner, choices = self._planner_on(x.device), Choices()
@@ -111,15 +120,23 @@ class Former:
             streams = [member.rng for member in chosen]
             return MergedModel(plan, streams, [stream.generator for stream in streams], row_failed)
 
-        unit = FusedUnit(members, failed, merge)
-        wrong = _disagreeing(unit, [member for member in members if not graphs[member].has_opaque], x)
+        try:
+            unit = FusedUnit(members, failed, merge)
+            wrong = _disagreeing(unit, own, x)
+        except Exception as error:
+            numbers = [member.number for member in members]
+            logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
+            self.reasons.update({number: f"merging it failed: {type(error).__name__}: {error}" for number in numbers})
+            half = len(members) // 2
+            parts = (members[:half], members[half:])
+            return [unit for part in parts for unit in self._fuse(part, graphs, x, own, failed)]
         if not wrong:
             return [unit]
         logger.warning("trials %s: the merged model does not do what theirs do", [member.number for member in wrong])
         self.reasons.update({member.number: "merged it does not compute what it does by itself" for member in wrong})
         kept = [member for member in members if member not in wrong]
-        return [_direct(member, None, failed) for member in wrong] + (
-            self._fuse(kept, graphs, x, failed) if kept else []
+        return [_direct(member, graphs[member], failed) for member in wrong] + (
+            self._fuse(kept, graphs, x, own, failed) if kept else []
         )
 
 
@@ -152,20 +169,33 @@ def _is_pair(batch: Any) -> bool:
     )
 
 
-def _disagreeing(unit: FusedUnit, members: Sequence[Member], x: torch.Tensor) -> set[Member]:
-    """Those of `members` whose merged forward is not their own: their code does what a trace can't see."""
-    wrong: set[Member] = set()
-    if not members:
-        return wrong
-    with torch.no_grad():
-        with unchanged(unit.members):
-            merged = dict(zip(list(unit.members), unit.forward(x), strict=True))
-        with unchanged(members):
-            for member in members:
-                output = merged[member]
-                with member.rng:
-                    own = member.module(x.clone())
-                bound = _TOLERANCE.get(own.dtype, 1e-2) * max(1.0, float(own.abs().max()))
-                if own.shape != output.shape or not float((own - output).abs().max()) <= bound:
-                    wrong.add(member)
-    return wrong
+def _own_outputs(members: Sequence[Member], graphs: Mapping[Member, Graph], x: torch.Tensor) -> _Outputs:
+    """What the members' models give by themselves in training, None for one that raises.
+
+    Those with opaque modules are left out: what these do is not traced, so it can't be traced wrongly.
+    """
+    outputs: _Outputs = {}
+    for member in members:
+        if graphs[member].has_opaque or len(members) == 1:
+            continue
+        with torch.no_grad(), unchanged([member]), member.rng:
+            try:
+                outputs[member] = member.module(x.clone())
+            except (Exception, SystemExit):  # it will fail by itself, and is told then
+                outputs[member] = None
+    return outputs
+
+
+def _disagreeing(unit: FusedUnit, own: _Outputs, x: torch.Tensor) -> list[Member]:
+    """Members whose merged forward is not their own: their code does what a trace can't see."""
+    members = list(unit.members)
+    with torch.no_grad(), unchanged(members):
+        merged = unit.forward(x)
+    return [m for m, output in zip(members, merged, strict=True) if m in own and not _agree(own[m], output)]
+
+
+def _agree(own: torch.Tensor | None, output: torch.Tensor) -> bool:
+    if own is None or own.shape != output.shape:
+        return False
+    bound = _TOLERANCE.get(own.dtype, 1e-2) * max(1.0, float(own.abs().max()))
+    return float((own - output).abs().max()) <= bound

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from nasflow.errors import TrialError
 from nasflow.evaluator.group import SupervisedGroup
 from nasflow.merge.direct import DirectModel
 from nasflow.merge.module import MergedModel
+from nasflow.merge.structure import untouched
 from nasflow.training.member import Member
 from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
@@ -18,6 +19,8 @@ from nasflow.training.optim_rules import AdamConstants
 from nasflow.training.unit import Unit
 
 Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel | DirectModel]
+
+_MOST_SEEN = 6
 
 
 class FusedUnit(Unit):
@@ -35,9 +38,15 @@ class FusedUnit(Unit):
         self._positions = list(range(len(members)))
         self._rows = list(members)
         self._seconds = 0.0
-        self._probed: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._tries = False
+        self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one row."""
+        return len(self._rows) == 1
 
     @property
     def model(self) -> MergedModel | DirectModel:
@@ -48,8 +57,7 @@ class FusedUnit(Unit):
         """One step of every member."""
         began = time.perf_counter()
         x, target = batch
-        if index == 0:
-            self._probed = (x, target)
+        self._see(True, x, target)
         self._optimizer.zero_grad()
         outputs = self._model(x, True)
         if outputs is None:
@@ -68,17 +76,22 @@ class FusedUnit(Unit):
             self._optimizer.refresh()
         self._seconds += time.perf_counter() - began
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The members' outputs `[n, B, ...]` in training."""
-        outputs = self._model(x, True)
+    def forward(self, x: torch.Tensor, training: bool = True) -> torch.Tensor:
+        """The members' outputs `[n, B, ...]`, as a try: a member that fails is told of when it fails in earnest."""
+        self._tries = True
+        try:
+            outputs = self._model(x, training)
+        finally:
+            self._tries = False
         if outputs is None:
-            raise RuntimeError("a model failed on its first batch")
+            raise RuntimeError("a model failed on a batch that it has seen")
         return outputs
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
         began = time.perf_counter()
         x, target = batch
+        self._see(False, x, target)
         outputs = self._model(x, False)
         if outputs is None:
             return
@@ -104,7 +117,7 @@ class FusedUnit(Unit):
         rows = self._rows
 
         def failed(row: int, error: BaseException) -> None:
-            if rows[row] in self.members:
+            if rows[row] in self.members and not self._tries:
                 self._failed(rows[row], error)
 
         self._model = self._merge(self._positions, failed)
@@ -128,24 +141,30 @@ class FusedUnit(Unit):
         """Go on without the rows of those who left, if that leaves the others' results as they are, bit for bit."""
         rows, positions = self._rows, self._positions
         kept = [row for row, member in enumerate(rows) if member in self.members]
-        before = self._probe()
+        before = [self._probe(*seen) for seen in self._seen.items()]
         self._rows, self._positions = [rows[row] for row in kept], [positions[row] for row in kept]
         self._build()
-        after = self._probe()
-        if before is not None and after is not None and not _equal(before, after, self._rows):
+        after = [self._probe(*seen) for seen in self._seen.items()]
+        if not all(_equal(*pair, self._rows) for pair in zip(before, after, strict=True)):
             self._rows, self._positions = rows, positions
             self._build()
 
-    def _probe(self) -> dict[torch.nn.Parameter | Member, torch.Tensor] | None:
-        """Outputs by member, and gradients by parameter, on a batch seen before; nothing of the members changes."""
-        if self._probed is None:
-            return None
-        x, target = self._probed
-        with unchanged(self._rows):
+    def _see(self, training: bool, x: torch.Tensor, target: torch.Tensor) -> None:
+        """Keep a batch of each of the first few sizes, to probe with: kernels may round other sizes otherwise."""
+        if len(self._seen) < _MOST_SEEN:
+            self._seen.setdefault((training, x.shape), (x, target))
+
+    def _probe(
+        self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
+    ) -> dict[Any, torch.Tensor]:
+        """Outputs by member, and in training gradients by parameter; nothing of the members changes."""
+        x, target = batch
+        with unchanged(self._rows), torch.set_grad_enabled(kind[0]):
             self._optimizer.zero_grad()
-            outputs = self.forward(x)
-            group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
-            group.losses(outputs, target).sum().backward()
+            outputs = self.forward(x, kind[0])
+            if kind[0]:
+                group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
+                group.losses(outputs, target).sum().backward()
         found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach(), strict=True))
         for stack in self._model.stacks:
             if stack.tensor.grad is not None:
@@ -181,17 +200,16 @@ def _clip(member: Member) -> Clip | None:
 
 @contextmanager
 def unchanged(members: Sequence[Member]) -> Iterator[None]:
-    """Whatever runs inside, the members' buffers and random streams are as before."""
-    buffers = [buffer for member in members for buffer in member.module.buffers()]
-    values = [buffer.clone() for buffer in buffers]
+    """Whatever runs inside, the members' models and random streams are as before, their weights left out."""
     streams = [member.rng.state_dict() for member in members]
-    try:
-        yield
-    finally:
-        for buffer, value in zip(buffers, values, strict=True):
-            buffer.copy_(value)
-        for member, stream in zip(members, streams, strict=True):
-            member.rng.load_state_dict(stream)
+    with ExitStack() as models:
+        for member in members:
+            models.enter_context(untouched(member.module.model))  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            for member, stream in zip(members, streams, strict=True):
+                member.rng.load_state_dict(stream)
 
 
 def _equal(before: dict[Any, torch.Tensor], after: dict[Any, torch.Tensor], members: Sequence[Member]) -> bool:

@@ -189,7 +189,7 @@ class MergedModule(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Close the epoch of those whose turn it was, and let others in where one has left."""
         for unit in self._turning():
-            unit.close_epoch()
+            self._guard_unit(unit, unit.close_epoch)
         self._each(self._end_epoch)
         stopped = self._roster.close_turn([member.number for member in self._turn if not member.finished])
         for member in list(self._turn):
@@ -287,6 +287,9 @@ class MergedModule(LightningModule):
             if self._on_broken is None:
                 raise
             members = list(unit.members)
+            if unit.is_single:
+                self._failed(members[0], error)
+                return
             self._units.remove(unit)
             self._turn = [member for member in self._turn if member not in members]
             self._on_broken(members, error)

@@ -26,6 +26,11 @@ class Unit(ABC):
         """Before the first batch of an epoch that all members train."""
         return
 
+    @property
+    @abstractmethod
+    def is_single(self) -> bool:
+        """Whether there is nothing but one member in it, whose failure its failure is."""
+
     @abstractmethod
     def train_batch(self, batch: Any, index: int) -> None:
         """One step of every member on a batch that all share."""
@@ -51,6 +56,11 @@ class Unit(ABC):
 
 class SoloUnit(Unit):
     """One member by itself, through its own LightningModule."""
+
+    @property
+    def is_single(self) -> bool:
+        """It is."""
+        return True
 
     def train_batch(self, batch: Any, index: int) -> None:
         """As the member's own step."""

@@ -1,0 +1,90 @@
+"""Jobs whose members are fused, beside the same members stepped one by one."""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from training_jobs import Outcome, evictions, make_job, outcome, sample, train
+
+from nasflow.config import EvaluatorConfig
+from nasflow.training.events import Event, Planned
+
+TOLERANCE = 1e-9
+
+
+def fused_members(events: Iterable[Event]) -> set[int]:
+    """The members that were in a unit with others at some time."""
+    units = [unit for event in events if isinstance(event, Planned) for unit in event.units]
+    return {member for unit in units for member in unit.members}
+
+
+def same(one: Outcome, other: Outcome, tolerance: float = TOLERANCE) -> None:
+    """Two outcomes are equal up to rounding: metrics, weights, optimizer, schedules, streams."""
+    assert one.stopped_early == other.stopped_early
+    _same({"epochs": one.epochs, "final": one.final, "values": one.values},
+          {"epochs": other.epochs, "final": other.final, "values": other.values}, tolerance, "")  # fmt: skip
+    assert one.tensors.keys() == other.tensors.keys()
+    for name, tensor in one.tensors.items():
+        torch.testing.assert_close(
+            tensor, other.tensors[name], rtol=tolerance, atol=tolerance, msg=lambda message, n=name: f"{n}: {message}"
+        )
+
+
+def _same(one: Any, other: Any, tolerance: float, where: str) -> None:
+    if isinstance(one, dict) and isinstance(other, dict):
+        one, other = _by_key(one), _by_key(other)
+        assert one.keys() == other.keys(), where
+        for key, value in one.items():
+            _same(value, other[key], tolerance, f"{where}/{key}")
+    elif isinstance(one, list) and isinstance(other, list):
+        assert len(one) == len(other), where
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            _same(a, b, tolerance, f"{where}/{index}")
+    elif isinstance(one, float) and isinstance(other, float):
+        assert math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance), (where, one, other)
+    else:
+        assert one == other, (where, one, other)
+
+
+def _by_key(packed: dict[str, Any]) -> dict[str, Any]:
+    """A dict as packed, one with keys that are no strings by what they are: in which order does not matter."""
+    return {str(key): value for key, value in packed["$dict"]} if "$dict" in packed else packed
+
+
+def fused_and_apart(
+    space: str,
+    config: EvaluatorConfig,
+    root: Path,
+    members: int | Mapping[int, Mapping[str, Any]] = 4,
+    tolerance: float = TOLERANCE,
+    all_fused: bool = True,
+    **options: Any,
+) -> list[Event]:
+    """Train members fused and one by one: the same becomes of each.
+
+    Args:
+        members: how many to sample, or the members themselves.
+        all_fused: whether all must have been in units with others.
+        options: of the fused job.
+
+    Returns:
+        The events of the fused job.
+    """
+    drawn = dict(enumerate(sample(space, config, members))) if isinstance(members, int) else members
+    fused = train(make_job(space, config, drawn, **{"fuse": "always", **options}), root / "fused")
+    apart = train(make_job(space, config, drawn), root / "apart")
+    assert evictions(fused).keys() == evictions(apart).keys()
+    for trial in drawn.keys() - evictions(fused).keys():
+        same(outcome(fused, root / "fused", trial), outcome(apart, root / "apart", trial), tolerance)
+    assert not all_fused or fused_members(fused) == drawn.keys()
+    return fused
+
+
+def plain(module: LightningModule, weights: Mapping[str, torch.Tensor]) -> LightningModule:
+    """A module with these weights, in their precision."""
+    module.to(next(iter(weights.values())).dtype)
+    module.load_state_dict(weights)
+    return module
