@@ -14,6 +14,7 @@ from nasflow.evaluator.supervised import SupervisedModule
 from nasflow.merge.cost import CostModel
 from nasflow.merge.direct import DirectModel
 from nasflow.merge.graph import Graph, NotTraceableError, trace
+from nasflow.merge.memory import members_that_fit
 from nasflow.merge.module import MergedModel
 from nasflow.merge.plan import Pass
 from nasflow.merge.planner import Choices, Planner
@@ -62,8 +63,9 @@ class Former:
             kinds.setdefault(kind, []).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
-            limit, planner = self._limit(alike[0], len(members)), self._planner_on(batch[0].device)
-            for group in planner.partition([graphs[member] for member in alike], limit):
+            planner, own_graphs = self._planner_on(batch[0].device), [graphs[member] for member in alike]
+            limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, batch[0].device))
+            for group in planner.partition(own_graphs, limit):
                 if len(group) == 1:
                     self.reasons[alike[group[0]].number] = self._why_single(alike, limit, planner)
                 own = _own_outputs([alike[index] for index in group], graphs, batch[0])

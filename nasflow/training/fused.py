@@ -39,6 +39,7 @@ class FusedUnit(Unit):
         self._rows = list(members)
         self._seconds = 0.0
         self._tries = False
+        self._stays: int | None = None  # so many members, who would not have the same bits without the others' rows
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
@@ -109,7 +110,7 @@ class FusedUnit(Unit):
 
     def start_epoch(self) -> None:
         """Let go of the rows of those who left, and take up what schedules and hooks have changed between epochs."""
-        if len(self._rows) > len(self.members):
+        if len(self._rows) > len(self.members) != self._stays:
             self._compact()
         self._optimizer.refresh()
 
@@ -147,6 +148,7 @@ class FusedUnit(Unit):
         after = [self._probe(*seen) for seen in self._seen.items()]
         if not all(_equal(*pair, self._rows) for pair in zip(before, after, strict=True)):
             self._rows, self._positions = rows, positions
+            self._stays = len(self.members)
             self._build()
 
     def _see(self, training: bool, x: torch.Tensor, target: torch.Tensor) -> None:
