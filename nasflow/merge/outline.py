@@ -38,6 +38,7 @@ class Step:
     reads: tuple[tuple[int, int], ...]
     gathers: int
 
+
 @dataclass(frozen=True)
 class Outline:
     """A unit's steps, in the order in which they run.

@@ -101,6 +101,8 @@ class Former:
             return "a unit that it was in has failed"
         if len(alike) == 1:
             return "there is no other to fuse it with"
+        if limit == 1:
+            return "two like it do not fit into free memory"
         return "measured: fused, it would be no faster" if planner.costs else f"units have at most {limit} members"
 
     def _planner_on(self, device: torch.device) -> Planner:
