@@ -36,9 +36,10 @@ def _table(unit: UnitPlan) -> Table:
     title = f"\nunit of trials {numbers_text(unit.trials)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
     for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
-        table.add_column(head, justify="right" if head in _NUMBERS else "left")
+        # only columns that may wrap are narrowed; each step stays on one line
+        table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head in _NUMBERS)
     for number, (step, price) in enumerate(zip(unit.outline.steps, unit.prices, strict=True)):
-        table.add_row(*map(Text, _row(number, step, price, unit.trials)))
+        table.add_row(*(Text(t, no_wrap=True, overflow="ellipsis") for t in _row(number, step, price, unit.trials)))
     table.add_row("", "outputs", "", "all", *[""] * 5, str(unit.outline.output_gathers or ""), "")
     return table
 
