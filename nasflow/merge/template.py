@@ -138,7 +138,7 @@ def _trace(module: nn.Module) -> "Template | None":
             if (traced := _unchanging(module)) is None:
                 return None
             return _with_eval(module, parameters, *traced)
-    except Exception:  # fx refuses in many ways, and a forward given stand-ins may raise anything
+    except (Exception, SystemExit):  # fx refuses in many ways, and a forward given stand-ins may raise anything
         return None
 
 

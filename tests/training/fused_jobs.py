@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
+from torch import nn
 from training_jobs import Outcome, evictions, make_job, outcome, sample, train
 
 from nasflow.config import EvaluatorConfig
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.optimizers import make_optimizer
+from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Event, Planned
+from nasflow.training.job import load_job_data
+from nasflow.training.rng import RngStream
+from nasflow.training.spec import JobSpec, trial_dir
 
 TOLERANCE = 1e-9
 
@@ -59,6 +65,7 @@ def fused_and_apart(
     config: EvaluatorConfig,
     root: Path,
     members: int | Mapping[int, Mapping[str, Any]] = 4,
+    *,
     tolerance: float = TOLERANCE,
     all_fused: bool = True,
     **options: Any,
@@ -83,8 +90,19 @@ def fused_and_apart(
     return fused
 
 
-def plain(module: LightningModule, weights: Mapping[str, torch.Tensor]) -> LightningModule:
-    """A module with these weights, in their precision."""
-    module.to(next(iter(weights.values())).dtype)
-    module.load_state_dict(weights)
-    return module
+def plain_training(
+    spec: JobSpec, trial: int, root: Path, epoch: int
+) -> tuple[nn.Module, torch.optim.Optimizer, RngStream, Iterable[Any]]:
+    """What a trial needs to go on from its newest checkpoint without nasflow, and the batches of that epoch."""
+    member = next(member for member in spec.members if member.trial == trial)
+    candidate = candidate_space(spec.space, spec.evaluator, spec.base_dir).build(member.architecture)
+    state = CheckpointStore(trial_dir(root, trial)).load_newest()
+    assert state is not None
+    model, stream = candidate.model.double(), RngStream(0)
+    model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in state["module"].items()})
+    optimizer = make_optimizer(candidate.config.optimizer, model.parameters())  # type: ignore[union-attr]
+    optimizer.load_state_dict(state["fitting"]["optimizer"])
+    stream.load_state_dict(state["rng"])
+    loader = load_job_data(spec.data, spec.base_dir, spec.data_seed).train
+    loader.epoch = epoch  # type: ignore[attr-defined]
+    return model, optimizer, stream, loader

@@ -124,3 +124,16 @@ def ones(batch_size: int = 21) -> tuple[TensorLoader, TensorLoader]:
     """The blobs with a last training batch of one."""
     x, y = rows()
     return TensorLoader((x[:64], y[:64]), batch_size, shuffle=True), TensorLoader((x[64:], y[64:]), 26)
+
+
+def four_classes() -> tuple[TensorLoader, TensorLoader]:
+    """The blobs with a class more than the models know."""
+    x, y = rows(classes=4)
+    return TensorLoader((x[:64], y[:64]), 24, shuffle=True), TensorLoader((x[64:], y[64:]), 26)
+
+
+def one_number() -> tuple[TensorLoader, TensorLoader]:
+    """`numbers` with one validation sample."""
+    x, y = rows()
+    target = x.sum(1) + y
+    return TensorLoader((x[:64], target[:64]), 24, shuffle=True), TensorLoader((x[64:65], target[64:65]), 26)

@@ -41,7 +41,9 @@ def make_job(
     config: EvaluatorConfig,
     members: Mapping[int, Mapping[str, Any]] | Iterable[Mapping[str, Any]],
     data_seed: int = 5,
+    *,
     fuse: Literal["measured", "always", "never"] = "never",
+    passes: Iterable[str] = (),
     **checkpoint: int,
 ) -> JobSpec:
     """A job of these members, by trial number, in this order; a trial's seed follows from its number.
@@ -58,7 +60,7 @@ def make_job(
         checkpoint=CheckpointConfig(**checkpoint),
         data_seed=data_seed,
         base_dir=HERE,
-        merge=MergeConfig(fuse=fuse),
+        merge=MergeConfig(fuse=fuse, passes=list(passes)),
         members=[
             MemberSpec(trial=trial, architecture=Architecture(values), seed=1000 + trial)
             for trial, values in numbered.items()
