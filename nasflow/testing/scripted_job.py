@@ -55,7 +55,8 @@ def epoch(root: Path, number: int) -> Epoch:
     """Train an epoch, so to speak."""
     checkpoint = trial_dir(root, 0) / f"epoch-{number}"
     replayed = checkpoint.exists()
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_text(f"{number}\n")
     return Epoch(trial=0, epoch=number, metrics={"loss": 1.0 / number}, replayed=replayed)
 
 

@@ -257,9 +257,10 @@ class TrainingServiceContract(ABC):
 
     def test_fetch(self, service: TrainingService) -> None:
         """A file, a folder, a missing path, and the ways out of the root."""
-        finish(service, service.submit(script("files", ["epoch", 1])))
+        finish(service, service.submit(script("files", ["epoch", 1], ["epoch", 2])))
         assert json.loads(service.fetch("jobs/files/job.json").read_text())["job_id"] == "files"
-        assert service.fetch("trials/00000/epoch-1").is_dir()
+        checkpoints = service.fetch("trials/00000")
+        assert {path.name: path.read_text() for path in checkpoints.iterdir()} == {"epoch-1": "1\n", "epoch-2": "2\n"}
         with pytest.raises(FileNotFoundError):
             service.fetch("trials/00001")
         for path in ("../secret", "/etc/passwd", "jobs/../../secret"):
@@ -376,7 +377,7 @@ class TrainingServiceContract(ABC):
         assert service.status(done).status is JobStatus.EXITED
         assert epochs(service, done) == [(1, False)]
         assert service.log_tail(done) == "hello"
-        assert service.fetch("trials/00000/epoch-1").is_dir()
+        assert service.fetch("trials/00000/epoch-1").read_text() == "1\n"
         assert service.submit(script("waiting")) == waiting
         assert finish(service, waiting).exit_code == 0
 

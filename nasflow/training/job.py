@@ -25,6 +25,7 @@ from nasflow.training.planning import planned
 from nasflow.training.pruning import make_pruner
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Past, Roster
+from nasflow.training.saving import JointSaver, Save
 from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.training.unit import Unit
 
@@ -44,6 +45,7 @@ class TrainingJob:
         self._spec = spec
         self._root = root
         self._tell = tell
+        self._saver = JointSaver()
 
     def run(self) -> None:
         """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
@@ -115,8 +117,6 @@ class TrainingJob:
             state = self._store(member.number).load_newest()
             if state is not None:
                 member.load_state_dict(state)
-            else:
-                self._store(member.number).save(0, member.state_dict())
 
         def on_evict(member: Member, error: str) -> None:
             self._tell(Evicted(trial=member.number, epoch=member.finished_epochs + 1, error=error))
@@ -134,6 +134,7 @@ class TrainingJob:
             data,
             build=build,
             on_start=on_start,
+            save=self._save,
             on_epoch=self._end_of_epoch,
             on_evict=on_evict,
             form=form,
@@ -142,10 +143,15 @@ class TrainingJob:
         trainer = make_trainer(self._spec.evaluator.precision)
         trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)
 
+    def _save(self, members: Sequence[Member], failed: Failed) -> None:
+        every = self._spec.checkpoint.every_epochs
+        due = [member for member in members if member.finished or member.finished_epochs % every == 0]
+        saves = [Save(self._store(member.number), member.finished_epochs, member.state_dict) for member in due]
+        for position, error in self._saver.save(saves).items():
+            failed(due[position], error)
+
     def _end_of_epoch(self, member: Member) -> None:
         epoch = member.finished_epochs
-        if member.finished or epoch % self._spec.checkpoint.every_epochs == 0:
-            self._store(member.number).save(epoch, member.state_dict())
         self._tell_epoch(member.number, epoch, member.history[-1], member.seconds[-1], replayed=False)
         if member.finished:
             ended_by = (member.stopped_early, member.pruned)

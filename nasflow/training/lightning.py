@@ -85,6 +85,10 @@ def alone(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
     return [SoloUnit([member], failed) for member in members]
 
 
+def _save_nobody(members: Sequence[Member], failed: Failed) -> None:
+    """No checkpoints."""
+
+
 class MergedModule(LightningModule):
     """Drives members step by step; a member that fails is evicted and the others go on untouched.
 
@@ -97,6 +101,8 @@ class MergedModule(LightningModule):
         build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
         on_epoch: called with each member after each of its epochs.
+        save: called with the members that come in to train from the start, and before `on_epoch` with those that have
+            ended an epoch, and what to call with one that can't be saved and why.
         on_evict: called with a member that failed and the text of its error.
         form: makes units of members for batches like the given one, with what to call when a member fails.
         on_broken: called with the members of a unit that failed as a whole and its error; they train on from what it
@@ -112,6 +118,7 @@ class MergedModule(LightningModule):
         on_start: Callable[[Member], None],
         on_epoch: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
+        save: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
         on_broken: Callable[[list[Member], Exception], None] | None = None,
     ):
@@ -123,7 +130,7 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_epoch, self._on_evict = build, on_start, on_epoch, on_evict
-        self._form, self._on_broken = form or alone, on_broken
+        self._save, self._form, self._on_broken = save or _save_nobody, form or alone, on_broken
         self._turn: list[Member] = []
         self._units: list[Unit] = []
 
@@ -192,10 +199,11 @@ class MergedModule(LightningModule):
             self._guard_unit(unit, unit.close_epoch)
         self._each(self._end_epoch)
         stopped = self._roster.close_turn([member.number for member in self._turn if not member.finished])
-        for member in list(self._turn):
+        for member in self._turn:
             if member.number in stopped:
                 member.prune()
-            self._guard(member, self._on_epoch, member)
+        self._save(list(self._turn), self._failed)
+        self._each(self._on_epoch)
         for member in [member for member in self.active if member.finished]:
             self._remove(member)
         self._open_turn()
@@ -230,6 +238,8 @@ class MergedModule(LightningModule):
             for number in list(self._roster.turn):
                 if number not in present:
                     self._admit(number)
+            new = [member for member in self.active if member.number not in present]
+            self._save([member for member in new if member.finished_epochs == 0], self._failed)
             self._turn = [member for member in self.active if member.number in self._roster.turn]
             if not self._turn:
                 self._roster.close_turn()

@@ -1,49 +1,175 @@
-"""Any state dict as plain JSON beside named tensors, so that nothing is ever pickled."""
+"""Any state dict as plain JSON beside flat tensors, so that nothing is ever pickled."""
 
-from typing import Any
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 
 from nasflow.errors import CheckpointError
 
+_SCALARS = (float, int, str)
+_FEW_BYTES = 2**25
+
+Kind = tuple[torch.dtype, torch.device]
+
+
+class Block(NamedTuple):
+    """A range of a flat tensor; `start` and `length` count elements."""
+
+    flat: str
+    start: int
+    length: int
+
+
+class Packer:
+    """Takes trees apart into JSON and a few flat tensors, for files of many small tensors are slow to write.
+
+    A tree's tensors of a dtype and device lie one after the other in a *block*. A tensor that a tree before has shown
+    already, such as a weight of a frozen trunk in which several models share their memory, is not kept again. What
+    the trees show must stay as it is until `flat` is called.
+
+    Attributes:
+        blocks: where they lie, by name.
+        nbytes: of all flat tensors.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Block] = {}
+        self.nbytes = 0
+        self._groups: dict[Kind, _Group] = {}
+        self._places: dict[Any, list[Any]] = {}
+
+    def pack(self, tree: Any) -> Any:
+        """The JSON of a tree of dicts, lists, tuples, tensors and JSON scalars.
+
+        Dicts keep keys that are no strings, tuples stay tuples, NaN and infinity survive.
+
+        Raises:
+            CheckpointError: the tree holds something else; the message says where. Nothing of it is kept.
+        """
+        tensors = _Tensors(len(self.blocks), self._places)
+        values = _pack(tree, "", tensors)
+        for kind, group in tensors.groups.items():
+            self._keep(kind, group)
+        self._places.update(tensors.places)
+        return values
+
+    def keep(self, tensor: torch.Tensor) -> str:
+        """Make a flat tensor a block; its name."""
+        return self._keep((tensor.dtype, tensor.device), _Group(str(len(self.blocks)), len(tensor), [tensor]))
+
+    def flat(self) -> dict[str, torch.Tensor]:
+        """Copies of all blocks, on the CPU, in a flat tensor for each dtype and device."""
+        return {group.name: _flat(group.tensors) for group in self._groups.values()}
+
+    def _keep(self, kind: Kind, block: "_Group") -> str:
+        dtype, device = kind
+        group = self._groups.setdefault(kind, _Group(f"{dtype}.{device}".removeprefix("torch.")))
+        self.blocks[block.name] = Block(group.name, group.length, block.length)
+        group.length += block.length
+        group.tensors += block.tensors
+        self.nbytes += block.length * dtype.itemsize
+        return block.name
+
 
 def pack(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Split a tree of dicts, lists, tuples, tensors and JSON scalars into (JSON, tensors by name).
-
-    Dicts keep keys that are no strings, tuples stay tuples, NaN and infinity survive.
-
-    Raises:
-        CheckpointError: the tree holds something else; the message says where.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    return _pack(tree, "", tensors), tensors
+    """The JSON of one tree, as of `Packer`, and its blocks by name."""
+    packer = Packer()
+    values, flat = packer.pack(tree), packer.flat()
+    return values, {name: flat[block.flat][block.start :][: block.length] for name, block in packer.blocks.items()}
 
 
-def unpack(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The tree that `pack` took apart."""
+def unpack(tree: Any, blocks: Mapping[str, torch.Tensor]) -> Any:
+    """The tree that was packed; its tensors are copies, contiguous and on the CPU."""
     if isinstance(tree, list):
-        return [unpack(item, tensors) for item in tree]
+        return [unpack(item, blocks) for item in tree]
     if not isinstance(tree, dict):
         return tree
     match tree:
-        case {"$tensor": name}:
-            return tensors[name]
+        case {"$tensor": place}:
+            name, offset, shape = place
+            return blocks[name].narrow(0, offset, math.prod(shape)).reshape(shape).clone()
         case {"$tuple": items}:
-            return tuple(unpack(item, tensors) for item in items)
+            return tuple(unpack(item, blocks) for item in items)
         case {"$dict": pairs}:
-            return {unpack(key, tensors): unpack(value, tensors) for key, value in pairs}
+            return {unpack(key, blocks): unpack(value, blocks) for key, value in pairs}
         case {"$float": text}:
             return float(text)
-    return {key: unpack(value, tensors) for key, value in tree.items()}
+    return {key: unpack(value, blocks) for key, value in tree.items()}
 
 
-def _pack(tree: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+@dataclass
+class _Group:
+    """Tensors that are to lie one after the other. While they are here, no others can come to lie in their memory."""
+
+    name: str
+    length: int = 0
+    tensors: list[torch.Tensor] = field(default_factory=list)
+
+
+class _Tensors:
+    """The tensors of one tree.
+
+    Args:
+        number: of its first block.
+        known: where those lie that trees before have shown.
+
+    Attributes:
+        groups: its blocks.
+        places: where its own lie: block, offset in elements, shape.
+    """
+
+    def __init__(self, number: int, known: Mapping[Any, list[Any]]):
+        self._number = number
+        self._known = known
+        self.groups: dict[Kind, _Group] = {}
+        self.places: dict[Any, list[Any]] = {}
+
+    def place(self, tensor: torch.Tensor, path: str) -> list[Any]:
+        """Where it is to lie."""
+        if tensor.layout is not torch.strided or not _storable(tensor.dtype):
+            what = f"{tensor.layout} tensor of {tensor.dtype}".replace("torch.", "")
+            raise CheckpointError(f"state at '{path or '/'}' is a {what}, which a checkpoint can't hold")
+        kind = (tensor.dtype, tensor.device)
+        memory = (kind, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        found = self._known.get(memory) or self.places.get(memory)
+        if found is None:
+            group = self.groups.get(kind)
+            if group is None:
+                group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
+            found = self.places[memory] = [group.name, group.length, list(tensor.shape)]
+            group.length += tensor.numel()
+            group.tensors.append(tensor)
+        return found
+
+
+@torch.no_grad()
+def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
+    if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
+        return torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
+    return torch.cat([tensor.cpu().reshape(-1) for tensor in tensors])
+
+
+@functools.cache
+def _storable(dtype: torch.dtype) -> bool:
+    """Whether a file can hold such a tensor."""
+    try:
+        safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
+    except (KeyError, RuntimeError, safetensors.SafetensorError):
+        return False
+    return True
+
+
+def _pack(tree: Any, path: str, tensors: _Tensors) -> Any:
+    if tree is None or isinstance(tree, _SCALARS):
+        return tree if not isinstance(tree, float) or math.isfinite(tree) else {"$float": str(tree)}
     if isinstance(tree, torch.Tensor):
-        name = path
-        while name in tensors:  # {"a/b": ...} beside {"a": {"b": ...}}
-            name += "'"
-        tensors[name] = tree.detach().to("cpu", copy=True).contiguous()
-        return {"$tensor": name}
+        return {"$tensor": tensors.place(tree, path)}
     if isinstance(tree, tuple):
         return {"$tuple": [_pack(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]}
     if isinstance(tree, list):
@@ -51,13 +177,13 @@ def _pack(tree: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(tree, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in tree):
             return {key: _pack(value, f"{path}/{key}", tensors) for key, value in tree.items()}
-        keys: dict[str, torch.Tensor] = {}
-        pairs = [[_pack(key, f"{path}/{key}", keys), _pack(tree[key], f"{path}/{key}", tensors)] for key in tree]
-        if keys:
-            raise CheckpointError(f"state at '{path or '/'}' has a tensor in a key, which a checkpoint can't hold")
-        return {"$dict": pairs}
-    if isinstance(tree, float) and not float("-inf") < tree < float("inf"):
-        return {"$float": str(tree)}
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return tree
+        return {"$dict": [[_pack_key(key, path), _pack(tree[key], f"{path}/{key}", tensors)] for key in tree]}
     raise CheckpointError(f"state at '{path or '/'}' is a {type(tree).__name__}, which a checkpoint can't hold")
+
+
+def _pack_key(key: Any, path: str) -> Any:
+    keys = _Tensors(0, {})
+    packed = _pack(key, f"{path}/{key}", keys)
+    if keys.places:
+        raise CheckpointError(f"state at '{path or '/'}' has a tensor in a key, which a checkpoint can't hold")
+    return packed

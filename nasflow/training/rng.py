@@ -1,6 +1,7 @@
 """Random streams: code that draws from the global generators draws from a stream of its own instead."""
 
 import random
+from array import array
 from types import TracebackType
 from typing import Any
 
@@ -58,11 +59,13 @@ class RngStream:
     def state_dict(self) -> dict[str, Any]:
         """The stream's position, of tensors and plain values."""
         numpy = self._numpy.state["state"]
+        version, words, gauss = self._python
+        key = torch.frombuffer(array("I", words), dtype=torch.int32)
         return {
             "torch": self.generator.get_state(),
             "cuda": self._cuda,
-            "numpy": {"key": torch.from_numpy(numpy["key"].astype(np.int64)), "pos": int(numpy["pos"])},
-            "python": self._python,
+            "numpy": {"key": torch.from_numpy(numpy["key"].view(np.int32)), "pos": int(numpy["pos"])},
+            "python": {"version": version, "key": key, "gauss": gauss},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -70,6 +73,9 @@ class RngStream:
         self.generator.set_state(state["torch"])
         if self._device is not None and state["cuda"] is not None:
             self._cuda = state["cuda"]
-        key = state["numpy"]["key"].numpy().astype(np.uint32)
-        self._numpy.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": state["numpy"]["pos"]}}
-        self._python = state["python"]
+        numpy, python = state["numpy"], state["python"]
+        self._numpy.state = {
+            "bit_generator": "MT19937",
+            "state": {"key": numpy["key"].numpy().view(np.uint32), "pos": numpy["pos"]},
+        }
+        self._python = (python["version"], tuple(python["key"].numpy().view(np.uint32).tolist()), python["gauss"])

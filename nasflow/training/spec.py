@@ -5,7 +5,10 @@ Everything a job reads or writes lies below one root folder, so that a service c
     <root>/jobs/<job_id>/job.json        the JobSpec
                          events.jsonl    what happened, one JSON object a line (nasflow.training.events)
                          job.log         standard output and error
-    <root>/trials/<number>/epoch-<n>/    the trial's checkpoint after n epochs (nasflow.training.checkpoint)
+    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
+
+Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
+folder of each (nasflow.training.saving). It can be copied and fetched under any of them.
 """
 
 from pathlib import Path

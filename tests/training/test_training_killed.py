@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from training_jobs import Outcome, evaluator, make_job, outcome, sample
 
-from nasflow.training import checkpoint
+from nasflow.training.bundle import Bundle
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
 from nasflow.training.member import Member
@@ -140,15 +140,32 @@ def while_telling(count: int) -> None:
 
 
 def while_writing(count: int) -> None:
-    def half(path: Path, data: bytes) -> None:
-        path.write_bytes(data[: len(data) // 2])
+    write = Bundle.write
+
+    def half(bundle: Bundle, path: Path) -> None:
+        write(bundle, path)
+        os.truncate(path, path.stat().st_size // 2)
         die()
 
-    on_call(checkpoint, "_write", count, half)
+    on_call(Bundle, "write", count, half)
 
 
 def before_renaming(count: int) -> None:
-    on_call(Path, "rename", count)
+    on_call(Path, "replace", count)
+
+
+def before_linking(count: int) -> None:
+    on_call(os, "link", count)
+
+
+def after_linking(count: int) -> None:
+    link = os.link
+
+    def then_die(*args: Any) -> None:
+        link(*args)
+        die()
+
+    on_call(os, "link", count, then_die)
 
 
 def after_renaming(count: int) -> None:
@@ -160,8 +177,9 @@ def in_a_step(count: int) -> None:
 
 
 KILLS = [
-    *((before_telling, 1), (before_telling, 9), (while_telling, 4), (while_writing, 1), (while_writing, 12)),
-    *((before_renaming, 6), (after_renaming, 2), (after_renaming, 8), (in_a_step, 22)),
+    *((before_telling, 1), (before_telling, 9), (while_telling, 4), (while_writing, 1), (while_writing, 4)),
+    *((before_renaming, 3), (after_renaming, 1), (after_renaming, 8), (after_renaming, 9), (in_a_step, 22)),
+    *((before_linking, 1), (before_linking, 4), (before_linking, 7), (after_linking, 2), (after_linking, 5)),
 ]
 
 
@@ -178,6 +196,12 @@ def killed(job_file: Path, how: Callable[[int], None], count: int) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
+def assert_only_checkpoints(root: Path) -> None:
+    """Of every trial, those of the last two epochs, and nothing left aside."""
+    files = {path.relative_to(root / "trials").as_posix() for path in (root / "trials").rglob("*") if path.is_file()}
+    assert files == {f"{trial:05d}/epoch-{epoch:04d}.safetensors" for trial in range(3) for epoch in (2, 3)}
+
+
 @pytest.mark.parametrize(("how", "count"), KILLS, ids=[f"{how.__name__} {count}" for how, count in KILLS])
 def test_at_the_worst_moment(how: Callable[[int], None], count: int, undisturbed: Outcomes, tmp_path: Path) -> None:
     job_file = write_job(tmp_path)
@@ -185,13 +209,14 @@ def test_at_the_worst_moment(how: Callable[[int], None], count: int, undisturbed
     assert run_job_file(job_file) == 0
     check_story(events_of(job_file), starts=2)
     assert outcomes(job_file) == undisturbed
-    assert not list((tmp_path / "trials").rglob(".epoch-*"))
+    assert_only_checkpoints(tmp_path)
 
 
 def test_again_and_again(undisturbed: Outcomes, tmp_path: Path) -> None:
     job_file = write_job(tmp_path)
     for how, count in (
-        (while_writing, 3),
+        (while_writing, 2),
+        (before_linking, 4),
         (before_telling, 2),
         (in_a_step, 8),
         (after_renaming, 3),
@@ -199,7 +224,7 @@ def test_again_and_again(undisturbed: Outcomes, tmp_path: Path) -> None:
     ):
         killed(job_file, how, count)
     assert run_job_file(job_file) == 0
-    check_story(events_of(job_file), starts=6)
+    check_story(events_of(job_file), starts=7)
     assert outcomes(job_file) == undisturbed
 
 

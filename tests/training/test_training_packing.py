@@ -1,4 +1,4 @@
-"""Any state survives being packed, and nothing is ever pickled."""
+"""Any state survives being packed, a tensor that many show is kept once, and nothing is ever pickled."""
 
 import json
 import math
@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from nasflow.errors import CheckpointError
-from nasflow.training.packing import pack, unpack
+from nasflow.training.packing import Packer, pack, unpack
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+DTYPES = [
+    *(torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32),
+]
 
 
 @st.composite
@@ -87,6 +90,37 @@ def test_a_state_keeps_its_numbers_when_training_goes_on() -> None:
     assert same(unpack(values, found), {"weight": torch.ones(2, 3), "column": torch.ones(2), "same": torch.ones(2, 3)})
 
 
+def layouts() -> dict[str, torch.Tensor]:
+    numbers = torch.arange(24.0).reshape(2, 3, 4)
+    waves = torch.complex(numbers, numbers + 1)
+    return {
+        "transposed": numbers.mT,
+        "every other": numbers[:, ::2, 1:],
+        "channels last": torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        "expanded": numbers[0, 0].expand(5, 4),
+        "conjugate": waves.conj(),
+        "negative": waves.conj().imag,
+        "parameter": torch.nn.Parameter(numbers),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_values_survive_whatever_their_layout(name: str) -> None:
+    tensor = layouts()[name]
+    found = through_files({"it": tensor, "whole": tensor.detach().clone(), "first": tensor[0]})
+    assert same(found, {"it": tensor, "whole": tensor, "first": tensor[0]})
+    assert found["it"].is_contiguous()
+    assert not found["it"].requires_grad
+
+
+def test_what_is_unpacked_is_nobody_elses() -> None:
+    tensor = torch.zeros(3)
+    values, blocks = pack([tensor, tensor])
+    first, second = unpack(values, blocks)
+    first.add_(1)
+    assert same([second, tensor, unpack(values, blocks)[0]], [torch.zeros(3)] * 3)
+
+
 def test_subclasses_become_what_they_derive_from() -> None:
     assert same(through_files(OrderedDict(a=np.float64(0.1))), {"a": 0.1})
 
@@ -101,3 +135,74 @@ def test_what_can_not_be_held_is_refused_with_its_place(what: Any) -> None:
 def test_a_key_that_can_not_be_held_is_refused(key: Any) -> None:
     with pytest.raises(CheckpointError, match="state at '/fitting"):
         pack({"fitting": {key: 1}})
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.zeros(2, 2).to_sparse(), "sparse_coo tensor of float32"),
+        (torch.zeros(2, dtype=torch.complex128), "strided tensor of complex128"),
+    ],
+    ids=["sparse", "complex128"],
+)
+def test_a_tensor_that_can_not_be_held_is_refused_with_its_place(tensor: torch.Tensor, what: str) -> None:
+    with pytest.raises(CheckpointError, match=f"state at '/module/w' is a {what}, which"):
+        pack({"module": {"w": tensor}})
+
+
+# --- several trees -----------------------------------------------------------------------------------------------
+
+
+def unpacked(packer: Packer, values: list[Any]) -> list[Any]:
+    flat = packer.flat()
+    blocks = {name: flat[block.flat].narrow(0, block.start, block.length) for name, block in packer.blocks.items()}
+    return [unpack(each, blocks) for each in values]
+
+
+def elements(packer: Packer) -> int:
+    return sum(len(tensor) for tensor in packer.flat().values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(trees, max_size=4))
+def test_round_trip_of_several(several: list[Any]) -> None:
+    packer = Packer()
+    values = [packer.pack(tree) for tree in several + several]
+    assert same(unpacked(packer, values), several + several)
+    assert len(packer.flat()) <= len(DTYPES)
+    assert packer.nbytes == sum(tensor.nbytes for tensor in packer.flat().values())
+
+
+def test_what_several_show_is_kept_once() -> None:
+    trunk, packer = torch.randn(100, 7), Packer()
+    states = [{"trunk": trunk, "own": torch.full((5,), float(i)), "view": trunk.view(100, 7)} for i in range(12)]
+    values = [packer.pack(state) for state in states]
+    assert elements(packer) == 700 + 12 * 5
+    assert same(unpacked(packer, values), states)
+
+
+def test_rows_of_a_stack_bring_no_more_than_themselves() -> None:
+    """Members of a unit are views of stacks, which hold the rows of others too."""
+    stack, dataset, packer = torch.randn(64, 10, 3), torch.randn(10_000), Packer()
+    states = [{"row": stack[i], "rows": stack[i][:, 1], "part": dataset[20:30]} for i in (3, 5)]
+    values = [packer.pack(state) for state in states]
+    assert elements(packer) == 2 * (30 + 10) + 10
+    assert same(unpacked(packer, values), states)
+
+
+def test_memory_that_is_used_again_is_not_taken_for_what_lay_there() -> None:
+    """Random streams give their state as new tensors, that are gone as soon as nobody holds them."""
+    packer = Packer()
+    values = [packer.pack({"position": torch.full((1000,), i)}) for i in range(50)]
+    assert [found["position"][0].item() for found in unpacked(packer, values)] == list(range(50))
+
+
+def test_of_a_tree_that_is_refused_nothing_stays() -> None:
+    packer, shared = Packer(), torch.ones(4)
+    first = packer.pack([shared])
+    refused = torch.zeros(3)
+    with pytest.raises(CheckpointError):
+        packer.pack({"w": refused, "odd": object()})
+    second = packer.pack([refused, shared])
+    assert elements(packer) == 4 + 3
+    assert same(unpacked(packer, [first, second]), [[shared], [refused, shared]])

@@ -260,19 +260,22 @@ def test_interrupted_before_a_checkpoint(
 ) -> None:
     """Again and again: so some members of an epoch are saved, and some are not."""
     spec, _, expected = pruned
-    save: Callable[..., Path] = CheckpointStore.save
     left = 0
 
-    def counted(*args: Any) -> Path:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Interrupted
-        return save(*args)
+    def counted(save: Callable[..., Any]) -> Callable[..., Any]:
+        def counted_save(*args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Interrupted
+            return save(*args)
+
+        return counted_save
 
     for left in saves:  # noqa: B007
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
-            patch.setattr(CheckpointStore, "save", counted)
+            for name in ("write", "link"):  # of the first that are saved together, and of each of the others
+                patch.setattr(CheckpointStore, name, counted(getattr(CheckpointStore, name)))
             train(spec, tmp_path)
     assert outcomes(spec, train(spec, tmp_path), tmp_path) == expected
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from lightning_modules import CONFIGURED
+from safetensors.torch import load_file
 from training_jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train
 
 from nasflow.config import EvaluatorConfig
@@ -74,7 +75,7 @@ def test_from_any_saved_epoch(epochs: tuple[int, ...], finished: Finished, tmp_p
     for trial, epoch in enumerate(epochs):
         store = CheckpointStore(trial_dir(tmp_path / "copy", trial))
         for later in [saved for saved in store.epochs() if saved > epoch]:
-            shutil.rmtree(store.path(later))
+            store.path(later).unlink()
     again = train(spec, tmp_path / "copy")
     assert outcomes(spec, again, tmp_path / "copy") == outcomes(spec, events, root)
     lasts = [max(epoch for trial, epoch in told(events, False) if trial == number) for number in range(3)]
@@ -167,7 +168,8 @@ def is_of(event: Any, epochs: set[tuple[int, int]]) -> bool:
 
 def test_nothing_is_pickled(finished: Finished) -> None:
     files = [path for path in finished[1].rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {"tensors.safetensors", "state.json"}
+    assert {path.name for path in files} == {f"epoch-{epoch:04d}.safetensors" for epoch in range(6)}
+    assert {name.partition(".")[0] for path in files for name in load_file(path)} >= {"float64", "uint8", "int32"}
 
 
 def test_the_newest_are_kept(finished: Finished, tmp_path: Path) -> None:
@@ -189,7 +191,8 @@ def test_unreadable_checkpoints(finished: Finished, tmp_path: Path) -> None:
     evicted = evictions(again)
     assert evicted.keys() == {1}
     assert evicted[1].epoch == 0
-    assert evicted[1].error.startswith(f"CheckpointError: checkpoint {trial_dir(tmp_path, 1) / 'epoch-0000'}")
+    oldest = trial_dir(tmp_path, 1) / "epoch-0000.safetensors"
+    assert evicted[1].error.startswith(f"CheckpointError: checkpoint {oldest} can't be read")
     for trial in (0, 2):
         assert outcome(again, tmp_path, trial) == outcome(events, root, trial)
 
@@ -197,15 +200,16 @@ def test_unreadable_checkpoints(finished: Finished, tmp_path: Path) -> None:
 def harm(root: Path, trial: int, epochs: list[int]) -> None:
     store = CheckpointStore(trial_dir(root, trial))
     for epoch in epochs:
-        file = store.path(epoch) / "tensors.safetensors"
-        file.write_bytes(file.read_bytes()[:-7])
+        data = store.path(epoch).read_bytes()
+        store.path(epoch).unlink()  # others have the file too
+        store.path(epoch).write_bytes(data[:-7])
 
 
 def test_what_is_left_of_a_checkpoint_is_removed(finished: Finished, tmp_path: Path) -> None:
     spec, root, events = finished
     interrupted(spec, tmp_path, trial=2, epoch=1)
-    left = trial_dir(tmp_path, 0) / ".epoch-0002.1"
-    shutil.copytree(left.with_name("epoch-0001"), left)
+    left = trial_dir(tmp_path, 0) / ".aside-0002.1"
+    shutil.copy(left.with_name("epoch-0001.safetensors"), left)
     again = train(spec, tmp_path)
     assert not left.exists()
     assert outcomes(spec, again, tmp_path) == outcomes(spec, events, root)
@@ -228,6 +232,6 @@ def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None
     config = evaluator()
     net = {"width": 8, "depth": 1, "dropout": 0.3}
     train(make_job(NET, config, [net]), tmp_path)
-    shutil.rmtree(trial_dir(tmp_path, 0) / "epoch-0002")
+    (trial_dir(tmp_path, 0) / "epoch-0002.safetensors").unlink()
     evicted = evictions(train(make_job(NET, config, [{**net, "width": 4}]), tmp_path))
     assert "size mismatch" in evicted[0].error

@@ -91,7 +91,7 @@ def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
         assert state.exit_code == 0, service.log_tail(handle)
         events = [parse_event(line) for line in service.events(handle)[0]]
         assert [event.kind for event in events] == ["started", "planned", "epoch", "epoch", "final", "ended"]
-        assert service.fetch(f"trials/{trial:05d}/epoch-0002/tensors.safetensors").is_file()
+        assert service.fetch(f"trials/{trial:05d}/epoch-0002.safetensors").is_file()
     worker = psutil.Process(workers(root)["cpu-0"].process.pid)
     assert any("libtorch" in part.path for part in worker.memory_maps())
     assert worker.num_threads() == 1  # a process that has started threads can't fork safely

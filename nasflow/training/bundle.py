@@ -1,0 +1,104 @@
+"""One safetensors file with the states of several trials, of which each can be read without the others.
+
+The file has a few flat tensors. Its metadata say, in JSON, what is there: `blocks`, by name, in which tensor, where and
+how long (in elements), and the CRC-32 of its bytes; `states`, by trial, the block with the trial's state in JSON, whose
+tensors are places in other blocks (`nasflow.training.packing`).
+"""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from nasflow.errors import CheckpointError
+from nasflow.training.packing import Packer, unpack
+
+_ENOUGH_BYTES = 2**24
+
+_UNREADABLE = (
+    *(OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+    *(RuntimeError, RecursionError),
+)
+
+
+class Bundle:
+    """States that go into one file."""
+
+    def __init__(self) -> None:
+        self._packer = Packer()
+        self._states: dict[str, str] = {}
+        self._first = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the states after the first have brought so much that more in one file would save little time.
+
+        A file stays on the disk until none of its trials needs it, and where links are not kept it is copied once for
+        each of them.
+        """
+        return self._packer.nbytes - self._first > _ENOUGH_BYTES
+
+    def add(self, trial: str, state: dict[str, Any]) -> None:
+        """Add a trial's state, whose tensors must stay as they are until `write`. Raises as `packing.pack` does."""
+        text = json.dumps(self._packer.pack(state), allow_nan=False).encode()
+        self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        self._first = self._first or self._packer.nbytes
+
+    def write(self, path: Path) -> None:
+        """Write the file and sync it to the disk."""
+        flat = self._packer.flat()
+        views = {name: _bytes(tensor) for name, tensor in flat.items()}
+        table: dict[str, tuple[str, int, int, int]] = {}
+        for name, (where, start, length) in self._packer.blocks.items():
+            size = flat[where].itemsize
+            table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
+        save_file(flat, path, {"blocks": json.dumps(table), "states": json.dumps(self._states)})
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+
+def read_state(path: Path, trial: str) -> dict[str, Any]:
+    """The state of one trial, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: the file can't be read, is damaged where the state lies, or has no state of this trial.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            blocks = _Blocks(file, json.loads(metadata["blocks"]))
+            states = json.loads(metadata["states"])
+            if trial not in states:
+                raise ValueError(f"it has no state of '{trial}'")
+            state = unpack(json.loads(bytes(_bytes(blocks[states[trial]]))), blocks)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path} holds no state")
+    return state
+
+
+class _Blocks(dict[str, torch.Tensor]):
+    """The blocks of a file, each read and checked when it is asked for."""
+
+    def __init__(self, file: Any, table: dict[str, tuple[str, int, int, int]]):
+        super().__init__()
+        self._file = file
+        self._table = table
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        where, start, length, checksum = self._table[name]
+        block: torch.Tensor = self._file.get_tensor(where).narrow(0, start, length)
+        if zlib.crc32(_bytes(block)) != checksum:
+            raise ValueError(f"block {name} is damaged")
+        self[name] = block
+        return block
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.view(torch.uint8).numpy().data
