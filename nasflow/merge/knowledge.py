@@ -62,6 +62,7 @@ _POINTWISE_NAMES = frozenset(
         "contiguous",
         "float",
         "clone",
+        "detach",
     ]
 )
 _PAIRWISE_NAMES = frozenset(["add", "sub", "mul", "truediv", "div", "maximum", "minimum"])
@@ -158,7 +159,7 @@ _ALIASING_NAMES = frozenset(
     [
         *("flatten", "view", "reshape", "permute", "transpose", "unsqueeze", "squeeze", "getattr", "getitem", "chunk"),
         *("split", "expand", "unflatten", "swapaxes", "movedim", "expand_as", "view_as", "unbind", "T", "mT", "to"),
-        *("type_as", "contiguous", "float", "interpolate", "pad", "einsum"),
+        *("type_as", "contiguous", "float", "detach", "interpolate", "pad", "einsum"),
     ]
 )
 _VIEWS = frozenset(["view", "view_as"])
@@ -218,6 +219,13 @@ def makes_tensor(node: Node) -> bool:
 def minds_strides(node: Node) -> bool:
     """Whether what it gives may depend on how its inputs lie in memory, or fail by it."""
     return function_name(node) in _VIEWS or (is_random(node) and type(node.module) not in _CHANNEL_DROPOUTS)
+
+
+def passes_gradients(node: Node) -> bool:
+    """Whether a gradient of what it gives becomes one of what it reads."""
+    if isinstance(node.spec, Spec) and not (node.spec.dtype.is_floating_point or node.spec.dtype.is_complex):
+        return False
+    return function_name(node) != "detach" and not (node.target is getattr and node.args[1] == "data")
 
 
 def is_training(node: Node) -> bool:

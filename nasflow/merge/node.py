@@ -78,11 +78,13 @@ def map_nodes(tree: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def changes_in_place(node: Node) -> bool:
-    """Whether it overwrites its first input."""
+    """Whether it overwrites its first input, or one that it is given for its result."""
     if node.module is not None:
         return bool(getattr(node.module, "inplace", False))
     if node.op not in ("function", "method"):
         return False
+    if "out" in node.kwargs:
+        return True
     name = str(getattr(node.target, "__name__", node.target))
     if (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS:
         return True

@@ -11,7 +11,7 @@ from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
-from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, first_choice
+from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, FirstChoice
 from nasflow.merge.passes.dedup_input import dedup_input
 from nasflow.merge.passes.dedup_prefix import dedup_prefix
 from nasflow.merge.plan import LogicalPlan, Pass, uncollected
@@ -49,7 +49,7 @@ class Planner:
             graphs: of its members.
             choices: as `BatchOperations` takes them.
         """
-        choose: Chooser = first_choice if self.costs is None else _Cheapest(self.costs)
+        choose: Chooser = FirstChoice() if self.costs is None else _Cheapest(self.costs)
         passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type, choices)]
         with uncollected():
             plan = LogicalPlan.of(graphs)
@@ -125,6 +125,12 @@ class _Cheapest:
             costs[Loop] += self._costs.gather(_usual(node), _numbers(node) * rows)
             self._known[key] = min(costs, key=lambda kernel: costs[kernel])
         return self._known[key]
+
+    def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
+        """Whether the groups cost less than all in one, gathered before."""
+        layout, numbers = _usual(node.inputs[0]), _numbers(node.inputs[0]) * sum(rows)
+        together = self._costs.kernel(kernel, node, sum(rows), shared=False) + self._costs.gather(layout, numbers)
+        return sum(self._costs.kernel(kernel, node, count, shared=False) for count in rows) < together
 
 
 def _chunks(order: list[int], size: int) -> list[list[int]]:

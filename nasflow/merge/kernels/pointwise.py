@@ -13,27 +13,28 @@ from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 
 _aten = torch.ops.aten
+# Overloads by name, for torch takes as long to find them as to run them on little data.
 # (forward into `out`, backward into `grad_input` from the gradient, the input and the output)
 _SEGMENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "relu": (
         lambda x, out: torch.clamp_min(x, 0, out=out),
-        lambda grad, x, y, out: _aten.threshold_backward(grad, y, 0, grad_input=out),
+        lambda grad, x, y, out: _aten.threshold_backward.grad_input(grad, y, 0, grad_input=out),
     ),
     "gelu": (
-        lambda x, out: _aten.gelu(x, out=out),
-        lambda grad, x, y, out: _aten.gelu_backward(grad, x, grad_input=out),
+        lambda x, out: _aten.gelu.out(x, out=out),
+        lambda grad, x, y, out: _aten.gelu_backward.grad_input(grad, x, grad_input=out),
     ),
     "tanh": (
         lambda x, out: torch.tanh(x, out=out),
-        lambda grad, x, y, out: _aten.tanh_backward(grad, y, grad_input=out),
+        lambda grad, x, y, out: _aten.tanh_backward.grad_input(grad, y, grad_input=out),
     ),
     "sigmoid": (
         lambda x, out: torch.sigmoid(x, out=out),
-        lambda grad, x, y, out: _aten.sigmoid_backward(grad, y, grad_input=out),
+        lambda grad, x, y, out: _aten.sigmoid_backward.grad_input(grad, y, grad_input=out),
     ),
     "silu": (
-        lambda x, out: _aten.silu(x, out=out),
-        lambda grad, x, y, out: _aten.silu_backward(grad, x, grad_input=out),
+        lambda x, out: _aten.silu.out(x, out=out),
+        lambda grad, x, y, out: _aten.silu_backward.grad_input(grad, x, grad_input=out),
     ),
 }
 _SEGMENT_LAYERS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}

@@ -13,7 +13,7 @@ import torch
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.kernels.registry import kernels_for
-from nasflow.merge.knowledge import is_changing, is_random
+from nasflow.merge.knowledge import is_changing, is_random, passes_gradients
 from nasflow.merge.node import Node
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.structure import number_of
@@ -25,10 +25,20 @@ class Chooser(Protocol):
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
         """One of `kernels`, for so many `rows` like `node`."""
 
+    def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
+        """Whether groups of so many rows, each as an earlier kernel left it, had better not be put together."""
 
-def first_choice(node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
-    """The first kernel that fits, measured or not."""
-    return kernels[0]
+
+class FirstChoice:
+    """The first kernel that fits, measured or not, for as many rows as can be."""
+
+    def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+        """The first."""
+        return kernels[0]
+
+    def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
+        """Never."""
+        return False
 
 
 class BatchOperations:
@@ -43,11 +53,11 @@ class BatchOperations:
 
     def __init__(
         self,
-        choose: Chooser = first_choice,
+        choose: Chooser | None = None,
         device: str = "cpu",
         choices: dict[Node, type[Kernel]] | None = None,
     ):
-        self._choose = choose
+        self._choose: Chooser = choose or FirstChoice()
         self._choices = {} if choices is None else choices
         self._device = device
         self._kernels: dict[Hashable, list[type[Kernel]]] = {}
@@ -57,10 +67,15 @@ class BatchOperations:
         """Fill `plan.batches`."""
         agenda = _Agenda(plan, self._keys(plan))
         orders = [agenda.run(agenda.most_to_come), agenda.run(agenda.shallowest)]
-        plan.batches = [self._batch(group) for group in min(orders, key=len)]
+        plan.batches = []
+        home: dict[Operation, int] = {}
+        for group in min(orders, key=len):
+            for batch in self._as_they_lie(self._batch(group), plan.batches, home):
+                home.update(dict.fromkeys(batch.operations, len(plan.batches)))
+                plan.batches.append(batch)
 
     def _keys(self, plan: LogicalPlan) -> dict[Operation, Hashable]:
-        tied = _tied(plan)
+        tied, reached = _tied(plan), _reached(plan)
         keys: dict[Operation, Hashable] = {}
         shared: dict[Operation, int] = {}
         for operation in plan.operations:
@@ -69,11 +84,12 @@ class BatchOperations:
             if operation.member is None or operation in tied:
                 keys[operation] = operation
                 continue
-            known = (operation.node.signature, tuple(shared.get(source) for source in operation.inputs))
+            sources = tuple(shared.get(source) for source in operation.inputs)
+            known = (operation.node.signature, sources, operation in reached)
             key = self._batch_keys.get(known)
             if key is None:
                 kernel = self._fitting(operation)[0]
-                key = number_of((kernel, kernel.batch_key(operation.node), known[1]))
+                key = number_of((kernel, kernel.batch_key(operation.node), *known[1:]))
                 self._batch_keys[known] = key
             keys[operation] = key
         return keys
@@ -84,6 +100,22 @@ class BatchOperations:
         if key not in self._kernels:
             self._kernels[key] = kernels_for(operation.node, shared, self._device)
         return self._kernels[key]
+
+    def _as_they_lie(self, batch: Batch, earlier: list[Batch], home: dict[Operation, int]) -> list[Batch]:
+        """The batch, or one for each earlier batch whose rows it reads as they are, where gathering them costs more."""
+        first = batch.operations[0]
+        if batch.kernel is None or not batch.kernel.is_batched or len(first.inputs) != 1 or first.inputs[0].is_shared:
+            return [batch]
+        parts: dict[int, list[Operation]] = {}
+        for operation in batch.operations:
+            parts.setdefault(home[operation.inputs[0]], []).append(operation)
+        whole = all(
+            [operation.inputs[0] for operation in part] == earlier[index].operations for index, part in parts.items()
+        )
+        rows = [len(part) for part in parts.values()]
+        if len(parts) == 1 or not whole or not self._choose.apart(first.node, batch.kernel, rows):
+            return [batch]
+        return [Batch(part, batch.kernel, batch.reason) for part in parts.values()]
 
     def _batch(self, group: list[Operation]) -> Batch:
         first = group[0]
@@ -186,6 +218,19 @@ def _one_a_member(ready: dict[Hashable, list[Operation]], key: Hashable) -> list
 def _reads_one(operation: Operation) -> bool:
     """Whether its first input is the same tensor for all members."""
     return bool(operation.inputs) and operation.inputs[0].is_shared
+
+
+def _reached(plan: LogicalPlan) -> set[Operation]:
+    """Operations to which gradients come; a parameter that gets none, torch does not step, not by its decay either."""
+    passing: dict[Hashable, bool] = {}
+    reached = set(plan.outputs)
+    for operation in reversed(plan.operations):
+        node = operation.node
+        if node.signature not in passing:
+            passing[node.signature] = passes_gradients(node)
+        if passing[node.signature] and operation in reached:
+            reached.update(operation.inputs)
+    return reached
 
 
 def _tied(plan: LogicalPlan) -> set[Operation]:
