@@ -1,0 +1,143 @@
+"""What a trace can't see stays as it is: called by itself around the rest, or not merged at all."""
+
+import contextlib
+from functools import partial
+
+import pytest
+import torch
+from merge_layers import hidden
+from merge_oddities import (
+    Aliased,
+    Branching,
+    BySize,
+    CallsTwice,
+    Checkpointed,
+    Constants,
+    Counting,
+    CountingInContainers,
+    Defaults,
+    Drawing,
+    GivenRoom,
+    HardCoded,
+    Indexed,
+    InPlace,
+    Looking,
+    ModeElsewhere,
+    ModeOfAPart,
+    Named,
+    Noise,
+    OnAHalf,
+    OnTheBatch,
+    OwnGradients,
+    Remembering,
+    Replacing,
+    Rounded,
+    Several,
+    SilentGradients,
+    ThroughIdentity,
+    Updating,
+    Varied,
+    WithoutGradients,
+    hooked,
+    normed,
+    reverse,
+    reversing,
+)
+from merging import Group, Make, build, check, rows
+from torch import nn
+
+from nasflow.merge.graph import NotTraceableError, trace
+from nasflow.merge.shapes import Spec
+from nasflow.merge.structure import Structures
+
+OPAQUE: dict[str, Make] = {
+    "counting": Counting,
+    "counting in containers": CountingInContainers,
+    "remembering": Remembering,
+    "branching": Branching,
+    "by size": BySize,
+    "looking": Looking,
+    **{f"no gradients, {how}": partial(WithoutGradients, how) for how in ("helper", "decorated", "inference")},
+    "own gradients": partial(OwnGradients, reverse),
+    "own gradients in a helper": partial(OwnGradients, reversing),
+    "silent gradients": SilentGradients,
+    "checkpoint, reentrant": partial(Checkpointed, True),
+    "rounded": Rounded,
+    "varied": Varied,
+    "defaults": Defaults,
+    "mode of a part": ModeOfAPart,
+    **{f"drawing with {how}": partial(Drawing, how) for how in ("python", "numpy", "torch")},
+    "indexed": Indexed,
+    "replacing": Replacing,
+    **{f"hook on {where}": partial(hooked, where) for where in ("container", "module", "sequential forward")},
+}
+SEEN: dict[str, Make] = {
+    "mode elsewhere": ModeElsewhere,
+    "noise": Noise,
+    "in place": InPlace,
+    "constants": Constants,
+    "once": partial(CallsTwice, False),
+    **{f"hook on {where}": partial(hooked, where) for where in ("layer", "backward", "parameter", "accumulated")},
+    "own forward": partial(hooked, "forward"),
+    "weight norm": partial(normed, False),
+    "old weight norm": partial(normed, True),
+}
+REFUSED: dict[str, Make] = {
+    "aliased": Aliased,
+    "through identity": lambda: ThroughIdentity(nn.Identity()),
+    "through flatten": lambda: ThroughIdentity(nn.Flatten()),
+    "through no dropout": lambda: ThroughIdentity(nn.Dropout(0.0)),
+    "on the batch": OnTheBatch,
+    "on a half": OnAHalf,
+    "given room": GivenRoom,
+    "updating": Updating,
+    "named": Named,
+    "several": Several,
+    "hard coded": HardCoded,
+}
+
+
+def merged_with_others(make: Make) -> Group:
+    """Two of a kind with a plain member between them."""
+    return check([make, lambda: hidden(nn.Tanh()), make], rows(6), rows(4))
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_opaque(name: str) -> None:
+    group = merged_with_others(OPAQUE[name])
+    assert [graph.has_opaque for graph in group.graphs] == [True, False, True]
+
+
+def test_a_hook_on_the_whole_model() -> None:
+    assert merged_with_others(partial(hooked, "root")).graphs[0].nodes[1].opaque
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_traced_nevertheless(name: str) -> None:
+    group = merged_with_others(SEEN[name])
+    assert not any(graph.has_opaque for graph in group.graphs[1:2])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    with pytest.raises(NotTraceableError):
+        trace(build(REFUSED[name], 0), Spec.batch(rows(6)))
+
+
+def test_checkpoints_that_keep_the_graph() -> None:
+    merged_with_others(partial(Checkpointed, False))
+
+
+def test_a_tuple_that_one_reads_once_and_another_twice() -> None:
+    check([partial(CallsTwice, twice) for twice in (True, False, True, False)], rows(6), rows(4))
+
+
+@pytest.mark.parametrize("name", [*OPAQUE, *SEEN, *REFUSED])
+def test_looking_leaves_no_trace(name: str) -> None:
+    """Not in attributes, buffers or modes."""
+    model = build({**OPAQUE, **SEEN, **REFUSED}[name], 0)
+    before, buffers = Structures().whole(model), [buffer.clone() for buffer in model.buffers()]
+    with contextlib.suppress(NotTraceableError):
+        trace(model, Spec.batch(rows(6)))
+    assert Structures().whole(model) == before
+    assert all(torch.equal(old, new) for old, new in zip(buffers, model.buffers(), strict=True))
