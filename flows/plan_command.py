@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nasflow.training.rehearsal import JobPlan, UnitPlan
     from nasflow.training.spec import JobSpec
 
+_IN_SLOT = "NASFLOW_PLANS_IN_SLOT"  # set in the process that was started to plan, which shall not start another
+
 
 def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> None:
     """Print the plan of the first trials that random search would propose, and draw that of the largest unit.
@@ -54,7 +56,7 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
 
 def slot_environment(config: ServiceConfig) -> dict[str, str]:
     """What a job's process has in its environment that this one has not: with it, what is measured holds for jobs."""
-    if not isinstance(config, LocalServiceConfig):
+    if not isinstance(config, LocalServiceConfig) or _IN_SLOT in os.environ:
         return {}
     environment = next(iter(slot_environments(config).values()))
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
@@ -63,7 +65,7 @@ def slot_environment(config: ServiceConfig) -> dict[str, str]:
 def run_in_slot(environment: dict[str, str], arguments: Sequence[str]) -> int:
     """Run `nasflow` with these arguments in a process like a job's; its exit code."""
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", *arguments]
-    return subprocess.run(command, env=os.environ | environment, check=False).returncode
+    return subprocess.run(command, env=os.environ | environment | {_IN_SLOT: "1"}, check=False).returncode
 
 
 def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:

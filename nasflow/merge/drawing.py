@@ -76,13 +76,13 @@ def plan_svg(
 
 
 def _cells(outline: Outline, members: int, prices: Sequence[Price] | None) -> list[_Cell]:
-    """Every step at the first height that is below what it reads and free in all lanes it reaches over."""
+    """Every step below all earlier ones in the lanes it reaches over, what it reads among them."""
     cells: list[_Cell] = []
     free = [0] * members
     for index, step in enumerate(outline.steps):
         lanes = step.members or tuple(range(members))
         reach = range(lanes[0], lanes[-1] + 1)
-        row = max([free[lane] for lane in reach] + [cells[source].row + 1 for source, _ in step.reads])
+        row = max(free[lane] for lane in reach)
         for lane in reach:
             free[lane] = row + 1
         runs = tuple((lane,) for lane in lanes) if step.kind == "loop" else _runs(lanes)
