@@ -15,6 +15,7 @@ from nasflow.evaluator.optimizers import make_optimizer
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Event, Planned
 from nasflow.training.job import load_job_data
+from nasflow.training.packing import unpack
 from nasflow.training.rng import RngStream
 from nasflow.training.spec import JobSpec, trial_dir
 
@@ -29,35 +30,26 @@ def fused_members(events: Iterable[Event]) -> set[int]:
 
 def same(one: Outcome, other: Outcome, tolerance: float = TOLERANCE) -> None:
     """Two outcomes are equal up to rounding: metrics, weights, optimizer, schedules, streams."""
-    assert one.stopped_early == other.stopped_early
-    _same({"epochs": one.epochs, "final": one.final, "values": one.values},
-          {"epochs": other.epochs, "final": other.final, "values": other.values}, tolerance, "")  # fmt: skip
-    assert one.tensors.keys() == other.tensors.keys()
-    for name, tensor in one.tensors.items():
-        torch.testing.assert_close(
-            tensor, other.tensors[name], rtol=tolerance, atol=tolerance, msg=lambda message, n=name: f"{n}: {message}"
-        )
+    whole, parts = ({**vars(o), "state": unpack(o.values, o.tensors)} for o in (one, other))
+    for name in ("epochs", "final", "stopped_early", "state"):
+        _same(whole[name], parts[name], tolerance, name)
 
 
 def _same(one: Any, other: Any, tolerance: float, where: str) -> None:
     if isinstance(one, dict) and isinstance(other, dict):
-        one, other = _by_key(one), _by_key(other)
         assert one.keys() == other.keys(), where
         for key, value in one.items():
             _same(value, other[key], tolerance, f"{where}/{key}")
-    elif isinstance(one, list) and isinstance(other, list):
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
         assert len(one) == len(other), where
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
             _same(a, b, tolerance, f"{where}/{index}")
+    elif isinstance(one, torch.Tensor):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, msg=lambda text: f"{where}: {text}")
     elif isinstance(one, float) and isinstance(other, float):
         assert math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance), (where, one, other)
     else:
         assert one == other, (where, one, other)
-
-
-def _by_key(packed: dict[str, Any]) -> dict[str, Any]:
-    """A dict as packed, one with keys that are no strings by what they are: in which order does not matter."""
-    return {str(key): value for key, value in packed["$dict"]} if "$dict" in packed else packed
 
 
 def fused_and_apart(
