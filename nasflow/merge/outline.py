@@ -24,7 +24,7 @@ class Step:
         members: whom it serves, as positions in the unit.
         kind: the `input`; computed once for all it serves (`shared`); by one kernel (`batched`); one by one (`loop`).
         kernel: what runs it.
-        reason: why it runs so; empty for what is batched.
+        reason: why it runs so; empty for what is batched with all it could be.
         reads: earlier steps whose values it reads, and in whose lane: pairs of a step and a member.
         gathers: how many of its inputs are put together from several values.
     """
@@ -155,7 +155,8 @@ def _kind(batch: Batch) -> tuple[Literal["input", "shared", "batched", "loop"], 
         return "input", "read"
     if batch.operations[0].is_shared:
         return "shared", "once"
-    return "batched" if batch.kernel.is_batched else "loop", batch.kernel.label
+    together = batch.kernel.is_batched and len(batch.operations) > 1
+    return "batched" if together else "loop", batch.kernel.label
 
 
 def _operations(nodes: Sequence[Node]) -> str:

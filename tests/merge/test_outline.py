@@ -11,6 +11,7 @@ from nasflow.merge.cost import CostModel
 from nasflow.merge.graph import trace
 from nasflow.merge.module import MergedModel
 from nasflow.merge.outline import Outline, Step, outline, prices
+from nasflow.merge.plan import Batch
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
 from nasflow.merge.sharing import FrozenPool
@@ -98,6 +99,17 @@ def test_convolutions_tell_their_windows() -> None:
     )  # fmt: skip
     operations = [step.operation for step in outlined(images).steps]
     assert operations[2:5] == ["Conv2d 3x3 depthwise", "Conv2d 1x3", "Conv2d 1x1 of 2 groups"]
+
+
+def test_a_kernel_with_one_row_fuses_nothing() -> None:
+    models = [nn.Sequential(nn.Linear(6, 5), nn.ReLU()) for _ in range(2)]
+    plan = Planner().plan([trace(model, Spec.batch(torch.zeros(4, 6))) for model in models])
+    relu = plan.batches.pop()
+    plan.batches += [Batch([operation], relu.kernel, "measured: gathering costs more") for operation in relu.operations]
+    found = outline(MergedModel(plan, [nullcontext()] * 2, [torch.Generator() for _ in models], lambda *_: None))
+    assert names(found.steps[-2:]) == [("ReLU", "loop", (0,)), ("ReLU", "loop", (1,))]
+    assert (found.operations, found.fused) == (4, 2)
+    assert found.kernels["pointwise"] == 2
 
 
 def test_opaque_modules_say_so() -> None:

@@ -115,7 +115,7 @@ class BatchOperations:
         rows = [len(part) for part in parts.values()]
         if len(parts) == 1 or not whole or not self._choose.apart(first.node, batch.kernel, rows):
             return [batch]
-        return [Batch(part, batch.kernel, batch.reason) for part in parts.values()]
+        return [Batch(part, batch.kernel, "measured: gathering costs more") for part in parts.values()]
 
     def _batch(self, group: list[Operation]) -> Batch:
         first = group[0]
