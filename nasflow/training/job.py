@@ -145,10 +145,12 @@ class TrainingJob:
 
     def _save(self, members: Sequence[Member], failed: Failed) -> None:
         every = self._spec.checkpoint.every_epochs
-        due = [member for member in members if member.finished or member.finished_epochs % every == 0]
-        saves = [Save(self._store(member.number), member.finished_epochs, member.state_dict) for member in due]
-        for position, error in self._saver.save(saves).items():
-            failed(due[position], error)
+        ended = [member for member in members if member.finished]
+        going_on = [member for member in members if not member.finished and member.finished_epochs % every == 0]
+        for due in (ended, going_on):  # apart: the first are kept for good, and would keep the others' state with them
+            saves = [Save(self._store(member.number), member.finished_epochs, member.state_dict) for member in due]
+            for position, error in self._saver.save(saves).items():
+                failed(due[position], error)
 
     def _end_of_epoch(self, member: Member) -> None:
         epoch = member.finished_epochs

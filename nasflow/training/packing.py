@@ -131,8 +131,8 @@ class _Tensors:
 
     def place(self, tensor: torch.Tensor, path: str) -> list[Any]:
         """Where it is to lie."""
-        if tensor.layout is not torch.strided or not _storable(tensor.dtype):
-            what = f"{tensor.layout} tensor of {tensor.dtype}".replace("torch.", "")
+        if tensor.layout is not torch.strided or tensor.is_meta or not _storable(tensor.dtype):
+            what = f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device}".replace("torch.", "")
             raise CheckpointError(f"state at '{path or '/'}' is a {what}, which a checkpoint can't hold")
         kind = (tensor.dtype, tensor.device)
         memory = (kind, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())

@@ -132,6 +132,27 @@ def test_an_evicted_member_keeps_the_checkpoint_of_its_last_epoch(run: Run, tmp_
     assert CheckpointStore(trial_dir(tmp_path, 0)).epochs() == [0, 1]
 
 
+@pytest.mark.parametrize(("after", "epochs"), [(0, []), (6, [1])], ids=["from the start", "later"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_state_that_can_not_be_saved(after: int, epochs: list[int], place: int, tmp_path: Path) -> None:
+    """It is not in the file that the others are saved in."""
+    config = evaluator(epochs=3)
+    nets = [{"width": width, "depth": 1, "dropout": 0.3, "after": 1000} for width in (4, 8)]
+    healthy = dict(zip((1, 3), nets, strict=True))
+    alone = train(make_job("spaces.py:secretive", config, healthy), tmp_path / "alone")
+    expected = {trial: outcome(alone, tmp_path / "alone", trial) for trial in healthy}
+    members = dict(sorted({**healthy, place: {**nets[0], "after": after}}.items()))
+    events = train(make_job("spaces.py:secretive", config, members), tmp_path)
+    assert {trial: outcome(events, tmp_path, trial) for trial in healthy} == expected
+    *told, evicted = told_of(place, events)
+    assert [event.epoch for event in told if isinstance(event, Epoch)] == epochs
+    assert isinstance(evicted, Evicted)
+    where = "'/module/model.0._extra_state/seen' is a object, which a checkpoint can't hold"
+    assert evicted.error.startswith(f"CheckpointError: state at {where}")
+    assert CheckpointStore(trial_dir(tmp_path, place)).epochs() == [epoch for epoch in (0, 1) if after]
+    assert {path.stat().st_nlink for path in trial_dir(tmp_path, 1).iterdir()} == {2}
+
+
 @pytest.mark.parametrize("fault", ["raise", "build", "exit", "nan"])
 def test_a_job_whose_every_member_is_evicted_ends(fault: str, tmp_path: Path) -> None:
     bad = {**GOOD, **NETS[0], "fault": fault}

@@ -140,10 +140,11 @@ def test_a_key_that_can_not_be_held_is_refused(key: Any) -> None:
 @pytest.mark.parametrize(
     ("tensor", "what"),
     [
-        (torch.zeros(2, 2).to_sparse(), "sparse_coo tensor of float32"),
-        (torch.zeros(2, dtype=torch.complex128), "strided tensor of complex128"),
+        (torch.zeros(2, 2).to_sparse(), "sparse_coo tensor of float32 on cpu"),
+        (torch.zeros(2, dtype=torch.complex128), "strided tensor of complex128 on cpu"),
+        (torch.zeros(2, device="meta"), "strided tensor of float32 on meta"),
     ],
-    ids=["sparse", "complex128"],
+    ids=["sparse", "complex128", "meta"],
 )
 def test_a_tensor_that_can_not_be_held_is_refused_with_its_place(tensor: torch.Tensor, what: str) -> None:
     with pytest.raises(CheckpointError, match=f"state at '/module/w' is a {what}, which"):

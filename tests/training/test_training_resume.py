@@ -172,6 +172,17 @@ def test_nothing_is_pickled(finished: Finished) -> None:
     assert {name.partition(".")[0] for path in files for name in load_file(path)} >= {"float64", "uint8", "int32"}
 
 
+def test_one_file_for_all_that_are_saved_at_a_time(finished: Finished) -> None:
+    """Those that end have one without those that go on, for it stays as long as they do."""
+    _, root, events = finished
+    lasts = {event.trial: event.epochs for event in events if isinstance(event, Final)}
+    assert sorted(lasts.values()) == [3, 3, 5]
+    for trial, last in lasts.items():
+        store = CheckpointStore(trial_dir(root, trial))
+        names = {epoch: store.path(epoch).stat().st_nlink for epoch in store.epochs()}
+        assert names == {0: 3, 1: 3, 2: 3, **({3: 2} if last == 3 else {3: 1, 4: 1, 5: 1})}
+
+
 def test_the_newest_are_kept(finished: Finished, tmp_path: Path) -> None:
     spec, _, _ = finished
     kept = make_job(NET, CONFIG, [spec.members[0].architecture], keep=2)
