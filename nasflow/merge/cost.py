@@ -137,7 +137,7 @@ class CostModel:
     def _nothing(self) -> float:
         """Seconds of a backward with nothing to do."""
         x = torch.zeros(1, device=self._device, requires_grad=True)
-        return _fastest(lambda: _there_and_back(lambda: x * 1, [x]), self._device)
+        return _fastest(lambda: _there_and_back(lambda: x, [x]), self._device)
 
     def _time(self, run: Callable[[], Any], inputs: Sequence[Any]) -> float:
         return max(_fastest(lambda: _there_and_back(run, inputs), self._device) - self._nothing, 1e-7)

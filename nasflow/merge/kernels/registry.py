@@ -33,6 +33,8 @@ def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel
     for kernel in KERNELS:
         if kernel in _FOR_SHARED and not shared_input:
             continue
+        if kernel is MappedLayer and fitting:
+            continue  # what has a kernel of its own is not worth measuring this one too
         if (kernel.devices is None or device in kernel.devices) and kernel.fits(node):
             fitting.append(kernel)
     return fitting
