@@ -29,7 +29,7 @@ def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel
     Args:
         shared_input: all members read the same first input.
     """
-    fitting = []
+    fitting: list[type[Kernel]] = []
     for kernel in KERNELS:
         if kernel in _FOR_SHARED and not shared_input:
             continue
