@@ -8,6 +8,9 @@ optimizer and learning rates, in every repeat:
 - `NNI 3.0 local`: an experiment on its local service with two concurrent trials, a process of plain PyTorch a trial,
   in an environment that is installed below --work-dir once.
 
+In its first repeat nasflow measures the kernels it has not met before, as in a first search on a machine; later ones
+find the costs on disk. All wall times are in the JSON, so both can be read from it.
+
 Every process computes with one thread. The contestants are interleaved; the Prefect server stands still while it is
 not needed. Seconds a trial are given for the whole command, and without the contestant's own start and end (from the
 start of its first trial to the end of its last). The ratio of the latter over nasflow's whole command is the one to
@@ -83,7 +86,7 @@ def measure(record: Record, server: PrefectServer, folder: Path, seed: int) -> N
 def race(workload: Workload, options: argparse.Namespace, console: Console) -> tuple[list[Record], float]:
     """All contestants, nasflow first, and the seconds in which the Prefect server started."""
     options.work_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir) as name:
+    with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         server = PrefectServer(folder / "prefect")
         try:
@@ -212,11 +215,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def leave(*_: object) -> None:
+    """On SIGTERM, as on Ctrl-C, what was started is ended first; `timeout` sends the signal twice."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
 def main() -> None:
     """Measure, print a table and one line of JSON; exit code 1 if a contestant failed."""
     options = parse()
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is ended
+    signal.signal(signal.SIGTERM, leave)
     console = Console(stderr=True)
     workload = Workload(options.trials, options.epochs, options.rounds, options.seed)
     load = os.getloadavg()
@@ -227,6 +236,9 @@ def main() -> None:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     output = Console(width=None if sys.stdout.isatty() else 160)
     output.print(table(names, results))
+    if records[0].outcomes:
+        first = records[0].outcomes[0].wall
+        output.print(f"nasflow's first run, which had no costs of kernels on disk, took {first:.1f} s.")
     output.print(f"The Prefect server's cold start, with a new database, took {cold_start:.1f} s beside these.")
     for name, found in zip(names, results, strict=True):
         if "error" in found:

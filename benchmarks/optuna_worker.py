@@ -1,8 +1,11 @@
 """One worker of a plain Optuna study: takes trials from its storage and trains each with a plain Lightning Trainer."""
 
 import argparse
+import json
 import logging
 import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -52,6 +55,25 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
     }
 
 
+class Given(optuna.samplers.BaseSampler):
+    """Samples given architectures, the n-th for trial n.
+
+    `enqueue_trial` would do the same, but with SQLite two workers now and then take the same enqueued trial.
+    """
+
+    def __init__(self, architectures: Sequence[Mapping[str, Any]]):
+        self._architectures = architectures
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        return self._architectures[trial.number][param_name]
+
+
 def train(architecture: dict[str, Any], epochs: int) -> float:
     """The accuracy on validation data after the last epoch."""
     train_loader, val_loader = load_data()
@@ -74,7 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("storage", help="Optuna storage URL")
     parser.add_argument("study")
-    parser.add_argument("trials", type=int)
+    parser.add_argument("architectures", type=Path, help="JSON file")
+    parser.add_argument("trials", type=int, help="of this worker")
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
@@ -86,10 +109,8 @@ def main() -> None:
         torch.manual_seed(options.seed + trial.number)
         return train(suggest(trial), options.epochs)
 
-    # All trials are enqueued; the sampler is Optuna's cheapest.
-    study = optuna.load_study(
-        study_name=options.study, storage=options.storage, sampler=optuna.samplers.RandomSampler()
-    )
+    sampler = Given(json.loads(options.architectures.read_text()))
+    study = optuna.load_study(study_name=options.study, storage=options.storage, sampler=sampler)
     study.optimize(objective, n_trials=options.trials)
 
 

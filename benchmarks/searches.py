@@ -104,6 +104,12 @@ class Contestant(ABC):
     def run(self, folder: Path, seed: int) -> Outcome:
         """Run the search in an empty folder. Raises ContestantError."""
 
+    def _write(self, folder: Path) -> Path:
+        """A JSON file of the architectures."""
+        file = folder / "architectures.json"
+        file.write_text(json.dumps([dict(architecture) for architecture in self.architectures]))
+        return file
+
     def _in_order(self, found: Sequence[tuple[Mapping[str, Any], float]]) -> list[float]:
         """Accuracies in the order of the architectures; each of these must have been trained once, and no other."""
         expected = {architecture: place for place, architecture in enumerate(self.architectures)}
@@ -123,11 +129,16 @@ class NasflowRun(Contestant):
         self._server = server
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """The seeds of nasflow's trials follow from the config alone, so `seed` changes nothing here."""
+        """The seeds of nasflow's trials follow from the config alone, so `seed` changes nothing here.
+
+        What nasflow measured of its kernels is kept beside the folder, for the next run on this workload only.
+        """
         config = folder / "search.yaml"
         config.write_text(yaml.safe_dump(self.workload.config(folder)))
         command = [sys.executable, "-m", "nasflow.flows.cli", "run", config]
-        wall = run_commands([command], folder, self._server.environment, timeout=60 + 20 * len(self.architectures))
+        cache = folder.parent / f"cache-{len(self.architectures)}"
+        environment = {**self._server.environment, "XDG_CACHE_HOME": str(cache)}
+        wall = run_commands([command], folder, environment, timeout=60 + 20 * len(self.architectures))
         study = Study.load(f"sqlite:///{folder / 'nasflow.db'}", NAME)
         try:
             trials, attempts = study.trials(), study.attempts()
@@ -147,17 +158,17 @@ class OptunaRun(Contestant):
     name = "Optuna + Lightning"
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """The trials are enqueued before the clock starts: a study of one's own would not have that cost."""
+        """Each worker trains half of the trials, whichever come."""
         storage = f"sqlite:///{folder / 'optuna.db'}"
+        given = self._write(folder)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
-        for architecture in self.architectures:
-            study.enqueue_trial(dict(architecture))
         count = len(self.architectures)
         shares = [share for slot in range(SLOTS) if (share := len(range(slot, count, SLOTS)))]
         options = ["--epochs", self.workload.epochs, "--seed", seed]
         commands = [
-            [sys.executable, "-m", "benchmarks.optuna_worker", storage, NAME, share, *options] for share in shares
+            [sys.executable, "-m", "benchmarks.optuna_worker", storage, NAME, given, share, *options]
+            for share in shares
         ]
         wall = run_commands(commands, folder, {}, timeout=60 + 20 * count)
         trials = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
@@ -194,8 +205,7 @@ class NniRun(Contestant):
     def run(self, folder: Path, seed: int) -> Outcome:
         """NNI keeps a manifest of all experiments in the home folder, so it gets one of its own."""
         self._home.mkdir(exist_ok=True)
-        given, result = folder / "architectures.json", folder / "result.json"
-        given.write_text(json.dumps([dict(architecture) for architecture in self.architectures]))
+        given, result = self._write(folder), folder / "result.json"
         command = [self._python, "-m", "benchmarks.nni_side.experiment", given, result, "--folder", folder / "nni"]
         environment = {
             "HOME": str(self._home),

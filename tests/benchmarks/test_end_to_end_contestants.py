@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.commands import ContestantError, CpuMeter, run_commands
 from benchmarks.end_to_end import Record, difference, figures
-from benchmarks.optuna_worker import suggest
+from benchmarks.optuna_worker import Given, suggest
 from benchmarks.plain_mlp import BATCH_SIZE, build_model, load_data
 from benchmarks.searches import Contestant, OptunaRun, Outcome, Workload
 from nasflow.config import parse_config
@@ -61,10 +61,8 @@ def test_the_plain_data_are_nasflows() -> None:
     assert WORKLOAD.config(Path())["evaluator"]["data"]["params"]["batch_size"] == BATCH_SIZE
 
 
-def test_optuna_suggests_what_was_enqueued() -> None:
-    study = optuna.create_study()
-    for architecture in WORKLOAD.architectures:
-        study.enqueue_trial(dict(architecture))
+def test_optuna_suggests_what_is_given() -> None:
+    study = optuna.create_study(sampler=Given([dict(architecture) for architecture in WORKLOAD.architectures]))
     assert [Architecture(suggest(study.ask())) for _ in WORKLOAD.architectures] == WORKLOAD.architectures
 
 
