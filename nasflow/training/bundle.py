@@ -50,14 +50,18 @@ class Bundle:
         self._first = self._first or self._packer.nbytes
 
     def write(self, path: Path) -> None:
-        """Write the file and sync it to the disk."""
+        """Write the file and sync it to the disk. Killed, this may leave files of other names in its folder, too."""
         flat = self._packer.flat()
         views = {name: _bytes(tensor) for name, tensor in flat.items()}
         table: dict[str, tuple[str, int, int, int]] = {}
         for name, (where, start, length) in self._packer.blocks.items():
             size = flat[where].itemsize
             table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
+        path.touch()
+        mode = path.stat().st_mode  # safetensors makes files that only their owner may read
         save_file(flat, path, {"blocks": json.dumps(table), "states": json.dumps(self._states)})
+        if path.stat().st_mode != mode:
+            path.chmod(mode)
         with path.open("r+b") as file:
             os.fsync(file.fileno())
 

@@ -2,7 +2,11 @@
 
 import os
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nasflow.errors import CheckpointError
@@ -15,8 +19,8 @@ _ASIDE = ".aside-"
 class CheckpointStore:
     """Saves and loads a trial's state by finished epochs; epoch 0 is the state after init.
 
-    A checkpoint is written aside, synced, and renamed, so that a file with its final name is whole. Older ones are
-    removed only after that.
+    A checkpoint is written in a folder aside, synced, and renamed, so that a file with its final name is whole. Older
+    ones are removed only after that.
 
     Args:
         folder: the trial's own folder. The trial goes by its name in files, and only one process saves there.
@@ -40,14 +44,10 @@ class CheckpointStore:
 
     def write(self, epoch: int, bundle: Bundle) -> Path:
         """The same with a bundle that this trial's state is in."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        aside, target = self._aside(epoch), self.path(epoch)
-        try:
-            bundle.write(aside)
-            aside.replace(target)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        target = self.path(epoch)
+        with self._aside() as aside:
+            bundle.write(aside / target.name)
+            (aside / target.name).replace(target)
         self._retain()
         return target
 
@@ -64,9 +64,9 @@ class CheckpointStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             os.link(file, target)
         except FileExistsError:  # an epoch trained again after an interruption
-            aside = self._aside(epoch)
-            os.link(file, aside)
-            aside.replace(target)
+            with self._aside() as aside:
+                os.link(file, aside / target.name)
+                (aside / target.name).replace(target)
         self._retain()
 
     def load(self, epoch: int) -> dict[str, Any]:
@@ -96,10 +96,11 @@ class CheckpointStore:
         """The file of an epoch's checkpoint."""
         return self._folder / f"epoch-{epoch:04d}.safetensors"
 
-    def _aside(self, epoch: int) -> Path:
-        aside = self._folder / f"{_ASIDE}{epoch:04d}.{os.getpid()}"
-        aside.unlink(missing_ok=True)  # what is there may be a name of a file that others have too: not to write into
-        return aside
+    @contextmanager
+    def _aside(self) -> Iterator[Path]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=_ASIDE, dir=self._folder) as aside:
+            yield Path(aside)
 
     def _names(self) -> list[str]:
         return os.listdir(self._folder)  # noqa: PTH208  # this is done often, and iterdir takes three times as long
@@ -110,7 +111,7 @@ class CheckpointStore:
             self.path(epoch).unlink()
         for name in names:
             if name.startswith(_ASIDE):  # left by a process that was killed while it saved
-                (self._folder / name).unlink()
+                shutil.rmtree(self._folder / name)
 
 
 def _epochs(names: list[str]) -> list[int]:

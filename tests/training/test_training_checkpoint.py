@@ -38,6 +38,11 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     assert torch.equal(newest["module"]["w"], torch.full((2,), 4.0))
 
 
+def test_those_may_read_them_who_may_read_other_files(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    assert saved(tmp_path, 1).path(0).stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_order_is_by_number_past_four_digits(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=2)
     for epoch in (9998, 9999, 10000):
@@ -211,8 +216,9 @@ def test_if_none_can_be_read_the_last_one_stays_and_is_named(tmp_path: Path) -> 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path: Path) -> None:
     store = saved(tmp_path, 2)
-    left = tmp_path / "00007" / ".aside-0002.1"
-    left.write_bytes(store.path(1).read_bytes()[:50])
+    left = tmp_path / "00007" / ".aside-abc"
+    left.mkdir()
+    (left / "epoch-0002.safetensors").write_bytes(store.path(1).read_bytes()[:50])
     assert store.epochs() == [0, 1], "it does not count as a checkpoint"
     store.save(2, state(2))
     assert not left.exists()

@@ -113,6 +113,21 @@ def test_values_survive_whatever_their_layout(name: str) -> None:
     assert not found["it"].requires_grad
 
 
+def test_what_lies_in_one_memory_is_told_apart() -> None:
+    square, waves = torch.arange(16.0).reshape(4, 4), torch.complex(torch.ones(3), torch.arange(3.0))
+    several = [
+        square,
+        square.mT,
+        square[0],
+        square.view(torch.int32),
+        waves,
+        waves.conj(),
+        waves.imag,
+        waves.conj().imag,
+    ]
+    assert same(through_files(several), several)
+
+
 def test_what_is_unpacked_is_nobody_elses() -> None:
     tensor = torch.zeros(3)
     values, blocks = pack([tensor, tensor])

@@ -219,8 +219,9 @@ def harm(root: Path, trial: int, epochs: list[int]) -> None:
 def test_what_is_left_of_a_checkpoint_is_removed(finished: Finished, tmp_path: Path) -> None:
     spec, root, events = finished
     interrupted(spec, tmp_path, trial=2, epoch=1)
-    left = trial_dir(tmp_path, 0) / ".aside-0002.1"
-    shutil.copy(left.with_name("epoch-0001.safetensors"), left)
+    left = trial_dir(tmp_path, 0) / ".aside-abc"
+    left.mkdir()
+    shutil.copy(left.with_name("epoch-0001.safetensors"), left / "epoch-0002.safetensors")
     again = train(spec, tmp_path)
     assert not left.exists()
     assert outcomes(spec, again, tmp_path) == outcomes(spec, events, root)
