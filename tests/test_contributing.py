@@ -77,6 +77,5 @@ def test_its_training_service_has_every_method_as_the_contract_calls_it(folder: 
 
 def test_the_files_it_names_exist(text: str) -> None:
     named = set(LINK.findall(text))
-    planned = {"nasflow/merge/passes/"}
     assert len(named) > 20
-    assert {name for name in named if not (ROOT / name).exists()} == planned
+    assert not {name for name in named if not (ROOT / name).exists()}
