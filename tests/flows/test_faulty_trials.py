@@ -10,6 +10,7 @@ EVALUATOR = {
     "kind": "classification",
     "data": {"target": "nasflow.evaluator.data:DigitsRows"},
     "epochs": 3,
+    "precision": "64-true",
 }
 
 
@@ -46,7 +47,8 @@ def test_healthy_trials_score_as_without_the_bad_ones(faulty):
     assert len(mixed) == 16 and len(pure) == 4
     for width in WIDTHS:
         assert mixed["ok", width]["status"] == "trained"
-        assert mixed["ok", width]["metrics"] == pure["ok", width]["metrics"]
+        # in other company other kernels may run, which round otherwise
+        assert mixed["ok", width]["metrics"] == pytest.approx(pure["ok", width]["metrics"], rel=1e-9)
 
 
 def test_bad_trials_end_as_failed_with_their_error(faulty):
