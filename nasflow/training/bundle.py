@@ -19,6 +19,7 @@ from nasflow.errors import CheckpointError
 from nasflow.training.packing import Packer, unpack
 
 _ENOUGH_BYTES = 2**24
+_to_json = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 _UNREADABLE = (
     *(OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
@@ -45,7 +46,7 @@ class Bundle:
 
     def add(self, trial: str, state: dict[str, Any]) -> None:
         """Add a trial's state, whose tensors must stay as they are until `write`. Raises as `packing.pack` does."""
-        text = json.dumps(self._packer.pack(state), allow_nan=False).encode()
+        text = _to_json(self._packer.pack(state)).encode()
         self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self._first = self._first or self._packer.nbytes
 
