@@ -1,6 +1,6 @@
 """planning: how long it takes to trace, rewrite and assemble members of 200 operations each, from 32 to 256 of them.
 
-Every repeat builds other models of the space, so no model as a whole was seen before; blocks of it were, as in a search.
+Every repeat builds other models of the space: none was seen before as a whole, but blocks of it were, as in a search.
 The costs of kernels are known.
 """
 
