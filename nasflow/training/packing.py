@@ -151,8 +151,8 @@ class _Tensors:
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
     """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
     if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
-        return torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
-    return torch.cat([tensor.cpu().reshape(-1) for tensor in tensors])
+        return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    return torch.cat([tensor.cpu().flatten() for tensor in tensors])
 
 
 @functools.cache
