@@ -1,9 +1,11 @@
 """A plan put to work: the merged model of several members."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -15,31 +17,31 @@ from nasflow.merge.kernels.loop import overwriting_nothing
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.layout import Layout, convert, dense_images, join, split
+from nasflow.merge.pieces import Piece, partitions
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
+from nasflow.merge.region import OUTPUTS, Region, Source, Stretch
 from nasflow.merge.shapes import Scalar
 from nasflow.merge.stacks import Bench, ParameterStack
+from nasflow.merge.tape import Tapeable
 
 Operand = Callable[[dict[Any, Any]], Any]
 
+_LEAST = 3  # batches of a region: shorter ones gain less than it takes to bring values in and out
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Rows `start..stop` of what a batch gave."""
-
-    batch: int
-    start: int
-    stop: int
 
 
 @dataclass
 class _Step:
-    """A batch in the order of execution: where its inputs come from, what runs, which values are done with after."""
+    """A batch, or a region, in the order of execution.
 
-    run: Callable[[list[Any], bool], Any]
-    operands: list[Callable[[dict[Any, Any]], Any]]
-    splits: list[tuple[list[_Piece], list[int]]]
+    Attributes:
+        run: gives values by index, from earlier ones.
+        splits: for each index the pieces that its value is split into, and their sizes.
+        done: whose values nobody reads after.
+    """
+
+    run: Callable[[dict[Any, Any], bool], dict[int, Any]]
+    splits: list[tuple[int, list[Piece], list[int]]]
     done: list[Any]
 
 
@@ -75,13 +77,18 @@ class MergedModel:
         self._layout: list[Layout] = []
         self._rows: list[int] = []
         self._kernels: list[Kernel | None] = []
-        self._requests: list[list[tuple[list[_Piece], Layout]]] = []
+        self._requests: list[list[tuple[list[Piece], Layout]]] = []
         for index, batch in enumerate(plan.batches):
             for row, operation in enumerate(batch.operations):
                 self._place[operation] = (index, row)
             self._lay_out(batch, Bench(_members(batch), streams, generators, failed))
         self._outputs = self._pieces(plan.outputs)
-        self._steps = self._assemble()
+        self._inputs = [index for index, batch in enumerate(plan.batches) if batch.kernel is None]
+        for index, several in enumerate([*self._requests, [(self._outputs, Layout.STACK)]]):
+            self.gathers_at[index] = sum(len(pieces) > 1 for pieces, _ in several)
+        self._result = self._operand(self._outputs, Layout.STACK)
+        self._settle_in_place()
+        self._steps = self._assemble(self._regions())
 
     @property
     def gathers(self) -> int:
@@ -90,24 +97,20 @@ class MergedModel:
 
     def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor:
         """The members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read."""
-        values: dict[Any, Any] = {}
-        for index, step in enumerate(self._steps):
-            if self._kernels[index] is None and self.plan.batches[index].kernel is None:
-                value: Any = x
-            else:
-                value = step.run([operand(values) for operand in step.operands], training)
-            values[index] = value
-            for pieces, sizes in step.splits:
-                values.update(zip(pieces, split(value, sizes, self._rows[index], self._layout[index]), strict=True))
+        values: dict[Any, Any] = dict.fromkeys(self._inputs, x)
+        for step in self._steps_of_autograd if torch.is_autocast_enabled(x.device.type) else self._steps:
+            values.update(step.run(values, training))
+            for i, pieces, sizes in step.splits:
+                values.update(zip(pieces, split(values[i], sizes, self._rows[i], self._layout[i]), strict=True))
             for key in step.done:
                 del values[key]
-        result: torch.Tensor = self._operand(self._outputs, Layout.STACK)(values)
+        result: torch.Tensor = values[OUTPUTS] if OUTPUTS in values else self._result(values)
         return result
 
     def _lay_out(self, batch: Batch, bench: Bench) -> None:
         """Make the batch's kernel and settle what it reads, in which layouts."""
         first = batch.operations[0]
-        requests: list[tuple[list[_Piece], Layout]] = []
+        requests: list[tuple[list[Piece], Layout]] = []
         kernel = None
         if first.is_shared:
             for source in first.inputs:
@@ -127,58 +130,105 @@ class MergedModel:
         self._layout.append(layout)
         self._rows.append(len(batch.operations))
 
-    def _pieces(self, sources: Sequence[Operation]) -> list[_Piece]:
+    def _pieces(self, sources: Sequence[Operation]) -> list[Piece]:
         """Where the rows of a value come from, runs drawn together."""
         home = self._place[sources[0]][0]
         if sources[0].is_shared or self._layout[home] is Layout.SCALAR:
-            return [_Piece(home, 0, self._rows[home])]
-        pieces: list[_Piece] = []
+            return [Piece(home, 0, self._rows[home])]
+        pieces: list[Piece] = []
         for source in sources:
             batch, row = self._place[source]
             if pieces and pieces[-1].batch == batch and pieces[-1].stop == row:
-                pieces[-1] = _Piece(batch, pieces[-1].start, row + 1)
+                pieces[-1] = Piece(batch, pieces[-1].start, row + 1)
             else:
-                pieces.append(_Piece(batch, row, row + 1))
+                pieces.append(Piece(batch, row, row + 1))
         return pieces
 
-    def _assemble(self) -> list[_Step]:
-        wanted: dict[int, set[_Piece]] = defaultdict(set)
+    @cached_property
+    def _steps_of_autograd(self) -> list[_Step]:
+        """Without regions: a tape knows of no automatic casts."""
+        return self._assemble([])
+
+    def _assemble(self, regions: Sequence[Region]) -> list[_Step]:
+        inside = {index: region for region in regions for index in range(len(self._requests)) if index in region}
+        wanted: dict[int, set[Piece]] = defaultdict(set)
         last: dict[Any, int] = {}
-        requests = [(index, pieces) for index, several in enumerate(self._requests) for pieces, _ in several]
-        requests.append((len(self._requests), self._outputs))
-        for index, pieces in requests:
-            self.gathers_at[index] += len(pieces) > 1
-            for piece in pieces:
+        for index, several in enumerate([*self._requests, [(self._outputs, Layout.STACK)]]):
+            region = inside.get(index)
+            for piece in (piece for pieces, _ in several for piece in pieces):
+                if region is not None:
+                    last[piece.batch] = region.first
+                    continue
                 last[piece.batch] = index
                 if not self._is_whole(piece):
                     wanted[piece.batch].add(piece)
                     last[piece] = index
-        steps = []
-        for index, batch in enumerate(self.plan.batches):
-            operands = [self._operand(pieces, layout, self._rows[index]) for pieces, layout in self._requests[index]]
-            splits = _partitions(wanted[index], self._rows[index])
-            steps.append(_Step(self._runner(index, batch), operands, splits, []))
-            for pieces, _ in splits:
-                for piece in pieces:
-                    last.setdefault(piece, index)
+        steps: dict[int, _Step] = {}
+        for index in range(len(self._requests)):
+            region = inside.get(index)
+            if index in self._inputs or (region and index != region.first):
+                continue
+            run, given = (self._region_run(region), region.exports) if region else (self._batch_run(index), [index])
+            splits = [(i, *parts) for i in given if i in wanted for parts in partitions(wanted[i], self._rows[i])]
+            steps[index] = _Step(run, splits, [])
+            for key in (key for i, pieces, _ in splits for key in [i, *pieces]):
+                last[key] = max(index, last.get(key, 0))
         for key, index in last.items():
-            if index < len(steps):
-                steps[max(index, key if isinstance(key, int) else key.batch)].done.append(key)
-        self._settle_in_place(last)
-        return steps
+            made = key if isinstance(key, int) else key.batch
+            if index in steps and (made not in inside or made in inside[made].exports):
+                steps[index].done.append(key)
+        return list(steps.values())
 
-    def _runner(self, index: int, batch: Batch) -> Callable[[list[Any], bool], Any]:
+    def _batch_run(self, index: int) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
+        batch, kernel = self.plan.batches[index], self._kernels[index]
+        run = overwriting_nothing(batch.operations[0].node) if kernel is None else kernel
+        operands = [self._operand(pieces, layout, self._rows[index]) for pieces, layout in self._requests[index]]
+        return lambda values, training: {index: run([operand(values) for operand in operands], training)}
+
+    @staticmethod
+    def _region_run(region: Region) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
+        def run(values: dict[Any, Any], training: bool) -> dict[int, Any]:
+            given = region([values[index] for index in region.imports], training)
+            return dict(zip(region.exports, given, strict=True))
+
+        return run
+
+    def _regions(self) -> list[Region]:
+        """Stretches of batches that can run from a tape."""
+        regions = []
+        for tapeable, run in groupby(range(len(self._requests)), self._is_tapeable):
+            if tapeable and len(indexes := list(run)) >= _LEAST:
+                regions.append(self._region(indexes))
+        return regions
+
+    def _is_tapeable(self, index: int) -> bool:
         kernel = self._kernels[index]
-        if kernel is not None:
-            return kernel
-        return overwriting_nothing(batch.operations[0].node)
+        if not isinstance(kernel, Tapeable) or not kernel.is_tapeable or self._layout[index] is not Layout.STACK:
+            return False
+        found = [(layout, self._layout[piece.batch]) for pieces, layout in self._requests[index] for piece in pieces]
+        return all({*pair} <= {Layout.STACK, Layout.SHARED} for pair in found)
 
-    def _is_whole(self, piece: _Piece) -> bool:
+    def _region(self, indexes: Sequence[int]) -> Region:
+        def sources(pieces: Sequence[Piece]) -> list[Source]:
+            return [(piece.batch, piece.start, piece.stop) for piece in pieces]
+
+        stretches = [
+            Stretch(i, self._kernels[i], [(sources(pieces), layout) for pieces, layout in self._requests[i]])  # type: ignore[arg-type]
+            for i in indexes
+        ]
+        outside = [several for i, several in enumerate(self._requests) if i not in indexes]
+        read = {piece.batch for several in outside for pieces, _ in several for piece in pieces}
+        gives_outputs = all(piece.batch in indexes for piece in self._outputs)
+        if not gives_outputs:
+            read.update(piece.batch for piece in self._outputs)
+        shared = {index for index, layout in enumerate(self._layout) if layout is Layout.SHARED}
+        rows = {index: None if index in shared else count for index, count in enumerate(self._rows)}
+        return Region(stretches, rows, [i for i in indexes if i in read], sources(self._outputs) * gives_outputs)
+
+    def _is_whole(self, piece: Piece) -> bool:
         return piece.start == 0 and piece.stop == self._rows[piece.batch]
 
-    def _operand(
-        self, pieces: list[_Piece], target: Layout, rows: int | None = None
-    ) -> Callable[[dict[Any, Any]], Any]:
+    def _operand(self, pieces: list[Piece], target: Layout, rows: int | None = None) -> Callable[[dict[Any, Any]], Any]:
         """A function that puts a value together from what earlier steps gave."""
         total = rows or len(self.plan.outputs)
         keys = [piece.batch if self._is_whole(piece) else piece for piece in pieces]
@@ -202,49 +252,23 @@ class MergedModel:
             )
         return lambda values: join([convert(values[key], size, layout, target) for key, size, layout in parts], target)
 
-    def _settle_in_place(self, last: dict[Any, int]) -> None:
+    def _settle_in_place(self) -> None:
         """Let an activation overwrite what only it reads and nothing keeps for its backward."""
+        requests = [pieces for several in self._requests for pieces, _ in several]
+        readers = Counter(piece.batch for pieces in [*requests, self._outputs] for piece in pieces)
         for index, kernel in enumerate(self._kernels):
             if not isinstance(kernel, Pointwise):
                 continue
             pieces, layout = self._requests[index][0]
             source = pieces[0]
-            readers = sum(p.batch == source.batch for several in self._requests for many, _ in several for p in many)
-            readers += sum(piece.batch == source.batch for piece in self._outputs)
-            alone = len(pieces) == 1 and self._is_whole(source) and readers == 1
-            if (
-                alone
+            kernel.overwrite = (
+                len(pieces) == 1
+                and self._is_whole(source)
+                and readers[source.batch] == 1
                 and layout is self._layout[source.batch]
                 and isinstance(self._kernels[source.batch], _OUTPUT_NOT_KEPT)
-            ):
-                kernel.overwrite = True
+            )
 
 
 def _members(batch: Batch) -> tuple[int, ...]:
     return tuple(operation.member for operation in batch.operations if operation.member is not None)
-
-
-def _partitions(pieces: set[_Piece], rows: int) -> list[tuple[list[_Piece], list[int]]]:
-    """Splits of a value into runs that give all pieces; pieces that overlap need splits of their own."""
-    splits: list[list[_Piece]] = []
-    for piece in sorted(pieces, key=lambda piece: (piece.start, piece.stop)):
-        for chain in splits:
-            if chain[-1].stop <= piece.start:
-                chain.append(piece)
-                break
-        else:
-            splits.append([piece])
-    return [_filled(chain, rows) for chain in splits]
-
-
-def _filled(chain: list[_Piece], rows: int) -> tuple[list[_Piece], list[int]]:
-    """The chain with its gaps as pieces that nobody reads."""
-    whole: list[_Piece] = []
-    at = 0
-    for piece in [*chain, _Piece(chain[0].batch, rows, rows)]:
-        if piece.start > at:
-            whole.append(_Piece(piece.batch, at, piece.start))
-        if piece.start < rows:
-            whole.append(piece)
-            at = piece.stop
-    return whole, [piece.stop - piece.start for piece in whole]

@@ -1,6 +1,7 @@
 """A job from its spec to its end: make the members, resume them, train them together, say what happened."""
 
 import dataclasses
+import gc
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +50,7 @@ class TrainingJob:
 
     def run(self) -> None:
         """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
+        gc.freeze()  # what is there outlives the job; collections need not look through it
         states, lost = self._load()
         roster = self._roster(states)
         anything_left = roster.open_turn()

@@ -12,6 +12,7 @@ from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
+from nasflow.merge.tape import Spot, Tape
 
 
 class BatchedLinear(Kernel):
@@ -34,6 +35,42 @@ class BatchedLinear(Kernel):
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
         return [Layout.STACK], Layout.STACK
+
+    @property
+    def is_tapeable(self) -> bool:
+        """Rows of vectors are."""
+        return len(self.nodes[0].spec.shape) == 2
+
+    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+        """See `Tapeable`."""
+        x, weight_NOI = inputs[0], self.weight_NOI.detach()
+        y_NBO = x.data.new_empty(len(weight_NOI), x.data.shape[1], weight_NOI.shape[1])
+        if self.bias_NO is None:
+            tape.do(torch.bmm, x.data, weight_NOI.transpose(1, 2), out=y_NBO)
+        else:
+            bias_N1O = self.bias_NO.detach().unsqueeze(1)
+            tape.do(torch.baddbmm, bias_N1O, x.data, weight_NOI.transpose(1, 2), out=y_NBO)
+        y = Spot(y_NBO, x.needs_grad or self._trains)
+
+        def backward() -> None:
+            if self.weight_NOI.requires_grad:
+                tape.do(torch.bmm, y.grad.transpose(1, 2), x.data, out=tape.parameter_grad(self.weight_NOI))
+            self._record_bias(tape, y)
+            if x.needs_grad and x.claim(tape):
+                tape.do(torch.bmm, y.grad, weight_NOI, out=x.grad)
+            elif x.needs_grad:
+                tape.do(x.grad.baddbmm_, y.grad, weight_NOI)
+
+        tape.on_backward(y, backward)
+        return y
+
+    @property
+    def _trains(self) -> bool:
+        return self.weight_NOI.requires_grad or (self.bias_NO is not None and self.bias_NO.requires_grad)
+
+    def _record_bias(self, tape: Tape, y: Spot) -> None:
+        if self.bias_NO is not None and self.bias_NO.requires_grad:
+            tape.do(torch.sum, y.grad, 1, out=tape.parameter_grad(self.bias_NO))
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         x = inputs[0]
@@ -61,3 +98,22 @@ class DenseLinear(BatchedLinear):
         wide = F.linear(inputs[0], self.weight_NOI.flatten(0, 1), bias)
         apart: torch.Tensor = wide.unflatten(-1, (self.rows, -1))
         return apart.movedim(-2, 0)
+
+    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+        """See `Tapeable`."""
+        x_BI, weight = inputs[0].data, self.weight_NOI.detach().flatten(0, 1)
+        wide = x_BI.new_empty(len(x_BI), len(weight))
+        if self.bias_NO is None:
+            tape.do(torch.mm, x_BI, weight.t(), out=wide)
+        else:
+            tape.do(torch.addmm, self.bias_NO.detach().flatten(), x_BI, weight.t(), out=wide)
+        y = Spot(wide.unflatten(-1, (self.rows, -1)).movedim(-2, 0), self._trains)
+
+        def backward() -> None:
+            wide_grad = y.grad.movedim(0, -2).flatten(-2)  # a view, for a spot's gradient lies as its value does
+            if self.weight_NOI.requires_grad:
+                tape.do(torch.mm, wide_grad.t(), x_BI, out=tape.parameter_grad(self.weight_NOI).flatten(0, 1))
+            self._record_bias(tape, y)
+
+        tape.on_backward(y, backward)
+        return y

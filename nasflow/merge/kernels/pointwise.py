@@ -11,6 +11,7 @@ from nasflow.merge.knowledge import pairwise, pointwise
 from nasflow.merge.layout import Layout, join, split
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
+from nasflow.merge.tape import Spot, Tape
 
 _aten = torch.ops.aten
 # Overloads by name, for torch takes as long to find them as to run them on little data.
@@ -37,6 +38,7 @@ _SEGMENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda grad, x, y, out: _aten.silu_backward.grad_input(grad, x, grad_input=out),
     ),
 }
+_BY_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})  # whose backward does without the input
 _SEGMENT_LAYERS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
 
 
@@ -65,6 +67,7 @@ class Pointwise(Kernel):
         self._is_relu = names == ["relu"]
         self.overwrite = False
         self._segments = [_SEGMENTS[name] for name in names if name] if all(names) else None
+        self._by_output = _BY_OUTPUT.issuperset(names)
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -78,6 +81,34 @@ class Pointwise(Kernel):
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
         layout = Layout.STACK if given[0] is Layout.SHARED else given[0]
         return [layout], layout
+
+    @property
+    def is_tapeable(self) -> bool:
+        """The usual activations are."""
+        return self._segments is not None
+
+    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+        """See `Tapeable`. What only this reads is overwritten, value and gradient, where the backward allows it."""
+        x, segments = inputs[0], self._segments
+        assert segments is not None  # noqa: S101 - `is_tapeable` said so
+        in_place = self.overwrite and self._by_output
+        y_data = x.data if in_place else torch.empty_like(x.data)
+        y = Spot(y_data, x.needs_grad, grad_in=x if self.overwrite else None)
+        runs = list(zip(segments, x.data.split(self._sizes), y_data.split(self._sizes), strict=True))
+        for (forward, _), x_run, y_run in runs:
+            tape.do(forward, x_run, y_run)
+
+        def backward() -> None:
+            adds = not x.claim(tape)
+            grad = torch.empty_like(x.data) if adds else x.grad
+            grads = zip(y.grad.split(self._sizes), grad.split(self._sizes), strict=True)
+            for ((_, back), x_run, y_run), (y_grad, x_grad) in zip(runs, grads, strict=True):
+                tape.do(back, y_grad, x_run, y_run, x_grad)
+            if adds:
+                tape.do(x.grad.add_, grad)
+
+        tape.on_backward(y, backward)
+        return y
 
     def __call__(self, inputs: list[Any], training: bool) -> Any:
         value = inputs[0]
