@@ -103,19 +103,19 @@ class Region:
         for index, value in zip(self.imports, imports, strict=True):
             spots[index] = Spot(torch.empty_like(value), value.requires_grad)
         for stretch in self._stretches:
-            inputs = [self._input(tape, spots, *wanted, stretch.index) for wanted in stretch.inputs]
+            inputs = [self._input(spots, *wanted, stretch.index) for wanted in stretch.inputs]
             spots[stretch.index] = stretch.kernel.record(tape, inputs, training)
         if self._outputs:
             spots[OUTPUTS] = tape.join([spots[index].rows(start, stop) for index, start, stop in self._outputs])
         return _Recording(tape, [spots[i] for i in self.imports], [spots[i] for i in self.exports])
 
-    def _input(self, tape: Tape, spots: dict[int, Spot], sources: list[Source], layout: Layout, reader: int) -> Spot:
+    def _input(self, spots: dict[int, Spot], sources: list[Source], layout: Layout, reader: int) -> list[Spot]:
         home = spots[sources[0][0]]
         if self._rows[sources[0][0]] is not None:
-            return tape.join([spots[index].rows(start, stop) for index, start, stop in sources])
+            return [spots[index].rows(start, stop) for index, start, stop in sources]
         if layout is Layout.SHARED:
-            return home
-        return Spot(home.data.expand(self._rows[reader] or 1, *home.data.shape), needs_grad=False)
+            return [home]
+        return [Spot(home.data.expand(self._rows[reader] or 1, *home.data.shape), needs_grad=False)]
 
     def start(self, recording: _Recording, imports: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The forward: values go in and out by copy, for the places of a recording are used again."""

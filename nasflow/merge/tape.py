@@ -174,10 +174,10 @@ class Tapeable(Protocol):
     def is_tapeable(self) -> bool:
         """Whether this one can."""
 
-    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
         """Record its forward, and how to record its backward; its output.
 
         Args:
-            inputs: `[n, B, ...]`, in layout STACK; or `[B, ...]` that all rows read, without gradient, where the
-                kernel asks for layout SHARED.
+            inputs: for each, the runs of rows `[n, B, ...]` that make it up, in layout STACK; or one `[B, ...]` that
+                all rows read, without gradient, where the kernel asks for layout SHARED.
         """

@@ -25,6 +25,11 @@ class Fitting:
         self.steps = 0
 
     @property
+    def has_schedules(self) -> bool:
+        """Whether there is any schedule."""
+        return bool(self._schedules)
+
+    @property
     def steps_schedules(self) -> bool:
         """Whether a schedule goes by steps."""
         return any(entry.get("interval", "epoch") == "step" for entry in self._schedules)

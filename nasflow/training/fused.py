@@ -102,10 +102,11 @@ class FusedUnit(Unit):
     def close_epoch(self) -> None:
         """Losses and metrics to the members; each gets an equal share of the time."""
         shares = self._seconds / max(1, len(self.members))
-        logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), strict=True)
-        for member, training, validation in logged:
+        finite = _are_finite(self._stacks, len(self._rows))
+        logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), finite, strict=True)
+        for member, training, validation, is_finite in logged:
             if member in self.members:
-                member.note({**training, **validation}, shares)
+                member.note({**training, **validation}, shares, is_finite)
         self._seconds = 0.0
 
     def start_epoch(self) -> None:
@@ -123,9 +124,10 @@ class FusedUnit(Unit):
 
         self._model = self._merge(self._positions, failed)
         self._group = SupervisedGroup([member.module for member in rows])  # type: ignore[misc]
+        self._stacks = _stacks(self._model, rows)
         self._optimizer = StackedOptimizer(
             [member.fitting.optimizer for member in rows],
-            _stacks(self._model, rows),
+            self._stacks,
             [_clip(member) for member in rows],
             common=self._common,
             failed=failed,
@@ -185,6 +187,16 @@ def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list
                 if parameter not in placed:
                     stacks.append(Stack(parameter, (parameter,), (position,), rows=False))
     return stacks
+
+
+@torch.no_grad()
+def _are_finite(stacks: Sequence[Stack], members: int) -> list[bool]:
+    """By member, whether the norms of all its parameters are finite."""
+    norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
+    finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
+    owners = [member for stack in stacks for member in stack.members]
+    bad = {member for member, is_finite in zip(owners, finite, strict=True) if not is_finite}
+    return [member not in bad for member in range(members)]
 
 
 def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:

@@ -102,6 +102,7 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
+        self._are_weights_finite: bool | None = None  # None: nobody has looked
         self._takes_index = {
             name: is_param_in_hook_signature(getattr(module, name), "batch_idx", min_args=2)
             for name in ("training_step", "validation_step")
@@ -141,8 +142,7 @@ class Member:
     def start_epoch(self) -> None:
         """Before the first batch of an epoch."""
         self._busy = 0.0
-        with self.rng:
-            self.module.on_train_epoch_start()
+        self._call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
         """One optimizer step on the shared batch.
@@ -166,8 +166,7 @@ class Member:
 
     def start_validation(self) -> None:
         """Before the first validation batch."""
-        with self.rng:
-            self.module.on_validation_epoch_start()
+        self._call_hook("on_validation_epoch_start")
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score one validation batch."""
@@ -179,8 +178,7 @@ class Member:
 
     def end_validation(self) -> None:
         """After the last validation batch."""
-        with self.rng:
-            self.module.on_validation_epoch_end()
+        self._call_hook("on_validation_epoch_end")
 
     def end_epoch(self) -> None:
         """Close the epoch: metrics into the history, schedules stepped, early stop decided.
@@ -188,11 +186,12 @@ class Member:
         Raises:
             TrialError: a loss or a weight is not finite.
         """
-        with self.rng:
-            self.module.on_train_epoch_end()
-            metrics = self.metrics()
-            self._refuse_not_finite(metrics)
-            self.fitting.end_epoch(self.finished_epochs + 1, metrics)
+        self._call_hook("on_train_epoch_end")
+        metrics = self.metrics()
+        self._refuse_not_finite(metrics)
+        if self.fitting.has_schedules:
+            with self.rng:
+                self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
         self.history.append(metrics)
@@ -204,8 +203,9 @@ class Member:
         """End here, after an epoch, for others do better."""
         self.finished = self.stopped_early = self.pruned = True
 
-    def note(self, metrics: dict[str, float], seconds: float) -> None:
+    def note(self, metrics: dict[str, float], seconds: float, are_weights_finite: bool) -> None:
         """Take what a unit found out for it in an epoch, in place of its own steps."""
+        self._are_weights_finite = are_weights_finite
         for name, value in metrics.items():
             self._book.log(name, value, batch_size=1)
         self._busy += seconds
@@ -248,9 +248,19 @@ class Member:
         for name, value in metrics.items():
             if "loss" in name and not float("-inf") < value < float("inf"):
                 raise TrialError(f"{name} is {value} after epoch {self.finished_epochs + 1}")
-        weights = [p for p in self.module.parameters() if p.is_floating_point()]
-        if not torch.isfinite(torch.nn.utils.get_total_norm(weights)):
+        if self._are_weights_finite is None:
+            weights = [p for p in self.module.parameters() if p.is_floating_point()]
+            self._are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
+        finite, self._are_weights_finite = self._are_weights_finite, None
+        if not finite:
             raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
+
+    def _call_hook(self, name: str) -> None:
+        """Call a hook within the member's random stream, if its module has one of its own: entering that takes time."""
+        hook = getattr(self.module, name)
+        if getattr(hook, "__func__", None) is not getattr(LightningModule, name):
+            with self.rng:
+                hook()
 
     def _step(self, name: str, batch: Any, index: int) -> Any:
         """Call a step with a copy of the batch, for a member that writes into it must not reach the others."""

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 from nasflow.errors import CheckpointError
 
 _SCALARS = (float, int, str)
+_PLAIN = frozenset({int, str, bool, type(None)})
 _FEW_BYTES = 2**25
 
 Kind = tuple[torch.dtype, torch.device]
@@ -52,7 +53,10 @@ class Packer:
             CheckpointError: the tree holds something else; the message says where. Nothing of it is kept.
         """
         tensors = _Tensors(len(self.blocks), self._places)
-        values = _pack(tree, "", tensors)
+        try:
+            values = _pack(tree, tensors.place)
+        except _MisfitError as misfit:
+            raise CheckpointError(f"state at '{misfit.path}' is a {misfit}, which a checkpoint can't hold") from misfit
         for kind, group in tensors.groups.items():
             self._keep(kind, group)
         self._places.update(tensors.places)
@@ -129,22 +133,34 @@ class _Tensors:
         self.groups: dict[Kind, _Group] = {}
         self.places: dict[Any, list[Any]] = {}
 
-    def place(self, tensor: torch.Tensor, path: str) -> list[Any]:
+    def place(self, tensor: torch.Tensor) -> list[Any]:
         """Where it is to lie."""
-        if tensor.layout is not torch.strided or tensor.is_meta or not _storable(tensor.dtype):
-            what = f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device}".replace("torch.", "")
-            raise CheckpointError(f"state at '{path or '/'}' is a {what}, which a checkpoint can't hold")
-        kind = (tensor.dtype, tensor.device)
-        memory = (kind, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        dtype, device = kind = (tensor.dtype, tensor.device)
+        if tensor.layout is not torch.strided or tensor.is_meta or not _storable(dtype):
+            raise _MisfitError(f"{tensor.layout} tensor of {dtype} on {device}".replace("torch.", ""))
+        shape = tensor.shape
+        memory = (kind, tensor.data_ptr(), shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
         found = self._known.get(memory) or self.places.get(memory)
         if found is None:
             group = self.groups.get(kind)
             if group is None:
                 group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
-            found = self.places[memory] = [group.name, group.length, list(tensor.shape)]
+            found = self.places[memory] = [group.name, group.length, list(shape)]
             group.length += tensor.numel()
             group.tensors.append(tensor)
         return found
+
+
+class _MisfitError(Exception):
+    """Something that a checkpoint can't hold; keys on the way to it, the innermost first."""
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.keys: list[Any] = []
+
+    @property
+    def path(self) -> str:
+        return "".join(f"/{key}" for key in reversed(self.keys)) or "/"
 
 
 @torch.no_grad()
@@ -165,25 +181,39 @@ def _storable(dtype: torch.dtype) -> bool:
     return True
 
 
-def _pack(tree: Any, path: str, tensors: _Tensors) -> Any:
+def _pack(tree: Any, place: Callable[[torch.Tensor], Any]) -> Any:
+    kind = type(tree)  # most of a state is of these kinds; subclasses take the longer way
+    if kind in _PLAIN:
+        return tree
+    if kind is dict and all(type(key) is str and key[:1] != "$" for key in tree):
+        return _pack_values(tree, place)
+    if isinstance(tree, torch.Tensor):
+        return {"$tensor": place(tree)}
     if tree is None or isinstance(tree, _SCALARS):
         return tree if not isinstance(tree, float) or math.isfinite(tree) else {"$float": str(tree)}
-    if isinstance(tree, torch.Tensor):
-        return {"$tensor": tensors.place(tree, path)}
     if isinstance(tree, tuple):
-        return {"$tuple": [_pack(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]}
+        return {"$tuple": list(_pack_values(dict(enumerate(tree)), place).values())}
     if isinstance(tree, list):
-        return [_pack(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]
+        return list(_pack_values(dict(enumerate(tree)), place).values())
     if isinstance(tree, dict):
+        values = _pack_values(tree, place)
         if all(isinstance(key, str) and not key.startswith("$") for key in tree):
-            return {key: _pack(value, f"{path}/{key}", tensors) for key, value in tree.items()}
-        return {"$dict": [[_pack_key(key, path), _pack(tree[key], f"{path}/{key}", tensors)] for key in tree]}
-    raise CheckpointError(f"state at '{path or '/'}' is a {type(tree).__name__}, which a checkpoint can't hold")
+            return values
+        return {"$dict": [[_pack_key(key), value] for key, value in values.items()]}
+    raise _MisfitError(type(tree).__name__)
 
 
-def _pack_key(key: Any, path: str) -> Any:
-    keys = _Tensors(0, {})
-    packed = _pack(key, f"{path}/{key}", keys)
-    if keys.places:
-        raise CheckpointError(f"state at '{path or '/'}' has a tensor in a key, which a checkpoint can't hold")
-    return packed
+def _pack_values(tree: Mapping[Any, Any], place: Callable[[torch.Tensor], Any]) -> dict[Any, Any]:
+    key = None
+    try:
+        return {(key := own): _pack(value, place) for own, value in tree.items()}
+    except _MisfitError as misfit:
+        misfit.keys.append(key)
+        raise
+
+
+def _pack_key(key: Any) -> Any:
+    def refuse(_: torch.Tensor) -> Any:
+        raise _MisfitError("dict with a tensor in a key")
+
+    return _pack(key, refuse)

@@ -41,25 +41,31 @@ class BatchedLinear(Kernel):
         """Rows of vectors are."""
         return len(self.nodes[0].spec.shape) == 2
 
-    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
-        """See `Tapeable`."""
-        x, weight_NOI = inputs[0], self.weight_NOI.detach()
-        y_NBO = x.data.new_empty(len(weight_NOI), x.data.shape[1], weight_NOI.shape[1])
-        if self.bias_NO is None:
-            tape.do(torch.bmm, x.data, weight_NOI.transpose(1, 2), out=y_NBO)
-        else:
-            bias_N1O = self.bias_NO.detach().unsqueeze(1)
-            tape.do(torch.baddbmm, bias_N1O, x.data, weight_NOI.transpose(1, 2), out=y_NBO)
-        y = Spot(y_NBO, x.needs_grad or self._trains)
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
+        """See `Tapeable`. Runs of rows from several places get products of their own: joining them takes longer."""
+        runs, weight_NOI = inputs[0], self.weight_NOI.detach()
+        y_NBO = weight_NOI.new_empty(len(weight_NOI), runs[0].data.shape[1], weight_NOI.shape[1])
+        y = Spot(y_NBO, self._trains or any(x.needs_grad for x in runs))
+        sizes = [len(x.data) for x in runs]
+        biases = [None] * len(runs) if self.bias_NO is None else self.bias_NO.detach().unsqueeze(1).split(sizes)
+        places = list(zip(runs, weight_NOI.split(sizes), strict=True))
+        for (x, weight), bias, y_run in zip(places, biases, y_NBO.split(sizes), strict=True):
+            if bias is None:
+                tape.do(torch.bmm, x.data, weight.transpose(1, 2), out=y_run)
+            else:
+                tape.do(torch.baddbmm, bias, x.data, weight.transpose(1, 2), out=y_run)
 
         def backward() -> None:
-            if self.weight_NOI.requires_grad:
-                tape.do(torch.bmm, y.grad.transpose(1, 2), x.data, out=tape.parameter_grad(self.weight_NOI))
             self._record_bias(tape, y)
-            if x.needs_grad and x.claim(tape):
-                tape.do(torch.bmm, y.grad, weight_NOI, out=x.grad)
-            elif x.needs_grad:
-                tape.do(x.grad.baddbmm_, y.grad, weight_NOI)
+            grads = y.grad.split(sizes)
+            if self.weight_NOI.requires_grad:
+                for x, grad, out in zip(runs, grads, tape.parameter_grad(self.weight_NOI).split(sizes), strict=True):
+                    tape.do(torch.bmm, grad.transpose(1, 2), x.data, out=out)
+            for (x, weight), grad in zip(places, grads, strict=True):
+                if x.needs_grad and x.claim(tape):
+                    tape.do(torch.bmm, grad, weight, out=x.grad)
+                elif x.needs_grad:
+                    tape.do(x.grad.baddbmm_, grad, weight)
 
         tape.on_backward(y, backward)
         return y
@@ -99,9 +105,9 @@ class DenseLinear(BatchedLinear):
         apart: torch.Tensor = wide.unflatten(-1, (self.rows, -1))
         return apart.movedim(-2, 0)
 
-    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
         """See `Tapeable`."""
-        x_BI, weight = inputs[0].data, self.weight_NOI.detach().flatten(0, 1)
+        x_BI, weight = inputs[0][0].data, self.weight_NOI.detach().flatten(0, 1)
         wide = x_BI.new_empty(len(x_BI), len(weight))
         if self.bias_NO is None:
             tape.do(torch.mm, x_BI, weight.t(), out=wide)

@@ -87,9 +87,9 @@ class Pointwise(Kernel):
         """The usual activations are."""
         return self._segments is not None
 
-    def record(self, tape: Tape, inputs: list[Spot], training: bool) -> Spot:
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
         """See `Tapeable`. What only this reads is overwritten, value and gradient, where the backward allows it."""
-        x, segments = inputs[0], self._segments
+        x, segments = tape.join(inputs[0]), self._segments
         assert segments is not None  # noqa: S101 - `is_tapeable` said so
         in_place = self.overwrite and self._by_output
         y_data = x.data if in_place else torch.empty_like(x.data)
