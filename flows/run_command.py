@@ -5,16 +5,21 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from nasflow.config import SearchConfig
+from nasflow.config import LocalServiceConfig, SearchConfig
 from nasflow.errors import ServiceError
+from nasflow.training_service.local import LocalService
 
 from .console import console, score_command
+
+if TYPE_CHECKING:
+    from .session import SearchSession
 
 _INTERRUPTED = 130
 _PREFECT_DEFAULTS = {
@@ -29,12 +34,9 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
     began = time.monotonic()
     terminal = console()
     _set_up_prefect(verbose)
-    from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
+    with _open_session(config, terminal) as session:
+        from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
 
-    from .progress import SearchProgress  # noqa: PLC0415
-    from .session import search_session  # noqa: PLC0415
-
-    with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]) as session:
         checked = time.monotonic()
         from .search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
 
@@ -64,10 +66,7 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
     """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
     terminal = console()
     _set_up_prefect(verbose)
-    from .progress import SearchProgress  # noqa: PLC0415
-    from .session import search_session  # noqa: PLC0415
-
-    with SearchProgress(config, terminal) as progress, search_session(config, [progress.on_event]):
+    with _open_session(config, terminal):
         from .retry_flow import retry_failed  # noqa: PLC0415
 
         state = _call(retry_failed, config, return_state=True)
@@ -75,6 +74,21 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
         return _say_interrupted(terminal, config)
     terminal.print(f"study '{config.name}': {state.message}")
     return 1 if state.is_failed() else 0
+
+
+@contextmanager
+def _open_session(config: SearchConfig, terminal: Console) -> Iterator["SearchSession"]:
+    """The search's session. Workers on this machine start while it is imported and checked, which takes as long."""
+    with ExitStack() as stack:
+        service = None
+        if isinstance(config.training_service, LocalServiceConfig):
+            service = LocalService(config.training_service, config.study_dir)
+            stack.enter_context(service.early_start())
+        from .progress import SearchProgress  # noqa: PLC0415 - slow
+        from .session import search_session  # noqa: PLC0415 - slow
+
+        progress = stack.enter_context(SearchProgress(config, terminal))
+        yield stack.enter_context(search_session(config, [progress.on_event], service))
 
 
 def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:

@@ -38,18 +38,26 @@ class SearchSession:
         config: checked; its study is created or resumed.
         strategy: as it is made, before the rounds on record are told to it.
         listeners: called with every event of every job, from the thread that follows the job.
+        service: the config's, if it was made before.
 
     Attributes:
         flow_began: when the search flow's own code began, by `time.monotonic`.
     """
 
-    def __init__(self, config: SearchConfig, space: Space, strategy: Strategy, listeners: list[Listener]):
+    def __init__(
+        self,
+        config: SearchConfig,
+        space: Space,
+        strategy: Strategy,
+        listeners: list[Listener],
+        service: TrainingService | None = None,
+    ):
         self.config = config
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
         self.flow_began: float | None = None
-        self.service: TrainingService = make_service(config.training_service, config.study_dir, config.base_dir)
+        self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
         self.study = Study.open(config)
         self._strategy = strategy
@@ -81,7 +89,9 @@ class SearchSession:
 
 
 @contextmanager
-def search_session(config: SearchConfig, listeners: list[Listener] | None = None) -> Iterator[SearchSession]:
+def search_session(
+    config: SearchConfig, listeners: list[Listener] | None = None, service: TrainingService | None = None
+) -> Iterator[SearchSession]:
     """The open session of the config's study in this process, or a new one that ends with this block.
 
     Ending it stops the service's processes; a killed controller's jobs live on, and the next session finds them.
@@ -100,7 +110,7 @@ def search_session(config: SearchConfig, listeners: list[Listener] | None = None
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     with ExitStack() as stack:
         stack.enter_context(study_lock(key))
-        session = SearchSession(config, space, strategy, listeners or [])
+        session = SearchSession(config, space, strategy, listeners or [], service)
         stack.callback(session.study.close)
         claim_folder(key, config.name, session.study.created_at)
         stack.callback(session.service.cleanup)

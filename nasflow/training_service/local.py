@@ -1,14 +1,17 @@
 """Jobs on this machine: one warm worker process a slot, which forks a process for each job."""
 
+import contextlib
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -29,6 +32,14 @@ PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.trai
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
 _STILLBORN_LIMIT = 3
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A running program that is, or will fork, the workers of some slots. `token` is its TOKEN_VARIABLE."""
+
+    process: subprocess.Popen[bytes]
+    token: str
 
 
 class LocalService(TrainingService):
@@ -60,6 +71,24 @@ class LocalService(TrainingService):
         }
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._stillborn: Counter[str] = Counter()
+        self._early: dict[tuple[str, ...], _Program] = {}
+
+    @contextmanager
+    def early_start(self) -> Iterator[None]:
+        """Within it, the workers that `prepare` would start already import what jobs need.
+
+        They touch nothing before `prepare`, and what it has not asked for at the end is ended. For callers that have
+        to find out first whether there is anything to run.
+        """
+        if not self._state.dir.exists():  # else there are workers, or another controller has them
+            self._early = {group: self._launch(group, early=True) for group in self._groups(self._layouts)}
+        try:
+            yield
+        finally:
+            for program in self._early.values():
+                program.process.kill()
+                program.process.communicate()
+            self._early = {}
 
     def validate(self) -> None:  # noqa: D102
         folder = next(path for path in (self._root, *self._root.parents) if path.exists())
@@ -197,34 +226,63 @@ class LocalService(TrainingService):
         elif state.status is JobStatus.RUNNING:
             self._state.cancel_mark(job_id).touch()
 
-    def _start_missing(self) -> None:
-        for slot, layout in self._layouts.items():
-            if self._state.worker(slot) is None:
-                self._start(slot, layout)
+    def _groups(self, slots: Iterable[str]) -> Iterable[tuple[str, ...]]:
+        """Slots whose workers can be forked by one program: those in the same environment, which libraries read.
 
-    def _start(self, slot: str, layout: Layout) -> None:
-        log = self._state.dir / "logs" / f"{slot}.log"
-        if self._stillborn[slot] >= _STILLBORN_LIMIT:
-            raise ServiceError(f"training_service: the worker of slot {slot} ends while it starts; {log} may say why")
-        log.parent.mkdir(parents=True, exist_ok=True)
+        Only Linux lets a forked process change the environment that others see in it, by which it is found.
+        """
+        groups: dict[object, list[str]] = defaultdict(list)
+        for slot in slots:
+            environment = self._layouts[slot].environment
+            groups[tuple(environment.items()) if sys.platform == "linux" else slot].append(slot)
+        return [tuple(group) for group in groups.values()]
+
+    def _start_missing(self) -> None:
+        for group in self._groups(slot for slot in self._layouts if self._state.worker(slot) is None):
+            self._start(group)
+
+    def _start(self, group: tuple[str, ...]) -> None:
+        for slot in group:
+            if self._stillborn[slot] >= _STILLBORN_LIMIT:
+                log = self._state.log(slot)
+                raise ServiceError(
+                    f"training_service: the worker of slot {slot} ends while it starts; {log} may say why"
+                )
+        early = self._early.pop(group, None)
+        program = early or self._launch(group)
+        self._started[program.process.pid] = program.process
+        identity = process_id(program.process.pid)
+        for slot in group:
+            if identity is None:
+                self._stillborn[slot] += 1
+            else:  # until it has forked the workers, who then take this place
+                record = WorkerRecord(slot=slot, process=identity, token=program.token, layout=self._layouts[slot])
+                self._state.register(record)
+        if early is not None and early.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died, which the next look at its record shows
+                early.process.stdin.write(f"{_import_path()}\n".encode())
+                early.process.stdin.close()
+
+    def _launch(self, group: tuple[str, ...], early: bool = False) -> _Program:
+        """Start the program of some slots; an early one waits for a line, and its output waits with it."""
+        log = self._state.log(group[0])
         token = secrets.token_hex(8)
         marks = {"PYTHONPATH": _import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
-        with log.open("ab") as output:
+        layout = self._layouts[group[0]]
+        also = [*(["--early"] if early else []), *(["--also", *group[1:]] if group[1:] else [])]
+        if not early:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile() if early else log.open("ab") as output:
             process = subprocess.Popen(
-                layout.command,
+                [*layout.command, *also],
                 env=os.environ | layout.environment | marks,
-                cwd=self._root,
-                stdin=subprocess.DEVNULL,
+                cwd=None if early else self._root,
+                stdin=subprocess.PIPE if early else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
-        self._started[process.pid] = process
-        identity = process_id(process.pid)
-        if identity is None:
-            self._stillborn[slot] += 1
-        else:
-            self._state.register(WorkerRecord(slot=slot, process=identity, token=token, layout=layout))
+        return _Program(process, token)
 
     def _bury_the_dead(self) -> None:
         for worker in self._state.workers():

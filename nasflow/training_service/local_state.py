@@ -135,6 +135,10 @@ class LocalState:
         """The mark by which a worker takes no more jobs."""
         return self._workers / slot / "retired"
 
+    def log(self, slot: str) -> Path:
+        """What the worker of a slot itself says."""
+        return self.dir / "logs" / f"{slot}.log"
+
     def ready(self, slot: str) -> Path:
         """The mark by which a worker says that it has started up."""
         return self._workers / slot / "ready"

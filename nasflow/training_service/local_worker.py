@@ -1,8 +1,9 @@
-"""The program of one slot: `python -m nasflow.training_service.local_worker ROOT SLOT`, started by the local service.
+"""The program of workers: `python -m nasflow.training_service.local_worker ROOT SLOT`, started by the local service.
 
-It imports what jobs need once and forks a process for each job (a zygote, as Android calls it). It never computes with
-torch itself: a process that has started torch's threads or a GPU must not fork. It is the parent of everything its
-job started (orphans come to it), so a job's end, however it comes, leaves nothing behind.
+It imports what jobs need once. It then forks a worker for each slot, or is the worker of the only one, and a
+worker forks a process for each job (a zygote, as Android calls it). It never computes with torch itself: a process that
+has started torch's threads or a GPU must not fork. A worker is the parent of everything its job started (orphans come
+to it), so a job's end, however it comes, leaves nothing behind.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import NoReturn
 from nasflow.target import load_target
 from nasflow.training.spec import job_dir
 from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.local_fork import fork_workers, write_to
 from nasflow.training_service.local_state import LocalState
 from nasflow.training_service.processes import adopt_orphans, descendants, die_with_parent, end_all
 
@@ -152,14 +154,35 @@ def flush() -> None:
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
     """Import what jobs need, once. What can't be imported is left to the job, whose log then tells its owner why."""
+    gc.disable()  # of what imports make, nearly all stays: not worth looking through again and again
     try:
         for name in modules:
             importlib.import_module(name)
         load_target(runner, root)
     except Exception:
         traceback.print_exc()
+    gc.enable()
     gc.collect()
     gc.freeze()  # keeps the collector in the children from copying the pages they share
+
+
+def await_call(state: LocalState, slot: str) -> None:
+    """Wait until the service, having come to use this process, says where modules are looked for.
+
+    Until then there may be no root. If the service ends first, so does this process.
+    """
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit()
+    os.environ["PYTHONPATH"] = line.rstrip("\n")
+    sys.path += [place for place in line.rstrip("\n").split(os.pathsep) if place and place not in sys.path]
+    os.chdir(state.root)
+    flush()
+    with open(1, "rb", closefd=False) as said:
+        said.seek(0)
+        text = said.read()
+    write_to(state, slot)
+    os.write(1, text)
 
 
 def main() -> None:
@@ -167,15 +190,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("slot")
+    parser.add_argument("--also", nargs="*", default=[], metavar="SLOT", help="more slots, each with its own worker")
     parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
     parser.add_argument("--preload", nargs="*", default=[], help="modules to import before the first job")
     parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
+    parser.add_argument("--early", action="store_true", help="leave ROOT alone before a line on standard input")
     options = parser.parse_args()
-    worker = Worker(options.root, options.slot, options.runner, options.idle_timeout)
+    state = LocalState(options.root)
+    warm_up(options.preload, options.runner, options.root)
+    if options.early:
+        await_call(state, options.slot)
+    slot = fork_workers(state, [options.slot, *options.also]) if options.also else options.slot
+    worker = Worker(options.root, slot, options.runner, options.idle_timeout)
     signal.signal(signal.SIGTERM, worker.tell_to_end)
     signal.signal(signal.SIGINT, worker.tell_to_end)
     adopt_orphans()
-    warm_up(options.preload, options.runner, options.root)
     worker.serve()
 
 

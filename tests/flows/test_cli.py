@@ -9,6 +9,8 @@ import pytest
 from flow_searches import NASFLOW, Searches
 
 from nasflow.flows.cli import main
+from nasflow.training_service.local_state import ROOT_VARIABLE
+from nasflow.training_service.processes import carriers
 
 SPACE = {"target": "flow_spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
 EVALUATOR = {
@@ -117,6 +119,7 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(done, change, sentence,
     assert output.startswith("error: ") and output.count("\n") == 1, "one sentence, and no traceback"
     assert sorted(path.name for path in searches.folder.iterdir()) == before
     assert not (searches.folder / "nasflow-runs" / "mistaken").exists()
+    assert not carriers(ROOT_VARIABLE, str(searches.folder / "nasflow-runs" / name)), "workers are left behind"
 
 
 def test_unknown_study_and_store(searches):

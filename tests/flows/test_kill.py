@@ -11,6 +11,8 @@ import pytest
 from flow_searches import Searches
 
 from nasflow.study.study import Study
+from nasflow.training_service.local_state import ROOT_VARIABLE, LocalState
+from nasflow.training_service.processes import carriers
 
 CONFIG: dict[str, Any] = {
     "space": {
@@ -42,15 +44,16 @@ def wait_for_epochs(searches: Searches, count: int) -> None:
         time.sleep(0.02)
 
 
+def processes(searches: Searches) -> list[psutil.Process]:
+    """What lives of the search's workers, of the program that forked them, and of their jobs."""
+    return carriers(ROOT_VARIABLE, str(searches.folder / "nasflow-runs" / "search"))
+
+
 def workers(searches: Searches) -> list[psutil.Process]:
     """The live worker processes of the search."""
-    root = str(searches.folder / "nasflow-runs" / "search")
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if "nasflow.training_service.local_worker" in command and root in command:
-            found.append(process)
-    return found
+    state = LocalState(searches.folder / "nasflow-runs" / "search")
+    with state.lock():
+        return [psutil.Process(worker.process.pid) for worker in state.workers() if worker.process.alive()]
 
 
 def assert_nothing_lost_or_repeated(searches: Searches, undisturbed: list[dict[str, Any]]) -> None:
@@ -67,7 +70,7 @@ def assert_nothing_lost_or_repeated(searches: Searches, undisturbed: list[dict[s
     study.close()
     assert rows == {number: [1, 2, 3, 4, 5] for number in range(8)}, "one row of metrics a trial and epoch"
     assert [record["state"] for record in shown["rounds"]] == ["completed"] * 2
-    assert not workers(searches), "workers are left behind"
+    assert not processes(searches), "workers are left behind"
 
 
 @pytest.mark.parametrize("epochs_before", [1, 26])
@@ -115,7 +118,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
     output, _ = controller.communicate(timeout=60)
     assert controller.returncode == 130, output
     assert "the same command goes on from here" in output
-    assert not workers(searches)
+    assert not processes(searches)
     searches.run("run", "search.yaml")
     assert_nothing_lost_or_repeated(searches, undisturbed)
 

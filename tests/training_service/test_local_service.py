@@ -177,6 +177,7 @@ def test_a_job_dies_with_its_killed_worker_though_nobody_looks(root):
 
 def test_prepare_reattaches_and_replaces_what_no_longer_fits(root):
     make(root, slots=2).prepare()
+    until(lambda: len(list(root.glob("local/workers/*/ready"))) == 2, "ready workers")
     before = workers(root)
     make(root, slots=2).prepare()
     assert workers(root) == before
