@@ -7,7 +7,7 @@ from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.feed import load_data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule
+from nasflow.evaluator.optimizers import make_schedule, try_optimizer
 from nasflow.space.space import Space
 
 
@@ -25,7 +25,7 @@ def check_search(config: SearchConfig) -> Space:
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
     else:
-        optimizer = make_optimizer(candidate.config.optimizer, candidate.model.parameters())
+        optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
         make_schedule(candidate.config.schedule, optimizer, 1)
     data = load_data(candidate.config.data, config.base_dir)
     needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]

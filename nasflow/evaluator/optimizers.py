@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -28,6 +29,22 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parame
     Raises:
         ConfigError: the name is unknown, or the optimizer does not take a key that is set.
     """
+    kind, options = _kind_and_options(config)
+    return kind(parameters, **options)
+
+
+def try_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """As `make_optimizer`, for finding mistakes: what it gives is not meant to train.
+
+    An optimizer's first parameter group makes torch import its compiler, which takes a second; here that is left out.
+    """
+    kind, options = _kind_and_options(config)
+    add = inspect.unwrap(kind.add_param_group)  # torch wraps it into what keeps its compiler out of it
+    plain: type[torch.optim.Optimizer] = type(kind.__name__, (kind,), {"add_param_group": add})
+    return plain(parameters, **options)
+
+
+def _kind_and_options(config: OptimizerConfig) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     kind = _OPTIMIZERS.get(str(config.name))
     if kind is None:
         raise ConfigError(f"evaluator.optimizer.name: there is no '{config.name}'; known: {', '.join(_OPTIMIZERS)}")
@@ -36,7 +53,7 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parame
     for key in options:
         if key not in accepted:
             raise ConfigError(f"evaluator.optimizer.{key}: {config.name} does not take it; leave it out")
-    return kind(parameters, **options)
+    return kind, options
 
 
 def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int) -> LambdaLR:

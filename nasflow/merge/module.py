@@ -17,10 +17,12 @@ from nasflow.merge.kernels.loop import overwriting_nothing
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.layout import Layout, convert, dense_images, join, split
+from nasflow.merge.nested import Nested
+from nasflow.merge.node import tensors_of
 from nasflow.merge.pieces import Piece, partitions
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.region import OUTPUTS, Region, Source, Stretch
-from nasflow.merge.shapes import Scalar
+from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench, ParameterStack
 from nasflow.merge.tape import Tapeable
 
@@ -194,36 +196,53 @@ class MergedModel:
         return run
 
     def _regions(self) -> list[Region]:
-        """Stretches of batches that can run from a tape."""
+        """Stretches of batches that can run from a tape, if enough of their kernels have calls of their own for it."""
+        tied = _tied(self._kernels)
         regions = []
-        for tapeable, run in groupby(range(len(self._requests)), self._is_tapeable):
-            if tapeable and len(indexes := list(run)) >= _LEAST:
-                regions.append(self._region(indexes))
+        for tapeable, run in groupby(range(len(self._requests)), lambda i: i not in tied and self._is_tapeable(i)):
+            indexes = list(run)
+            native = sum(_is_native(self._kernels[index]) for index in indexes)
+            if not tapeable or len(indexes) < _LEAST or 2 * native < len(indexes):
+                continue
+            region = self._region(indexes)
+            borders = [*region.imports, *(index for index in region.exports if index != OUTPUTS)]
+            if Layout.LIST not in [self._layout[index] for index in borders]:
+                regions.append(region)
         return regions
 
     def _is_tapeable(self, index: int) -> bool:
-        kernel = self._kernels[index]
-        if not isinstance(kernel, Tapeable) or not kernel.is_tapeable or self._layout[index] is not Layout.STACK:
+        """Whether a batch takes and gives tensors, for each row its own."""
+        batch = self.plan.batches[index]
+        if self._kernels[index] is None or batch.operations[0].node.opaque:
             return False
-        found = [(layout, self._layout[piece.batch]) for pieces, layout in self._requests[index] for piece in pieces]
-        return all({*pair} <= {Layout.STACK, Layout.SHARED} for pair in found)
+        nodes = [batch.operations[0].node, *batch.operations[0].node.inputs]
+        return all(isinstance(node.spec, Spec) for node in nodes)
 
     def _region(self, indexes: Sequence[int]) -> Region:
         def sources(pieces: Sequence[Piece]) -> list[Source]:
             return [(piece.batch, piece.start, piece.stop) for piece in pieces]
 
-        stretches = [
-            Stretch(i, self._kernels[i], [(sources(pieces), layout) for pieces, layout in self._requests[i]])  # type: ignore[arg-type]
-            for i in indexes
-        ]
+        stretches = []
+        for i in indexes:
+            requests = [(sources(pieces), layout) for pieces, layout in self._requests[i]]
+            stretches.append(Stretch(i, self._on_tape(i), requests))
         outside = [several for i, several in enumerate(self._requests) if i not in indexes]
         read = {piece.batch for several in outside for pieces, _ in several for piece in pieces}
-        gives_outputs = all(piece.batch in indexes for piece in self._outputs)
+        gives_outputs = all(
+            piece.batch in indexes and self._layout[piece.batch] is Layout.STACK for piece in self._outputs
+        )
         if not gives_outputs:
             read.update(piece.batch for piece in self._outputs)
-        shared = {index for index, layout in enumerate(self._layout) if layout is Layout.SHARED}
-        rows = {index: None if index in shared else count for index, count in enumerate(self._rows)}
-        return Region(stretches, rows, [i for i in indexes if i in read], sources(self._outputs) * gives_outputs)
+        forms = dict(enumerate(zip(self._layout, self._rows, strict=True)))
+        return Region(stretches, forms, [i for i in indexes if i in read], sources(self._outputs) * gives_outputs)
+
+    def _on_tape(self, index: int) -> Tapeable:
+        kernel = self._kernels[index]
+        if isinstance(kernel, Tapeable) and kernel.is_tapeable:
+            return kernel
+        assert kernel is not None  # noqa: S101 - `_is_tapeable` said so
+        wanted = [layout for _, layout in self._requests[index]]
+        return Nested(kernel, wanted, self._layout[index], _parameters(kernel))
 
     def _is_whole(self, piece: Piece) -> bool:
         return piece.start == 0 and piece.stop == self._rows[piece.batch]
@@ -272,3 +291,24 @@ class MergedModel:
 
 def _members(batch: Batch) -> tuple[int, ...]:
     return tuple(operation.member for operation in batch.operations if operation.member is not None)
+
+
+def _is_native(kernel: Kernel | None) -> bool:
+    return isinstance(kernel, Tapeable) and kernel.is_tapeable
+
+
+def _parameters(kernel: Kernel) -> list[torch.Tensor]:
+    """What a kernel trains: stacks, or where it runs row by row the members' own."""
+    if kernel.is_batched:
+        return [stack.tensor for stack in kernel.bench.stacks]
+    return [tensor for node in kernel.nodes for tensor in tensors_of(node) if tensor.requires_grad]
+
+
+def _tied(kernels: Sequence[Kernel | None]) -> set[int]:
+    """The positions of kernels that train a tensor which another one trains too; these run row by row."""
+    users: dict[int, set[int]] = defaultdict(set)
+    for position, kernel in enumerate(kernels):
+        if kernel is not None and not kernel.is_batched:
+            for tensor in _parameters(kernel):
+                users[id(tensor)].add(position)
+    return {position for positions in users.values() if len(positions) > 1 for position in positions}

@@ -1,11 +1,12 @@
 """One operation in the graph of a member."""
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 IN_PLACE_OPERATORS = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
@@ -92,3 +93,18 @@ def changes_in_place(node: Node) -> bool:
     if len(node.args) > 1 and isinstance(node.target, FunctionType):
         given = inspect.signature(node.target).bind_partial(*node.args, **given).arguments
     return bool(given.get("inplace", False))
+
+
+def tensors_of(node: Node) -> Iterable[torch.Tensor]:
+    """The parameters and buffers that a node works with."""
+    if node.module is not None:
+        if node.module._modules:
+            return [*node.module.parameters(), *node.module.buffers()]
+        if node.module._buffers:
+            return [
+                tensor
+                for tensor in (*node.module._parameters.values(), *node.module._buffers.values())
+                if tensor is not None
+            ]
+        return [tensor for tensor in node.module._parameters.values() if tensor is not None]
+    return node.args if node.op == "attribute" else ()

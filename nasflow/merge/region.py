@@ -1,6 +1,6 @@
 """Batches of a merged model that follow each other and run from a tape."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class Region:
 
     Args:
         stretches: in order.
-        rows: how many rows a batch's value has, by index; None of a value that all rows read.
+        forms: the layout of a batch's value and how many rows it has, by index.
         exports: whose values are read outside.
         outputs: where the rows of the model's outputs come from, if all of them do from here.
 
@@ -57,17 +57,21 @@ class Region:
     def __init__(
         self,
         stretches: Sequence[Stretch],
-        rows: dict[int, int | None],
+        forms: Mapping[int, tuple[Layout, int]],
         exports: Sequence[int],
         outputs: list[Source] | None = None,
     ):
         self._stretches = list(stretches)
-        self._rows = rows
-        self._outputs = outputs
+        self._forms = forms
         own = {stretch.index for stretch in stretches}
-        read = [source[0] for stretch in stretches for sources, _ in stretch.inputs for source in sources]
-        self.imports = [index for index in dict.fromkeys(read) if index not in own]
+        read = [source for stretch in stretches for sources, _ in stretch.inputs for source in sources]
+        self.imports = [index for index in dict.fromkeys(index for index, _, _ in read) if index not in own]
+        self._exported = [[(index, 0, forms[index][1])] for index in exports] + ([outputs] if outputs else [])
         self.exports = [*exports, *([OUTPUTS] if outputs else [])]
+        self._cuts = {index: {0, forms[index][1]} for index in own}
+        for index, start, stop in [*read, *(outputs or [])]:
+            if index in own:
+                self._cuts[index] |= {start, stop}
         self._recordings: dict[Hashable, _Recording] = {}
         self._parameter_grads: dict[torch.Tensor, torch.Tensor] = {}
         self._anchor = torch.zeros((), requires_grad=True)  # so that autograd calls the backward
@@ -82,48 +86,28 @@ class Region:
 
     def __call__(self, imports: Sequence[torch.Tensor], training: bool) -> tuple[torch.Tensor, ...]:
         """The values of `exports` from those of `imports`."""
-        recording = self._recording(imports, training)
-        outputs: tuple[torch.Tensor, ...] = _Run.apply(self, recording, self._anchor, *imports)  # type: ignore[no-untyped-call]
+        trains = torch.is_grad_enabled()
+        outputs: tuple[torch.Tensor, ...] = _Run.apply(self, training, trains, self._anchor, *imports)  # type: ignore[no-untyped-call]
         return outputs
 
-    def _recording(self, imports: Sequence[torch.Tensor], training: bool) -> _Recording:
-        kinds = tuple((value.shape, value.dtype, value.requires_grad) for value in imports)
-        key = (training, torch.is_grad_enabled(), kinds)
-        recording = self._recordings.get(key)
+    def start(self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool) -> Any:
+        """The forward: the recording that was run, and the values of `exports`.
+
+        Values go in and out by copy, for the places of a recording are used again.
+        """
+        key = (training, trains, tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True)))
+        recording = self._recordings.pop(key, None)
         if recording is None:
-            if len(self._recordings) >= _MOST_SIZES:
-                del self._recordings[next(iter(self._recordings))]
-            with torch.no_grad():
-                recording = self._recordings[key] = self._record(imports, training)
-        return recording
-
-    def _record(self, imports: Sequence[torch.Tensor], training: bool) -> _Recording:
-        tape = Tape(self._parameter_grads)
-        spots: dict[int, Spot] = {}
-        for index, value in zip(self.imports, imports, strict=True):
-            spots[index] = Spot(torch.empty_like(value), value.requires_grad)
-        for stretch in self._stretches:
-            inputs = [self._input(spots, *wanted, stretch.index) for wanted in stretch.inputs]
-            spots[stretch.index] = stretch.kernel.record(tape, inputs, training)
-        if self._outputs:
-            spots[OUTPUTS] = tape.join([spots[index].rows(start, stop) for index, start, stop in self._outputs])
-        return _Recording(tape, [spots[i] for i in self.imports], [spots[i] for i in self.exports])
-
-    def _input(self, spots: dict[int, Spot], sources: list[Source], layout: Layout, reader: int) -> list[Spot]:
-        home = spots[sources[0][0]]
-        if self._rows[sources[0][0]] is not None:
-            return [spots[index].rows(start, stop) for index, start, stop in sources]
-        if layout is Layout.SHARED:
-            return [home]
-        return [Spot(home.data.expand(self._rows[reader] or 1, *home.data.shape), needs_grad=False)]
-
-    def start(self, recording: _Recording, imports: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The forward: values go in and out by copy, for the places of a recording are used again."""
+            recording = self._record(imports, needs_grad, training, trains)
+        else:
+            for spot, value in zip(recording.imports, imports, strict=True):
+                spot.data.copy_(value)
+            recording.tape.forward()
+        self._recordings[key] = recording  # the last one is the newest
+        if len(self._recordings) > _MOST_SIZES:
+            del self._recordings[next(iter(self._recordings))]
         recording.runs += 1
-        for spot, value in zip(recording.imports, imports, strict=True):
-            spot.data.copy_(value)
-        recording.tape.forward()
-        return tuple(spot.data.clone() for spot in recording.exports)
+        return recording, tuple(spot.data.clone() for spot in recording.exports)
 
     def finish(self, recording: _Recording, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The backward: gradients of the parameters are put in their places, those of `imports` are returned."""
@@ -135,11 +119,41 @@ class Region:
             self._parameter_grads[tensor].add_(grad)
         return [spot.grad.clone() if spot.needs_grad else None for spot in recording.imports]
 
+    def _record(
+        self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool
+    ) -> _Recording:
+        """Make a recording; this is its first run."""
+        tape = Tape(self._parameter_grads, trains)
+        spots: dict[int, list[Spot]] = {}
+        for index, value, needs in zip(self.imports, imports, needs_grad, strict=True):
+            layout, rows = self._forms[index]
+            spots[index] = [Spot(value.clone(), rows, layout, needs_grad=needs, fixed=True)]
+        origins = [spots[index][0] for index in self.imports]
+        for stretch in self._stretches:
+            rows, cuts = self._forms[stretch.index][1], sorted(self._cuts[stretch.index])
+            inputs = [tape.lay_out(_runs(spots, sources), layout, rows) for sources, layout in stretch.inputs]
+            spots[stretch.index] = stretch.kernel.record(tape, inputs, training, cuts)
+        ends = [tape.join(_runs(spots, sources)) for sources in self._exported]
+        return _Recording(tape, origins, ends)
+
+
+def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> list[Spot]:
+    """The spots that these rows are in."""
+    found = []
+    for index, start, stop in sources:
+        at = 0
+        for spot in spots[index]:
+            first, last = max(start, at), min(stop, at + spot.count)
+            if first < last:
+                found.append(spot.rows(first - at, last - at))
+            at += spot.count
+    return found
+
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, region: Region, recording: _Recording, anchor: Any, *imports: torch.Tensor) -> Any:
-        outputs = region.start(recording, imports)
+    def forward(ctx: Any, region: Region, training: bool, trains: bool, anchor: Any, *imports: torch.Tensor) -> Any:
+        recording, outputs = region.start(imports, ctx.needs_input_grad[4:], training, trains)
         ctx.region, ctx.recording, ctx.run = region, recording, recording.runs
         return outputs
 
@@ -147,4 +161,4 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         if ctx.run != ctx.recording.runs:
             raise RuntimeError("a merged model's values are gone, for it has run again since; run its backward first")
-        return (None, None, None, *ctx.region.finish(ctx.recording, grads))
+        return (None, None, None, None, *ctx.region.finish(ctx.recording, grads))

@@ -1,7 +1,8 @@
-"""A stretch of a merged model as a straight line of calls, forward and backward, on memory that stays in its place.
+"""A stretch of a merged model as a straight line of calls, forward and backward.
 
-Autograd makes a node, allocates and looks up what to run in every step anew, which for small layers takes longer than
-the arithmetic. A tape is recorded once for a size of batch; a step then only makes the calls.
+Autograd makes a node, allocates and looks up what to run in every step anew, and gathers values whole. A tape is
+recorded once for a size of batch, while it runs for the first time; a step then only makes the calls. Values of linear
+layers stay in their places, and activations write their results to where they are read.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,61 +11,114 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from nasflow.merge.layout import Layout, convert, dense_images
+
 
 class Spot:
-    """A value `[n, B, ...]` in its place.
+    """A value of several rows, in layout STACK or CHANNELS, or one that all rows read, in layout SHARED.
 
     Args:
-        data: the value.
+        data: the value; calls of the forward may put another tensor in its place, unless it is `still`.
+        rows: how many.
         needs_grad: whether gradients go through it.
-        grad_in: where its gradient is put; None for memory of its own.
+        still: the value stays where it is.
+        fixed: the gradient does so too, and calls can be recorded with both.
+        grad_in: the spot whose gradient's memory its own takes.
 
     Attributes:
         graded: by row, whether the gradient has got a contribution, as far as the backward is recorded.
     """
 
-    def __init__(self, data: torch.Tensor, needs_grad: bool = True, grad_in: "Spot | None" = None):
+    def __init__(
+        self,
+        data: torch.Tensor,
+        rows: int,
+        layout: Layout,
+        *,
+        needs_grad: bool = True,
+        still: bool = False,
+        fixed: bool = False,
+        grad_in: "Spot | None" = None,
+    ):
         self.data = data
+        self.count = rows
+        self.layout = layout
         self.needs_grad = needs_grad
-        self.graded = [False] * len(data)
+        self.still = still or fixed
+        self.fixed = fixed
+        self.graded = [False] * rows
         self._grad_in = grad_in
         self._grad: torch.Tensor | None = None
 
     @property
     def grad(self) -> torch.Tensor:
-        """Memory for the gradient, laid out as the value is."""
+        """The gradient, or memory for it, laid out as the value is."""
         if self._grad_in is not None:
             return self._grad_in.grad
         if self._grad is None:
             self._grad = torch.empty_like(self.data)
         return self._grad
 
+    @property
+    def takes(self) -> bool:
+        """Whether another tensor can be its gradient."""
+        return not self.fixed
+
+    def take(self, grad: torch.Tensor) -> None:
+        """Have a tensor as the gradient, from here to the end of this run."""
+        self._grad = grad
+
     def rows(self, start: int, stop: int) -> "Spot":
         """Some of its rows."""
-        return self if stop - start == len(self.data) else _Rows(self, start, stop)
+        return self if stop - start == self.count else _Rows(self, start, stop)
+
+    def of(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Rows of a tensor that is laid out as this is."""
+        if stop - start == self.count:
+            return tensor
+        if self.layout is Layout.CHANNELS:
+            channels = tensor.shape[1] // self.count
+            return tensor.narrow(1, start * channels, (stop - start) * channels)
+        return tensor.narrow(0, start, stop - start)
 
     def claim(self, tape: "Tape") -> bool:
         """Whether a contribution to the gradient may overwrite what is there; else it has to be added to it."""
-        return _claim(self, tape, 0, len(self.data))
+        return _claim(self, tape, 0, self.count)
 
     def complete(self, tape: "Tape") -> None:
         """No further contribution comes: rows that nobody read have a gradient of zero."""
-        if not all(self.graded) and any(self.graded):
-            _claim(self, tape, 0, len(self.data))
-        elif not any(self.graded):
-            tape.do(self.grad.zero_)
+        if not all(self.graded):
+            if not any(self.graded):
+                self.graded[0] = True
+                tape.do(_zero, self, 0)
+            _claim(self, tape, 0, self.count)
+
+    def let_go(self) -> None:
+        """The tensors are no longer needed, till the next run."""
+        if not self.fixed:
+            self._grad = None
 
 
 class _Rows(Spot):
     """Rows `start` to `stop` of a spot."""
 
     def __init__(self, whole: Spot, start: int, stop: int):
-        super().__init__(whole.data[start:stop], whole.needs_grad)
         self._whole, self._start, self._stop = whole, start, stop
+        self.count = stop - start
+        self.layout, self.needs_grad = whole.layout, whole.needs_grad
+        self.still, self.fixed = whole.still, whole.fixed
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return self._whole.of(self._whole.data, self._start, self._stop)
 
     @property
     def grad(self) -> torch.Tensor:
-        return self._whole.grad[self._start : self._stop]
+        return self._whole.of(self._whole.grad, self._start, self._stop)
+
+    @property
+    def takes(self) -> bool:
+        return False
 
     def rows(self, start: int, stop: int) -> Spot:
         return self._whole.rows(self._start + start, self._start + stop)
@@ -80,7 +134,7 @@ def _claim(spot: Spot, tape: "Tape", start: int, stop: int) -> bool:
         return True
     for row, graded in enumerate(was, start):
         if not graded:
-            tape.do(spot.grad[row].zero_)
+            tape.do(_zero, spot, row)
     return False
 
 
@@ -88,49 +142,89 @@ class Tape:
     """What to call, in order.
 
     Args:
-        parameter_grads: where the gradients of parameters go, by parameter; shared by the tapes of a model.
+        parameter_grads: the gradients of parameters, by parameter; shared by the tapes of a model.
+        trains: whether there will be a backward.
     """
 
-    def __init__(self, parameter_grads: dict[torch.Tensor, torch.Tensor]):
-        self._parameter_grads = parameter_grads
+    def __init__(self, parameter_grads: dict[torch.Tensor, torch.Tensor], trains: bool):
+        self.parameter_grads = parameter_grads
+        self.trains = trains
         self._forward: list[Callable[[], Any]] = []
         self._backward: list[Callable[[], Any]] | None = None
         self._program = self._forward
-        self._to_record: list[tuple[Spot, Callable[[], None]]] = []
+        self._to_record: list[tuple[list[Spot], Callable[[], None]]] = []
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Put a call at the end of what is recorded now."""
-        self._program.append(partial(function, *args, **kwargs))
+        """Make a call, and put it at the end of what is recorded now."""
+        call = partial(function, *args, **kwargs) if args or kwargs else function
+        call()
+        self._program.append(call)
 
-    def on_backward(self, output: Spot, record: Callable[[], None]) -> None:
-        """Let `record` put the calls on the tape that use the gradient of `output`."""
-        self._to_record.append((output, record))
+    def on_backward(self, outputs: Sequence[Spot], record: Callable[[], None]) -> None:
+        """Let `record` put the calls on the tape that use the gradients of `outputs`."""
+        self._to_record.append((list(outputs), record))
 
     def parameter_grad(self, parameter: torch.Tensor) -> torch.Tensor:
         """Memory for the gradient of a parameter, to which one call only may contribute."""
-        if parameter not in self._parameter_grads:
-            self._parameter_grads[parameter] = torch.empty_like(parameter)
-        return self._parameter_grads[parameter]
+        if parameter not in self.parameter_grads:
+            self.parameter_grads[parameter] = torch.empty_like(parameter)
+        return self.parameter_grads[parameter]
 
-    def join(self, spots: Sequence[Spot]) -> Spot:
-        """Several values' rows in one."""
-        if len(spots) == 1:
-            return spots[0]
-        joined = Spot(torch.cat([spot.data for spot in spots]), any(spot.needs_grad for spot in spots))
-        self.do(torch.cat, [spot.data for spot in spots], out=joined.data)
+    def join(self, spots: Sequence[Spot], fixed: bool = False) -> Spot:
+        """Several runs of rows in one value; dense, and in its place if `fixed`."""
+        first = spots[0]
+        if len(spots) == 1 and not isinstance(first, _Rows) and (first.fixed or not fixed):
+            return first
+        if len(spots) == 1 and first.fixed and first.layout is Layout.STACK:
+            return first
+        axis = int(first.layout is Layout.CHANNELS)
+        data = torch.cat([spot.data for spot in spots], axis)
+        if first.layout is Layout.CHANNELS:
+            data = dense_images(data)
+        count = sum(spot.count for spot in spots)
+        joined = Spot(data, count, first.layout, needs_grad=any(spot.needs_grad for spot in spots), fixed=fixed)
+        for spot, place in zip(spots, _runs(joined, spots, data), strict=True):
+            self.do(_copy, spot, place)
+
+        def run_of_grad(i: int) -> torch.Tensor:
+            return _runs(joined, spots, joined.grad)[i]
 
         def backward() -> None:
-            parts = joined.grad.split([len(spot.data) for spot in spots])
-            for spot, part in zip(spots, parts, strict=True):
+            for i, spot in enumerate(spots):
                 if spot.needs_grad:
-                    self.contribute(spot, part)
+                    self.contribute(spot, partial(run_of_grad, i))
 
-        self.on_backward(joined, backward)
+        self.on_backward([joined], backward)
         return joined
 
-    def contribute(self, spot: Spot, grad: torch.Tensor) -> None:
-        """Let a tensor's values go into a spot's gradient."""
-        self.do(spot.grad.copy_ if spot.claim(self) else spot.grad.add_, grad)
+    def lay_out(self, spots: Sequence[Spot], layout: Layout, rows: int) -> list[Spot]:
+        """The same rows in another layout; in one of them, whichever, if LIST is wanted."""
+        wanted = spots[0].layout if layout is Layout.LIST else layout
+        return [spot if spot.layout is wanted else self._convert(spot, wanted, rows) for spot in spots]
+
+    def _convert(self, spot: Spot, layout: Layout, rows: int) -> Spot:
+        rows = rows if spot.layout is Layout.SHARED else spot.count
+        converted = Spot(spot.data, rows, layout, needs_grad=spot.needs_grad)
+
+        def forward() -> None:
+            converted.data = convert(spot.data, rows, spot.layout, layout)
+
+        def backward() -> None:  # rows that are shared have no gradient
+            self.contribute(spot, lambda: convert(converted.grad, rows, layout, spot.layout))
+
+        self.do(forward)
+        self.on_backward([converted], backward)
+        return converted
+
+    def contribute(self, spot: Spot, grad: Callable[[], torch.Tensor], fresh: bool = False) -> None:
+        """Let a tensor go into a spot's gradient; one that is `fresh` belongs to nobody else."""
+        first = spot.claim(self)
+        if first and fresh and spot.takes:
+            self.do(lambda: spot.take(grad()))
+        elif first:
+            self.do(lambda: spot.grad.copy_(grad()))
+        else:
+            self.do(lambda: spot.grad.add_(grad()))
 
     def forward(self) -> None:
         """Make the calls of the forward."""
@@ -151,19 +245,40 @@ class Tape:
         if self._backward is None:
             self._backward = self._program = []
             self._record_backward(ends, origins)
+            return
         for call in self._backward:
             call()
 
     def _record_backward(self, ends: Sequence[Spot], origins: Sequence[Spot]) -> None:
         for end in ends:
             end.claim(self)
-        for output, record in reversed(self._to_record):
-            if output.needs_grad:
-                output.complete(self)
+        for outputs, record in reversed(self._to_record):
+            if any(output.needs_grad for output in outputs):
+                for output in outputs:
+                    output.complete(self)
                 record()
+                for output in outputs:
+                    self.do(output.let_go)
         for origin in origins:
             if origin.needs_grad:
                 origin.complete(self)
+
+
+def _zero(spot: Spot, row: int) -> None:
+    spot.of(spot.grad, row, row + 1).zero_()
+
+
+def _copy(spot: Spot, place: torch.Tensor) -> None:
+    place.copy_(spot.data)
+
+
+def _runs(whole: Spot, spots: Sequence[Spot], tensor: torch.Tensor) -> list[torch.Tensor]:
+    """A tensor that is laid out as `whole` is, in runs of as many rows as the spots have."""
+    runs, start = [], 0
+    for spot in spots:
+        runs.append(whole.of(tensor, start, start + spot.count))
+        start += spot.count
+    return runs
 
 
 @runtime_checkable
@@ -174,10 +289,10 @@ class Tapeable(Protocol):
     def is_tapeable(self) -> bool:
         """Whether this one can."""
 
-    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
-        """Record its forward, and how to record its backward; its output.
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
+        """Record its forward, and how to record its backward; its output, as one or several runs of rows.
 
         Args:
-            inputs: for each, the runs of rows `[n, B, ...]` that make it up, in layout STACK; or one `[B, ...]` that
-                all rows read, without gradient, where the kernel asks for layout SHARED.
+            inputs: for each, the runs of rows that make it up, in the layout that the kernel asks for.
+            cuts: where the rows of its output part ways, from 0 to their number; runs may end there and nowhere else.
         """

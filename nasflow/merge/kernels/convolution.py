@@ -8,10 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.layout import Layout, channels_last
+from nasflow.merge.layout import Layout, channels_last, dense_images
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
+from nasflow.merge.tape import Spot, Tape
 
 _CALLS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d}
 
@@ -43,6 +44,49 @@ class GroupedConvolution(Kernel):
     @classmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
         return [Layout.CHANNELS], Layout.CHANNELS
+
+    @property
+    def is_tapeable(self) -> bool:
+        """Those of images with a padding in numbers are, on the CPU."""
+        return self._weight.is_cpu and self._weight.ndim == 5 and not isinstance(self._geometry["padding"], str)
+
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
+        """See `Tapeable`."""
+        x = tape.join(inputs[0])
+        parameters = [tensor for tensor in (self._weight, self._bias) if tensor is not None and tensor.requires_grad]
+        weight = self._weight.detach().flatten(0, 1)
+        bias = None if self._bias is None else self._bias.detach().flatten()
+        y = Spot(weight, self.rows, Layout.CHANNELS, needs_grad=x.needs_grad or bool(parameters))
+
+        def forward() -> None:
+            images = channels_last(x.data)
+            y.data = F.conv2d(images, weight, bias, groups=self._groups, **self._geometry)
+
+        def backward() -> None:
+            geometry = [list(self._geometry[name]) for name in ("stride", "padding", "dilation")]
+            sizes = None if bias is None else [len(bias)]
+            mask = [
+                x.needs_grad,
+                *(tensor is not None and tensor.requires_grad for tensor in (self._weight, self._bias)),
+            ]
+            found: list[torch.Tensor] = []
+
+            def differentiate() -> None:
+                given = (dense_images(y.grad), channels_last(x.data), weight, sizes)
+                grad, *own = torch.ops.aten.convolution_backward(*given, *geometry, False, [0, 0], self._groups, mask)
+                for parameter, grad_of in zip((self._weight, self._bias), own, strict=True):
+                    if parameter is not None and grad_of is not None and parameter.requires_grad:
+                        tape.parameter_grads[parameter] = grad_of.unflatten(0, parameter.shape[:2])
+                found[:] = [grad]
+
+            tape.do(differentiate)
+            if x.needs_grad:
+                tape.contribute(x, lambda: found[0], fresh=True)
+                tape.do(found.clear)
+
+        tape.do(forward)
+        tape.on_backward([y], backward)
+        return [y]
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         bias = None if self._bias is None else self._bias.flatten()

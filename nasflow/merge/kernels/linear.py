@@ -41,12 +41,13 @@ class BatchedLinear(Kernel):
         """Rows of vectors are."""
         return len(self.nodes[0].spec.shape) == 2
 
-    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`. Runs of rows from several places get products of their own: joining them takes longer."""
-        runs, weight_NOI = inputs[0], self.weight_NOI.detach()
+        runs, weight_NOI = [tape.join([x], fixed=True) for x in inputs[0]], self.weight_NOI.detach()
         y_NBO = weight_NOI.new_empty(len(weight_NOI), runs[0].data.shape[1], weight_NOI.shape[1])
-        y = Spot(y_NBO, self._trains or any(x.needs_grad for x in runs))
-        sizes = [len(x.data) for x in runs]
+        needs_grad = self._trains or any(x.needs_grad for x in runs)
+        y = Spot(y_NBO, self.rows, Layout.STACK, needs_grad=needs_grad, fixed=True)
+        sizes = [x.count for x in runs]
         biases = [None] * len(runs) if self.bias_NO is None else self.bias_NO.detach().unsqueeze(1).split(sizes)
         places = list(zip(runs, weight_NOI.split(sizes), strict=True))
         for (x, weight), bias, y_run in zip(places, biases, y_NBO.split(sizes), strict=True):
@@ -67,8 +68,8 @@ class BatchedLinear(Kernel):
                 elif x.needs_grad:
                     tape.do(x.grad.baddbmm_, grad, weight)
 
-        tape.on_backward(y, backward)
-        return y
+        tape.on_backward([y], backward)
+        return [y]
 
     @property
     def _trains(self) -> bool:
@@ -105,7 +106,7 @@ class DenseLinear(BatchedLinear):
         apart: torch.Tensor = wide.unflatten(-1, (self.rows, -1))
         return apart.movedim(-2, 0)
 
-    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool) -> Spot:
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`."""
         x_BI, weight = inputs[0][0].data, self.weight_NOI.detach().flatten(0, 1)
         wide = x_BI.new_empty(len(x_BI), len(weight))
@@ -113,7 +114,8 @@ class DenseLinear(BatchedLinear):
             tape.do(torch.mm, x_BI, weight.t(), out=wide)
         else:
             tape.do(torch.addmm, self.bias_NO.detach().flatten(), x_BI, weight.t(), out=wide)
-        y = Spot(wide.unflatten(-1, (self.rows, -1)).movedim(-2, 0), self._trains)
+        stacked = wide.unflatten(-1, (self.rows, -1)).movedim(-2, 0)
+        y = Spot(stacked, self.rows, Layout.STACK, needs_grad=self._trains, fixed=True)
 
         def backward() -> None:
             wide_grad = y.grad.movedim(0, -2).flatten(-2)  # a view, for a spot's gradient lies as its value does
@@ -121,5 +123,5 @@ class DenseLinear(BatchedLinear):
                 tape.do(torch.mm, wide_grad.t(), x_BI, out=tape.parameter_grad(self.weight_NOI).flatten(0, 1))
             self._record_bias(tape, y)
 
-        tape.on_backward(y, backward)
-        return y
+        tape.on_backward([y], backward)
+        return [y]

@@ -12,6 +12,7 @@ from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
+from nasflow.merge.tape import Spot, Tape
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -49,14 +50,64 @@ class BatchedBatchNorm(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         training = training and not self._frozen
-        mean, variance, weight, bias = (
-            None if tensor is None else tensor.flatten()
-            for tensor in (self._mean, self._variance, self._weight, self._bias)
-        )
+        mean, variance, weight, bias = self._flat()
         if training and self._count is not None:
             self._count.add_(1)
-        by_batch = training or mean is None
+        by_batch = training or self._mean is None
         return F.batch_norm(inputs[0], mean, variance, weight, bias, by_batch, self._momentum, self._eps)
+
+    @property
+    def is_tapeable(self) -> bool:
+        """On the CPU."""
+        return self._weight is not None and self._weight.is_cpu
+
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
+        """See `Tapeable`."""
+        x = tape.join(inputs[0])
+        training = training and not self._frozen
+        by_batch = training or self._mean is None
+        if by_batch and x.data.numel() == x.data.shape[1]:
+            self([x.data], training)  # torch refuses to take the variance of one number
+        mean, variance, weight, bias = (None if tensor is None else tensor.detach() for tensor in self._flat())
+        parameters = [tensor for tensor in (self._weight, self._bias) if tensor is not None and tensor.requires_grad]
+        needs_grad = x.needs_grad or bool(parameters)
+        y = Spot(torch.empty_like(x.data), self.rows, Layout.CHANNELS, needs_grad=needs_grad, still=True)
+        statistics = [x.data.new_empty(x.data.shape[1]) for _ in range(2)]
+
+        def forward() -> None:
+            if training and self._count is not None:
+                self._count.add_(1)
+            given = (x.data, weight, bias, mean, variance, by_batch, self._momentum, self._eps)
+            torch.native_batch_norm(*given, out=(y.data, *statistics))
+
+        def backward() -> None:
+            mask = [
+                x.needs_grad,
+                *(tensor is not None and tensor.requires_grad for tensor in (self._weight, self._bias)),
+            ]
+            found: list[torch.Tensor] = []
+
+            def differentiate() -> None:
+                given = (y.grad, x.data, weight, mean, variance, *statistics, by_batch, self._eps, mask)
+                grad, *own = torch.ops.aten.native_batch_norm_backward(*given)
+                for parameter, grad_of in zip((self._weight, self._bias), own, strict=True):
+                    if parameter is not None and parameter.requires_grad:
+                        tape.parameter_grads[parameter] = grad_of.view(parameter.shape)
+                found[:] = [grad]
+
+            tape.do(differentiate)
+            if x.needs_grad:
+                tape.contribute(x, lambda: found[0], fresh=True)
+                tape.do(found.clear)
+
+        tape.do(forward)
+        tape.on_backward([y], backward)
+        return [y]
+
+    def _flat(self) -> list[torch.Tensor | None]:
+        """Mean, variance, weight and bias over the channels of all members."""
+        tensors = (self._mean, self._variance, self._weight, self._bias)
+        return [None if tensor is None else tensor.flatten() for tensor in tensors]
 
 
 class BatchedLayerNorm(Kernel):

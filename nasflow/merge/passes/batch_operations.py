@@ -8,13 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol
 
-import torch
-
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.kernels.pointwise import Pointwise
 from nasflow.merge.kernels.registry import kernels_for
 from nasflow.merge.knowledge import is_changing, is_random, passes_gradients
-from nasflow.merge.node import Node
+from nasflow.merge.node import Node, tensors_of
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.structure import number_of
 
@@ -73,6 +72,7 @@ class BatchOperations:
             for batch in self._as_they_lie(self._batch(group), plan.batches, home):
                 home.update(dict.fromkeys(batch.operations, len(plan.batches)))
                 plan.batches.append(batch)
+        _order_rows(plan.batches, home)
 
     def _keys(self, plan: LogicalPlan) -> dict[Operation, Hashable]:
         tied, reached = _tied(plan), _reached(plan)
@@ -134,6 +134,25 @@ class BatchOperations:
         if len(group) == 1:
             return Batch(group, Loop, "no other member does this at this point")
         return Batch(group, kernel, "no batched kernel" if len(kernels) == 1 else "measured: the loop is faster")
+
+
+def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
+    """Order each batch's rows so that runs of rows are long.
+
+    Activations have theirs as their readers are ordered, for they can write each row anywhere; all others as they find
+    them in what they read.
+    """
+    reader: dict[Operation, int] = {}
+    for index in range(len(batches) - 1, -1, -1):
+        for operation in batches[index].operations:
+            reader.update(dict.fromkeys(operation.inputs, index))
+    row: dict[Operation, int] = {}
+    for batch in batches:
+        if batch.kernel is Pointwise:
+            batch.operations.sort(key=lambda operation: reader.get(operation, len(batches)))
+        elif batch.operations[0].inputs:
+            batch.operations.sort(key=lambda operation: (home[operation.inputs[0]], row[operation.inputs[0]]))
+        row.update({operation: position for position, operation in enumerate(batch.operations)})
 
 
 class _Agenda:
@@ -238,22 +257,8 @@ def _tied(plan: LogicalPlan) -> set[Operation]:
     users: dict[int, Operation] = {}
     tied: set[Operation] = set()
     for operation in plan.operations:
-        for tensor in _tensors(operation.node):
+        for tensor in tensors_of(operation.node):
             first = users.setdefault(id(tensor), operation)
             if first is not operation:
                 tied |= {first, operation}
     return tied
-
-
-def _tensors(node: Node) -> Iterable[torch.Tensor]:
-    if node.module is not None:
-        if node.module._modules:
-            return [*node.module.parameters(), *node.module.buffers()]
-        if node.module._buffers:
-            return [
-                tensor
-                for tensor in (*node.module._parameters.values(), *node.module._buffers.values())
-                if tensor is not None
-            ]
-        return [tensor for tensor in node.module._parameters.values() if tensor is not None]
-    return node.args if node.op == "attribute" else ()
