@@ -61,6 +61,7 @@ class MergedModel:
 
     Attributes:
         stacks: the parameters that autograd sees.
+        regions: which of the plan's batches run from a tape.
         gathers_at: how many inputs of each of the plan's batches (the last entry: of the outputs) have to be put
             together from several values.
     """
@@ -90,7 +91,8 @@ class MergedModel:
             self.gathers_at[index] = sum(len(pieces) > 1 for pieces, _ in several)
         self._result = self._operand(self._outputs, Layout.STACK)
         self._settle_in_place()
-        self._steps = self._assemble(self._regions())
+        self.regions = self._find_regions()
+        self._steps = self._assemble(self.regions)
 
     @property
     def gathers(self) -> int:
@@ -187,15 +189,27 @@ class MergedModel:
         operands = [self._operand(pieces, layout, self._rows[index]) for pieces, layout in self._requests[index]]
         return lambda values, training: {index: run([operand(values) for operand in operands], training)}
 
-    @staticmethod
-    def _region_run(region: Region) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
+    def _region_run(self, region: Region) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
+        def form(index: int) -> tuple[int, Layout, Layout]:
+            return self._rows[index], self._layout[index], self._layout_on_tape(index)
+
         def run(values: dict[Any, Any], training: bool) -> dict[int, Any]:
-            given = region([values[index] for index in region.imports], training)
-            return dict(zip(region.exports, given, strict=True))
+            imports = [convert(values[index], *form(index)) for index in region.imports]
+            exports = dict(zip(region.exports, region(imports, training), strict=True))
+            for index in exports.keys() - {OUTPUTS}:
+                rows, layout, on_tape = form(index)
+                exports[index] = convert(exports[index], rows, on_tape, layout)
+            return exports
 
         return run
 
-    def _regions(self) -> list[Region]:
+    def _layout_on_tape(self, index: int) -> Layout:
+        if self._layout[index] is not Layout.LIST:
+            return self._layout[index]
+        spec = self.plan.batches[index].operations[0].node.spec
+        return Layout.CHANNELS if isinstance(spec, Spec) and len(spec.shape) == 4 else Layout.STACK
+
+    def _find_regions(self) -> list[Region]:
         """Stretches of batches that can run from a tape, if enough of their kernels have calls of their own for it."""
         tied = _tied(self._kernels)
         regions = []
@@ -204,10 +218,7 @@ class MergedModel:
             native = sum(_is_native(self._kernels[index]) for index in indexes)
             if not tapeable or len(indexes) < _LEAST or 2 * native < len(indexes):
                 continue
-            region = self._region(indexes)
-            borders = [*region.imports, *(index for index in region.exports if index != OUTPUTS)]
-            if Layout.LIST not in [self._layout[index] for index in borders]:
-                regions.append(region)
+            regions.append(self._region(indexes))
         return regions
 
     def _is_tapeable(self, index: int) -> bool:
@@ -233,7 +244,7 @@ class MergedModel:
         )
         if not gives_outputs:
             read.update(piece.batch for piece in self._outputs)
-        forms = dict(enumerate(zip(self._layout, self._rows, strict=True)))
+        forms = {index: (self._layout_on_tape(index), rows) for index, rows in enumerate(self._rows)}
         return Region(stretches, forms, [i for i in indexes if i in read], sources(self._outputs) * gives_outputs)
 
     def _on_tape(self, index: int) -> Tapeable:

@@ -70,8 +70,9 @@ class Nested:
         return outputs
 
     def _run(self, read: Sequence[Spot], leaves: Sequence[torch.Tensor], training: bool) -> list[torch.Tensor]:
+        rows = self._kernel.rows
         layouts = zip(read, leaves, self._wanted, strict=True)
-        value = self._kernel([convert(leaf, spot.count, spot.layout, to) for spot, leaf, to in layouts], training)
+        value = self._kernel([convert(leaf, rows, spot.layout, to) for spot, leaf, to in layouts], training)
         return value if isinstance(value, list) else [value]
 
     def _spot(self, value: torch.Tensor) -> Spot:

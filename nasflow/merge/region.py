@@ -117,7 +117,7 @@ class Region:
             tensor.grad = grad
         for tensor, grad in earlier.items():
             self._parameter_grads[tensor].add_(grad)
-        return [spot.grad.clone() if spot.needs_grad else None for spot in recording.imports]
+        return [spot.grad.clone() if any(spot.graded) else None for spot in recording.imports]
 
     def _record(
         self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool

@@ -253,14 +253,14 @@ class Tape:
         for end in ends:
             end.claim(self)
         for outputs, record in reversed(self._to_record):
-            if any(output.needs_grad for output in outputs):
+            if any(output.needs_grad and any(output.graded) for output in outputs):  # else no gradient gets here
                 for output in outputs:
                     output.complete(self)
                 record()
                 for output in outputs:
                     self.do(output.let_go)
         for origin in origins:
-            if origin.needs_grad:
+            if origin.needs_grad and any(origin.graded):
                 origin.complete(self)
 
 

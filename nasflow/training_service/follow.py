@@ -21,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 # Signals that a program raises by what it does; any other one was sent from outside.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 
+_ENDING_SECONDS = 0.02  # between two looks at a job that has said its last word
+
 
 @dataclass
 class _Told:
@@ -86,7 +88,7 @@ class AttemptFollower:
                 on_event(event)
             if state.status.finished:
                 break
-            if self._stop.wait(self._poll_seconds):
+            if self._stop.wait(_ENDING_SECONDS if told.ended else self._poll_seconds):
                 raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
         if self._stop.is_set() and state.status is JobStatus.CANCELLED:
             raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")

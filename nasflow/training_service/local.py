@@ -194,6 +194,8 @@ class LocalService(TrainingService):
             end_all(lambda: carriers(ROOT_VARIABLE, str(self._root)))
             if self._state.dir.exists():
                 shutil.rmtree(self._state.dir)
+            for process in self._started.values():
+                process.wait()  # one that is about to end no longer shows its environment
             self._reap()
 
     # --- below, the lock is held ---------------------------------------------------------------------------------

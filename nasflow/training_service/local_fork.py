@@ -42,7 +42,7 @@ def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
     os.close(record)
     for _ in forked:
         os.wait()
-    sys.exit()
+    os._exit(0)
 
 
 def write_to(state: LocalState, slot: str) -> None:

@@ -1,6 +1,8 @@
 """Optimizers and schedules by name are torch's own, and what they do not take is refused."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from nasflow.config import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule
+from nasflow.evaluator.optimizers import make_optimizer, make_schedule, try_optimizer
 
 KINDS = {
     "sgd": torch.optim.SGD,
@@ -68,6 +70,31 @@ def test_a_key_the_optimizer_does_not_take_is_named(name: str, key: str, value: 
     config = OptimizerConfig.model_validate({"name": name, key: value})
     with pytest.raises(ConfigError, match=rf"^evaluator\.optimizer\.{key}: {name} does not take it; leave it out$"):
         make_optimizer(config, [torch.nn.Parameter(torch.ones(1))])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_trying_an_optimizer_finds_what_making_it_would(name: str) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    tried, made = (call(OptimizerConfig(name=name, lr=0.05), [weight]) for call in (try_optimizer, make_optimizer))
+    assert isinstance(tried, KINDS[name])
+    assert tried.param_groups == made.param_groups
+    refusals = []
+    for call in (try_optimizer, make_optimizer):
+        with pytest.raises(ValueError, match="Invalid learning rate") as refusal:
+            call(OptimizerConfig(name=name, lr=-1.0), [weight])
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
+
+
+def test_trying_an_optimizer_leaves_torchs_compiler_alone() -> None:
+    program = """
+import sys, torch
+from nasflow.config import OptimizerConfig, ScheduleConfig
+from nasflow.evaluator.optimizers import make_schedule, try_optimizer
+make_schedule(ScheduleConfig(), try_optimizer(OptimizerConfig(), [torch.nn.Parameter(torch.zeros(2))]), 1)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_unknown_names() -> None:

@@ -10,6 +10,8 @@ from merge_models import Stopped, Unused
 from merging import Make, check, images, rows, sequences, tokens
 from torch import nn
 
+from nasflow.merge import module
+
 LAYERS: dict[str, tuple[str, Make, Callable[[int], torch.Tensor]]] = {
     name: (kernel, make, inputs)
     for layers, inputs in ((ROWS, rows), (IMAGES, images), (SEQUENCES, sequences), (TOKENS, tokens))
@@ -30,7 +32,16 @@ def test_many_activations_in_one_kernel() -> None:
     assert "Pointwise" in check([lambda k=kind: conv(ACTIVATIONS[k]()) for kind in kinds], images()).kernels
 
 
+@pytest.fixture(params=["as planned", "all on tape"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd where the merged model uses it, or never."""
+    if request.param == "all on tape":
+        monkeypatch.setattr(module, "_LEAST", 1)
+        monkeypatch.setattr(module, "_is_native", lambda kernel: True)
+
+
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.usefixtures("engine")
 def test_layers(name: str) -> None:
     """Three members alike: outputs, gradients, weights, buffers and random streams; the last batch is smaller."""
     kernel, make, inputs = LAYERS[name]
@@ -52,6 +63,7 @@ def test_images_of_one_channel_and_one_pixel() -> None:
     check([make] * 3, images(6, channels=1, size=5), images(1, channels=1, size=5))
 
 
+@pytest.mark.usefixtures("engine")
 def test_members_that_differ_in_what_gets_gradients() -> None:
     check([lambda: Stopped(True), lambda: Stopped(False), lambda: Stopped(True)], rows())
     check([lambda: Unused(True), lambda: Unused(False)], rows())

@@ -1,0 +1,134 @@
+"""Regions of a merged model that run from a tape."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from merging import Group, Make, build, check, images, rows
+from torch import nn
+
+
+def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
+    def make() -> nn.Module:
+        hidden = [layer for _ in range(depth - 1) for layer in (nn.Linear(width, width), activation())]
+        return nn.Sequential(nn.Linear(8, width), activation(), *hidden, nn.Linear(width, 3))
+
+    return make
+
+
+def cells(*operations: str) -> Make:
+    def make() -> nn.Module:
+        made = {
+            "3x3": nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)),
+            "1x1": nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)),
+            "depthwise": nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4)),
+            "pool": nn.MaxPool2d(3, 1, 1),
+            "skip": nn.Identity(),
+        }
+        stem = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]
+        body = [layer for name in operations for layer in (made[name], nn.ReLU())]
+        return nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+    return make
+
+
+MIXED = [perceptron(8, nn.ReLU), perceptron(8, nn.Tanh, 3), perceptron(8, nn.GELU, 1), perceptron(12, nn.SiLU, 3)]
+CELLS = [
+    cells("3x3", "pool", "1x1"),
+    cells("skip", "3x3", "skip"),
+    cells("1x1", "depthwise", "pool"),
+    cells("3x3", "skip", "depthwise"),
+    cells("pool", "1x1", "3x3"),
+]
+GROUPS = {"perceptrons": (MIXED * 2, rows), "cells": (CELLS, images)}
+
+
+def group_of(makes: Sequence[Make], x: torch.Tensor) -> Group:
+    return Group([build(make, seed) for seed, make in enumerate(makes)], [], x)
+
+
+def gradients(group: Group, x: torch.Tensor, weights: torch.Tensor) -> dict[nn.Parameter, torch.Tensor | None]:
+    """Of the outputs, each weighed."""
+    (group.merged(x, True) * weights).sum().backward()
+    return group.gradients()
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_whole_model_is_one_region_and_gives_what_each_gives_alone(name: str) -> None:
+    makes, inputs = GROUPS[name]
+    group = check(makes, inputs(6), inputs(4), inputs(1) if name == "perceptrons" else inputs(2), steps=3)
+    assert len(group.merged.regions) == 1
+    assert not group.merged.regions[0].exports[:-1], "nothing but the outputs leaves it"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_more_sizes_of_batches_than_recordings(name: str) -> None:
+    makes, inputs = GROUPS[name]
+    check(makes, inputs(6), *(inputs(size) for size in [*range(2, 13), 6, 3]), steps=1)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_gradients_add_up_until_they_are_taken(name: str) -> None:
+    makes, inputs = GROUPS[name]
+    once, twice, x = group_of(makes, inputs(6)), group_of(makes, inputs(6)), inputs(6)
+    weights = torch.randn(len(makes), 6, 3, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    single = gradients(once, x, weights)
+    gradients(twice, x, weights)
+    double = gradients(twice, x, weights)
+    for mine, other in zip(single.values(), double.values(), strict=True):
+        assert mine is not None and other is not None
+        torch.testing.assert_close(other, 2 * mine, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_who_has_no_part_in_the_loss_gets_no_gradient(name: str) -> None:
+    makes, inputs = GROUPS[name]
+    group, x = group_of(makes, inputs(6)), inputs(6)
+    group.merged(x, True)[1].square().sum().backward()
+    found = group.gradients()
+    for member, model in enumerate(group.models):
+        of = [found[parameter] for parameter in model.parameters()]
+        assert any(grad is not None and bool(grad.any()) for grad in of) == (member == 1)
+
+
+def test_a_backward_that_comes_too_late_is_refused() -> None:
+    group = group_of(MIXED * 2, rows(6))
+    late = group.merged(rows(6), True)
+    kept = late.detach().clone()
+    group.merged(2 * rows(6), True)
+    assert torch.equal(late.detach(), kept), "outputs are the caller's own"
+    with pytest.raises(RuntimeError, match="has run again since"):
+        late.sum().backward()
+
+
+def test_gradients_of_what_comes_from_outside_go_back_there() -> None:
+    """A recurrent layer, which no tape takes up, in front of a region."""
+
+    class Last(nn.Module):
+        def forward(self, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return x[0]
+
+    def make() -> nn.Module:
+        head = [layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.Tanh())]
+        return nn.Sequential(nn.GRU(8, 8), Last(), *head, nn.Linear(8, 3))
+
+    group = check([make] * 3, rows(6), rows(4))
+    assert [region.first > 1 for region in group.merged.regions] == [True]
+
+
+def test_automatic_casts_are_left_to_autograd() -> None:
+    group, x = group_of([perceptron(8, nn.ReLU)] * 3, rows(6).double()), rows(6)
+    single = Group([model.float() for model in group.models], [], x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert single.merged(x.float(), True).dtype == torch.bfloat16
+    assert single.merged(x.float(), True).dtype == torch.float32
+
+
+def test_what_evaluates_leaves_the_gradients_alone() -> None:
+    group, x = group_of(CELLS, images(6)), images(6)
+    output = group.merged(x, True)
+    with torch.no_grad():
+        group.merged(x, True)
+        group.merged(images(3), False)
+    output.sum().backward()
+    assert all(grad is not None for grad in group.gradients().values())
