@@ -1,6 +1,8 @@
 """`nasflow run` and `nasflow retry`: a flow run with progress on the terminal and a result at its end."""
 
+import atexit
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -31,14 +33,16 @@ _PREFECT_DEFAULTS = {
 
 def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) -> int:
     """Run the search flow; the exit code."""
+    atexit.register(gc.freeze)
     began = time.monotonic()
     terminal = console()
     _set_up_prefect(verbose)
     with _open_session(config, terminal) as session:
-        from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
-
         checked = time.monotonic()
-        from .search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
+        with _without_collector():
+            from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
+
+            from .search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
 
         result = _call(search, config)
         if result is None:
@@ -67,7 +71,8 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
     terminal = console()
     _set_up_prefect(verbose)
     with _open_session(config, terminal):
-        from .retry_flow import retry_failed  # noqa: PLC0415
+        with _without_collector():
+            from .retry_flow import retry_failed  # noqa: PLC0415
 
         state = _call(retry_failed, config, return_state=True)
     if state is None or state.is_cancelled():
@@ -84,11 +89,27 @@ def _open_session(config: SearchConfig, terminal: Console) -> Iterator["SearchSe
         if isinstance(config.training_service, LocalServiceConfig):
             service = LocalService(config.training_service, config.study_dir)
             stack.enter_context(service.early_start())
-        from .progress import SearchProgress  # noqa: PLC0415 - slow
-        from .session import search_session  # noqa: PLC0415 - slow
+        with _without_collector():
+            from .progress import SearchProgress  # noqa: PLC0415 - slow
+            from .session import search_session  # noqa: PLC0415 - slow
 
-        progress = stack.enter_context(SearchProgress(config, terminal))
-        yield stack.enter_context(search_session(config, [progress.on_event], service))
+            progress = stack.enter_context(SearchProgress(config, terminal))
+            session = stack.enter_context(search_session(config, [progress.on_event], service))
+        yield session
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Within it Python's garbage collector rests, and afterwards, as at the program's end, it overlooks what is there.
+
+    Of what imports make nearly all stays, so looking through it again and again costs a second and finds nothing.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:
