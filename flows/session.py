@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from nasflow.config import SearchConfig
+import torch
+
+from nasflow.config import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError
+from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.check import check_search
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
@@ -21,8 +25,19 @@ from nasflow.training.pruning import check_pruner
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
+from nasflow.trial import Trial
 
 Listener = Callable[[Attempt, Event], None]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the flows have to know of a trial's candidate; its names mean what they mean there."""
+
+    epochs: int
+    parameters: int
+    data: DataConfig
+
 
 _open: dict[Path, "SearchSession"] = {}
 _lock = threading.Lock()
@@ -61,6 +76,7 @@ class SearchSession:
         self.service.validate()
         self.study = Study.open(config)
         self._strategy = strategy
+        self._outlines: dict[int, Outline] = {}
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -72,6 +88,14 @@ class SearchSession:
     def follower(self) -> AttemptFollower:
         """Brings attempts to their outcome, for every task of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
+
+    def outline(self, trial: Trial) -> Outline:
+        """The outline of a trial of this study, whose model is built for it once, without its weights."""
+        if trial.number not in self._outlines:
+            with torch.device("meta"):
+                candidate: Candidate = self.space.build(trial.architecture)
+            self._outlines[trial.number] = Outline(candidate.epochs, candidate.parameters, candidate.config.data)
+        return self._outlines[trial.number]
 
     def interrupt(self) -> None:
         """Make everything that follows a job end soon."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -11,7 +10,6 @@ from prefect.states import Completed
 from prefect.tasks import Task
 
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
-from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
 from nasflow.report.text import numbers_text
@@ -56,8 +54,8 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
     loads = []
     for trial in session.study.trials(TrialStatus.SUBMITTED, round=number):
         if trial.replayed_from is None:
-            candidate = _candidate(session, trial)
-            loads.append(Load(trial.number, fingerprint(candidate.config.data), candidate.parameters))
+            outline = session.outline(trial)
+            loads.append(Load(trial.number, fingerprint(outline.data), outline.parameters))
     merged = session.config.merge.enabled
     groups = place(loads, len(session.service.slots())) if merged else [[load.trial] for load in loads]
     return session.study.plan_batches(number, groups)
@@ -118,8 +116,7 @@ def train_alone(session: SearchSession, number: int) -> State[Trial]:
 
 def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], left: Sequence[Trial] = ()) -> Attempt:
     """Bring an attempt at `trials` to its outcome, with a progress bar in the UI; `left` are its other members."""
-    candidates = [_candidate(session, trial) for trial in trials]
-    epochs = {trial.number: candidate.epochs for trial, candidate in zip(trials, candidates, strict=True)}
+    epochs = {trial.number: session.outline(trial).epochs for trial in trials}
     config = session.config
     progress = Progress(
         artifact_key(config.name, "round", attempt.round, attempt.kind, attempt.number),
@@ -133,7 +130,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             study=config.name,
             space=config.space,
             evaluator=config.evaluator,
-            data=candidates[0].config.data,
+            data=session.outline(trials[0]).data,
             checkpoint=config.checkpoint,
             data_seed=config.seed,
             base_dir=config.base_dir,
@@ -165,17 +162,11 @@ def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
         PeerSpec(
             trial=trial.number,
             history=[dict(record.metrics) for record in known[trial.number]],
-            parameters=_candidate(session, trial).parameters,
+            parameters=session.outline(trial).parameters,
             failed=not trial.status.finished,
         )
         for trial in trials
     ]
-
-
-def _candidate(session: SearchSession, trial: Trial) -> Candidate:
-    with torch.device("meta"):
-        candidate: Candidate = session.space.build(trial.architecture)
-    return candidate
 
 
 def _repeats(session: SearchSession, ended: Attempt) -> bool:
