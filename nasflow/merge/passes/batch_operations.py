@@ -137,22 +137,30 @@ class BatchOperations:
 
 
 def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
-    """Order each batch's rows so that runs of rows are long.
+    """Order the rows of images, and of what is made of them, so that few runs have to be gathered.
 
     Activations have theirs as their readers are ordered, for they can write each row anywhere; all others as they find
-    them in what they read.
+    them in what they read. Rows of vectors stay in the members' order, in which equal activations are neighbours.
     """
     reader: dict[Operation, int] = {}
     for index in range(len(batches) - 1, -1, -1):
         for operation in batches[index].operations:
             reader.update(dict.fromkeys(operation.inputs, index))
     row: dict[Operation, int] = {}
-    for batch in batches:
-        if batch.kernel is Pointwise:
+    of_images: set[int] = set()
+    for index, batch in enumerate(batches):
+        first = batch.operations[0]
+        if _gives_images(first) or any(home[source] in of_images for source in first.inputs):
+            of_images.add(index)
+        if index in of_images and batch.kernel is Pointwise:
             batch.operations.sort(key=lambda operation: reader.get(operation, len(batches)))
-        elif batch.operations[0].inputs:
+        elif index in of_images and first.inputs:
             batch.operations.sort(key=lambda operation: (home[operation.inputs[0]], row[operation.inputs[0]]))
         row.update({operation: position for position, operation in enumerate(batch.operations)})
+
+
+def _gives_images(operation: Operation) -> bool:
+    return operation.member is not None and len(getattr(operation.node.spec, "shape", ())) == 4
 
 
 class _Agenda:
