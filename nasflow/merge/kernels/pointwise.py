@@ -1,16 +1,14 @@
 """Operations that go value by value."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.moves import Functions, moves_between, room_like, stretches_of
 from nasflow.merge.knowledge import pairwise, pointwise
 from nasflow.merge.layout import Layout, join, split
 from nasflow.merge.node import Node
@@ -20,7 +18,7 @@ from nasflow.merge.tape import Spot, Tape
 _aten = torch.ops.aten
 # Overloads by name, for torch takes as long to find them as to run them on little data.
 # (forward into `out`, backward into `grad_input` from the gradient, the input and the output)
-_SEGMENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+_SEGMENTS: dict[str, Functions] = {
     "identity": (lambda x, out: out.copy_(x), lambda grad, x, y, out: out.copy_(grad)),
     "relu": (
         lambda x, out: torch.clamp_min(x, 0, out=out),
@@ -125,10 +123,12 @@ class Pointwise(Kernel):
         """Each run of rows is written to where it is read: nothing has to be gathered, before or after."""
         in_place = self.overwrite and self._by_output and len(cuts) == 2 and runs[0].still
         needs_grad = any(x.needs_grad for x in runs)
-        parts = [_room(runs[0], stop - start, needs_grad) for start, stop in itertools.pairwise(cuts) if not in_place]
+        parts = [
+            room_like(runs[0], stop - start, needs_grad) for start, stop in itertools.pairwise(cuts) if not in_place
+        ]
         parts = parts or [Spot(runs[0].data, self.rows, runs[0].layout, needs_grad=needs_grad, still=True)]
-        moves = _moves(self._segments or [], self._sizes, runs, parts)
-        stretches = _stretches(moves)
+        moves = moves_between(self._segments or [], self._sizes, runs, parts)
+        stretches = stretches_of(moves)
 
         def forward() -> None:
             for move in moves:
@@ -166,90 +166,6 @@ class Pointwise(Kernel):
             return _Segments.apply(value, self._segments, self._sizes)  # type: ignore[no-untyped-call]
         pieces = split(value, self._sizes, self.rows, layout)
         return join([run[0](piece) for run, piece in zip(self._runs, pieces, strict=True)], layout)
-
-
-def _room(like: Spot, rows: int, needs_grad: bool) -> Spot:
-    """Room for rows like those of another spot."""
-    data, shape = like.data, list(like.data.shape)
-    axis = int(like.layout is Layout.CHANNELS)
-    shape[axis] = shape[axis] // like.count * rows
-    images = torch.channels_last if axis and data.ndim == 4 else torch.contiguous_format
-    room = torch.empty(shape, dtype=data.dtype, device=data.device, memory_format=images)
-    return Spot(room, rows, like.layout, needs_grad=needs_grad, still=True, fixed=not axis)
-
-
-@dataclass(frozen=True)
-class _Move:
-    """A function from some rows of `x`, from `x_start` on, to as many of `y`."""
-
-    functions: tuple[Callable[..., Any], Callable[..., Any]]
-    x: Spot
-    x_start: int
-    y: Spot
-    y_start: int
-    rows: int
-
-    def forward(self) -> None:
-        """Call the function."""
-        self.functions[0](self._x_data, self._y_data)
-
-    @property
-    def _x_data(self) -> torch.Tensor:
-        return self._x_still if self.x.still else self._x(self.x.data)
-
-    @cached_property
-    def _x_still(self) -> torch.Tensor:
-        return self._x(self.x.data)
-
-    @cached_property
-    def _y_data(self) -> torch.Tensor:
-        return self._y(self.y.data)
-
-    def backward(self, adds: bool, is_done: bool) -> None:
-        """Bring the gradient of `y` to `x`, to be added there or not; `is_done`: it is that of the function's input."""
-        grad = self._y(self.y.grad)
-        if is_done and not adds and self.x.takes and self.rows == self.x.count:
-            self.x.take(grad)
-            return
-        place = self._x(self.x.grad)
-        if is_done:
-            place.add_(grad) if adds else place.copy_(grad)
-            return
-        out = torch.empty_like(place) if adds else place
-        self.functions[1](grad, self._x_data, self._y_data, out)
-        if adds:
-            place.add_(out)
-
-    def _x(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.x.of(tensor, self.x_start, self.x_start + self.rows)
-
-    def _y(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.y.of(tensor, self.y_start, self.y_start + self.rows)
-
-
-def _moves(segments: Sequence[Any], sizes: Sequence[int], runs: Sequence[Spot], parts: Sequence[Spot]) -> list[_Move]:
-    """The functions of the rows, cut where functions, runs of the input or parts of the output change."""
-    functions = [functions for functions, size in zip(segments, sizes, strict=True) for _ in range(size)]
-    sources = [(x, i) for x in runs for i in range(x.count)]
-    targets = [(y, i) for y in parts for i in range(y.count)]
-    moves: list[_Move] = []
-    for both, (x, i), (y, j) in zip(functions, sources, targets, strict=True):
-        if moves and moves[-1].functions is both and moves[-1].x is x and moves[-1].y is y:
-            moves[-1] = dataclasses.replace(moves[-1], rows=moves[-1].rows + 1)
-        else:
-            moves.append(_Move(both, x, i, y, j, 1))
-    return moves
-
-
-def _stretches(moves: Sequence[_Move]) -> list[tuple[Any, Spot, int, int]]:
-    """Runs of rows of the output with one function: (functions, spot, start, stop)."""
-    found: list[tuple[Any, Spot, int, int]] = []
-    for move in moves:
-        if found and found[-1][0] is move.functions and found[-1][1] is move.y:
-            found[-1] = (*found[-1][:3], move.y_start + move.rows)
-        else:
-            found.append((move.functions, move.y, move.y_start, move.y_start + move.rows))
-    return found
 
 
 class _Segments(torch.autograd.Function):

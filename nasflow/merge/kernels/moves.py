@@ -1,0 +1,101 @@
+"""Functions from some rows of one value to rows of another, on a tape: activations that write to where they are read."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nasflow.merge.layout import Layout
+from nasflow.merge.tape import Spot
+
+Functions = tuple[Callable[..., Any], Callable[..., Any]]
+"""Forward into `out`, and backward into `out` from the gradient, the input and the output."""
+
+
+def room_like(like: Spot, rows: int, needs_grad: bool) -> Spot:
+    """Room for rows like those of another spot."""
+    data, shape = like.data, list(like.data.shape)
+    axis = int(like.layout is Layout.CHANNELS)
+    shape[axis] = shape[axis] // like.count * rows
+    images = torch.channels_last if axis and data.ndim == 4 else torch.contiguous_format
+    room = torch.empty(shape, dtype=data.dtype, device=data.device, memory_format=images)
+    return Spot(room, rows, like.layout, needs_grad=needs_grad, still=True, fixed=not axis)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A function from some rows of `x`, from `x_start` on, to as many of `y`."""
+
+    functions: Functions
+    x: Spot
+    x_start: int
+    y: Spot
+    y_start: int
+    rows: int
+
+    def forward(self) -> None:
+        """Call the function."""
+        self.functions[0](self._x_data, self._y_data)
+
+    @property
+    def _x_data(self) -> torch.Tensor:
+        return self._x_still if self.x.still else self._x(self.x.data)
+
+    @cached_property
+    def _x_still(self) -> torch.Tensor:
+        return self._x(self.x.data)
+
+    @cached_property
+    def _y_data(self) -> torch.Tensor:
+        return self._y(self.y.data)
+
+    def backward(self, adds: bool, is_done: bool) -> None:
+        """Bring the gradient of `y` to `x`, to be added there or not; `is_done`: it is that of the function's input."""
+        grad = self._y(self.y.grad)
+        if is_done and not adds and self.x.takes and self.rows == self.x.count:
+            self.x.take(grad)
+            return
+        place = self._x(self.x.grad)
+        if is_done:
+            place.add_(grad) if adds else place.copy_(grad)
+            return
+        out = torch.empty_like(place) if adds else place
+        self.functions[1](grad, self._x_data, self._y_data, out)
+        if adds:
+            place.add_(out)
+
+    def _x(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.x.of(tensor, self.x_start, self.x_start + self.rows)
+
+    def _y(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.y.of(tensor, self.y_start, self.y_start + self.rows)
+
+
+def moves_between(
+    segments: Sequence[Functions], sizes: Sequence[int], runs: Sequence[Spot], parts: Sequence[Spot]
+) -> list[Move]:
+    """The functions of the rows, cut where functions, runs of the input or parts of the output change."""
+    functions = [functions for functions, size in zip(segments, sizes, strict=True) for _ in range(size)]
+    sources = [(x, i) for x in runs for i in range(x.count)]
+    targets = [(y, i) for y in parts for i in range(y.count)]
+    moves: list[Move] = []
+    for both, (x, i), (y, j) in zip(functions, sources, targets, strict=True):
+        if moves and moves[-1].functions is both and moves[-1].x is x and moves[-1].y is y:
+            moves[-1] = dataclasses.replace(moves[-1], rows=moves[-1].rows + 1)
+        else:
+            moves.append(Move(both, x, i, y, j, 1))
+    return moves
+
+
+def stretches_of(moves: Sequence[Move]) -> list[tuple[Functions, Spot, int, int]]:
+    """Runs of rows of the output with one function: (functions, spot, start, stop)."""
+    found: list[tuple[Functions, Spot, int, int]] = []
+    for move in moves:
+        if found and found[-1][0] is move.functions and found[-1][1] is move.y:
+            found[-1] = (*found[-1][:3], move.y_start + move.rows)
+        else:
+            found.append((move.functions, move.y, move.y_start, move.y_start + move.rows))
+    return found
