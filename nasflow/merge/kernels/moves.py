@@ -1,4 +1,4 @@
-"""Functions from some rows of one value to rows of another, on a tape: activations that write to where they are read."""
+"""Functions from rows of one value to rows of another, on a tape: activations write to where they are read."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

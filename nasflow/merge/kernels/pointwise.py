@@ -17,7 +17,6 @@ from nasflow.merge.tape import Spot, Tape
 
 _aten = torch.ops.aten
 # Overloads by name, for torch takes as long to find them as to run them on little data.
-# (forward into `out`, backward into `grad_input` from the gradient, the input and the output)
 _SEGMENTS: dict[str, Functions] = {
     "identity": (lambda x, out: out.copy_(x), lambda grad, x, y, out: out.copy_(grad)),
     "relu": (
