@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby, repeat
 from typing import Any
 
 import torch
@@ -82,8 +82,7 @@ class MergedModel:
         self._kernels: list[Kernel | None] = []
         self._requests: list[list[tuple[list[Piece], Layout]]] = []
         for index, batch in enumerate(plan.batches):
-            for row, operation in enumerate(batch.operations):
-                self._place[operation] = (index, row)
+            self._place.update(zip(batch.operations, zip(repeat(index), count()), strict=False))
             self._lay_out(batch, Bench(_members(batch), streams, generators, failed))
         self._outputs = self._pieces(plan.outputs)
         self._inputs = [index for index, batch in enumerate(plan.batches) if batch.kernel is None]
@@ -139,14 +138,13 @@ class MergedModel:
         home = self._place[sources[0]][0]
         if sources[0].is_shared or self._layout[home] is Layout.SCALAR:
             return [Piece(home, 0, self._rows[home])]
-        pieces: list[Piece] = []
-        for source in sources:
-            batch, row = self._place[source]
-            if pieces and pieces[-1].batch == batch and pieces[-1].stop == row:
-                pieces[-1] = Piece(batch, pieces[-1].start, row + 1)
+        runs: list[list[int]] = []
+        for batch, row in map(self._place.__getitem__, sources):
+            if runs and runs[-1][0] == batch and runs[-1][2] == row:
+                runs[-1][2] += 1
             else:
-                pieces.append(Piece(batch, row, row + 1))
-        return pieces
+                runs.append([batch, row, row + 1])
+        return [Piece(*run) for run in runs]
 
     @cached_property
     def _steps_of_autograd(self) -> list[_Step]:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ _PLAIN = frozenset(
 )
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 _INT = frozenset((int,))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_hooks_of = operator.itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 200_000
 
 _numbers: dict[Hashable, int] = {}
@@ -79,7 +80,7 @@ class Structures:
         number = self._whole.get(module)
         if number is None:
             children = tuple(
-                (name, None if child is None else self.whole(child)) for name, child in module._modules.items()
+                [(name, None if child is None else self.whole(child)) for name, child in module._modules.items()]
             )
             number = self._whole[module] = number_of(("whole", self.own(module), children))
         return number
@@ -89,9 +90,10 @@ def own_structure(module: nn.Module) -> Hashable:
     """What `Structures.own` numbers."""
     fields = module.__dict__
     names = _attributes(tuple(fields))
-    plain = (names, *(_frozen(fields[name]) for name in names))
-    parameters = tuple((name, tensor_structure(p)) for name, p in module._parameters.items())
-    buffers = tuple((name, tensor_structure(b)) for name, b in module._buffers.items()) if module._buffers else ()
+    # Comprehensions, for this is called for every layer of every candidate, and generators take longer.
+    plain = (names, *[_frozen(fields[name]) for name in names])
+    parameters = tuple([(name, tensor_structure(p)) for name, p in fields["_parameters"].items()])
+    buffers = tuple([(name, tensor_structure(b)) for name, b in fields["_buffers"].items()])
     return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
 
 
@@ -119,10 +121,12 @@ def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
 def is_hooked(module: nn.Module) -> bool:
     """Whether something listens to its calls or its gradients, or takes their place: only a real call satisfies it."""
     fields = module.__dict__
-    if any(fields[name] for name in _HOOKS) or "forward" in fields:
+    if any(_hooks_of(fields)) or "forward" in fields:
         return True
-    parameters = [parameter for parameter in fields["_parameters"].values() if parameter is not None]
-    return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
+    for parameter in fields["_parameters"].values():
+        if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+            return True
+    return False
 
 
 def freeze(value: Any) -> Hashable:
