@@ -172,7 +172,8 @@ class FusedUnit(Unit):
         found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach(), strict=True))
         for stack in self._model.stacks:
             if stack.tensor.grad is not None:
-                found.update(zip(stack.parameters, stack.tensor.grad, strict=True))
+                own = stack.tensor.grad.clone()  # a tape writes the next probe's to the same place
+                found.update(zip(stack.parameters, own, strict=True))
         self._optimizer.zero_grad()
         return found
 
