@@ -7,6 +7,8 @@ import torch
 from merging import Group, Make, build, check, images, rows
 from torch import nn
 
+from nasflow.merge import module
+
 
 def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
     def make() -> nn.Module:
@@ -40,6 +42,14 @@ CELLS = [
     cells("3x3", "skip", "depthwise"),
     cells("pool", "1x1", "3x3"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def images_on_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which they are not by default: see `_IMAGES_ON_TAPE`."""
+    monkeypatch.setattr(module, "_IMAGES_ON_TAPE", True)
+
+
 GROUPS = {"perceptrons": (MIXED * 2, rows), "cells": (CELLS, images)}
 
 
