@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-KINDS = ("none", "nan", "raise", "memory", "exit")
+KINDS = ("none", "idle", "nan", "raise", "memory", "exit")
 
 
 class Fault(nn.Module):
@@ -15,8 +15,8 @@ class Fault(nn.Module):
     which no tracer of graphs can see through.
 
     Args:
-        kind: make the logits `nan`, `raise` an exception, ask for an absurd amount of `memory`, or `exit` the process
-            without a word.
+        kind: make the logits `nan`, `raise` an exception, ask for an absurd amount of `memory`, `exit` the process
+            without a word, or stay `idle`.
     """
 
     steps: torch.Tensor
@@ -31,7 +31,7 @@ class Fault(nn.Module):
         """`x` itself, or what is left of it."""
         if not self.training:
             return x
-        due = int(self.steps) >= self.at
+        due = int(self.steps) >= self.at and self.kind != "idle"
         self.steps += 1
         return self._fail(x) if due else x
 

@@ -24,7 +24,8 @@ def run_crash(group: Group, folder: Path) -> dict[str, Any]:
     root = folder / "runs" / STUDY
     ran = [_ran(path) for path in sorted((root / "jobs").iterdir())]
     first = max((job.spec for job in ran), key=lambda spec: len(spec.members))
-    healthy = first.model_copy(update={"members": [changed(member, fault="none") for member in first.members]})
+    members = [changed(member, fault="idle") if member.trial == guilty(group) else member for member in first.members]
+    healthy = first.model_copy(update={"members": members})
     clean = folder / "crash-clean"
     accuracies_of(run_job(healthy, clean))
     if not any(job.crashed for job in ran):

@@ -3,7 +3,8 @@
 A member `diverge`s by a learning rate of 1e30 (behind batch-norm 1e6 stays finite), turns to `nan`, `raise`s, asks for
 2**52 bytes of `memory`, or ends the process (`exit`). The last is run by `nasflow run` with the local service; the
 others as a job in this process, and the failed member again alone, as the flow does, until it fails the same way twice.
-Work is counted in optimizer steps, those that were lost among them, against the steps of a run without the fault.
+Work is counted in optimizer steps, those that were lost among them, against the steps of a run without the fault. In
+that run the member has the same model, whose module that fails stays idle: of other models the plan would be another.
 """
 
 import argparse
@@ -71,8 +72,8 @@ def changed(member: MemberSpec, **choices: Any) -> MemberSpec:
 
 
 def with_fault(group: Group, kind: str) -> Group:
-    """The group with a fault in its middle member."""
-    choices = {"optimizer.lr": ABSURD_RATE} if kind == "diverge" else {"fault": kind}
+    """The group with a fault in its middle member, or an `idle` one."""
+    choices = {"fault": "idle", "optimizer.lr": ABSURD_RATE} if kind == "diverge" else {"fault": kind}
     members = list(group.members)
     members[guilty(group)] = changed(members[guilty(group)], **choices)
     return replace(group, members=tuple(members))
@@ -86,6 +87,7 @@ def guilty(group: Group) -> int:
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Run the job without a fault, then each fault, and show what became of the others."""
     group = make_group(arguments.channels, arguments.members, arguments.epochs, arguments.seed)
+    group = with_fault(group, "idle")
     clean = folder / "clean"
     accuracies_of(run_job(group.job("clean"), clean))
     results = []

@@ -28,7 +28,7 @@ from nasflow.merge.tape import Tapeable
 
 Operand = Callable[[dict[Any, Any]], Any]
 
-_IMAGES_ON_TAPE = False  # with them, a member that turns NaN changes others' last bits (W5); why is not known yet
+_IMAGES_ON_TAPE = True  # with them, a member that turns NaN changes others' last bits (W5); why is not known yet
 _LEAST = 3  # batches of a region: shorter ones gain less than it takes to bring values in and out
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
 
