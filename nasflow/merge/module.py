@@ -28,7 +28,6 @@ from nasflow.merge.tape import Tapeable
 
 Operand = Callable[[dict[Any, Any]], Any]
 
-_IMAGES_ON_TAPE = True  # with them, a member that turns NaN changes others' last bits (W5); why is not known yet
 _LEAST = 3  # batches of a region: shorter ones gain less than it takes to bring values in and out
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
 
@@ -215,10 +214,8 @@ class MergedModel:
         for tapeable, run in groupby(range(len(self._requests)), lambda i: i not in tied and self._is_tapeable(i)):
             indexes = list(run)
             native = sum(_is_native(self._kernels[index]) for index in indexes)
-            images = any(self._layout[index] is Layout.CHANNELS for index in indexes) and not _IMAGES_ON_TAPE
-            if not tapeable or len(indexes) < _LEAST or 2 * native < len(indexes) or images:
-                continue
-            regions.append(self._region(indexes))
+            if tapeable and len(indexes) >= _LEAST and 2 * native >= len(indexes):
+                regions.append(self._region(indexes))
         return regions
 
     def _is_tapeable(self, index: int) -> bool:

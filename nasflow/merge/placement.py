@@ -23,7 +23,7 @@ def place(loads: Sequence[Load], slots: int) -> list[list[int]]:
     """Groups of trial numbers, one job each.
 
     Trials that can share data are spread over one job a slot, the costliest first and each to the job with the least
-    work so far (Graham's LPT rule, 1969), so that jobs that run side by side end about together. A job may have more
+    work so far (Graham's LPT rule, 1969), then the fewest members, so that jobs that run side by side end about together. A job may have more
     members than can train at a time: the others wait inside it.
     """
     groups: list[list[int]] = []
@@ -31,7 +31,7 @@ def place(loads: Sequence[Load], slots: int) -> list[list[int]]:
         alike = [load for load in loads if load.shares == shares]
         bins: list[tuple[float, list[int]]] = [(0.0, []) for _ in range(min(len(alike), slots))]
         for load in sorted(alike, key=lambda load: (-load.cost, load.trial)):
-            least = min(range(len(bins)), key=lambda index: (bins[index][0], index))
+            least = min(range(len(bins)), key=lambda index: (bins[index][0], len(bins[index][1])))
             work, members = bins[least]
             bins[least] = (work + load.cost, [*members, load.trial])
         groups.extend(sorted(members) for _, members in bins)

@@ -164,6 +164,40 @@ class Tape:
         """Let `record` put the calls on the tape that use the gradients of `outputs`."""
         self._to_record.append((list(outputs), record))
 
+    def on_backward_of_layer(
+        self,
+        y: Spot,
+        x: Spot,
+        parameters: Sequence[torch.Tensor | None],
+        differentiate: Callable[[list[bool]], Sequence[torch.Tensor]],
+    ) -> None:
+        """As `on_backward`, for a layer of which one call gives the gradients of its input and its parameters.
+
+        Args:
+            y: its output.
+            x: its input.
+            parameters: `[n, C, ...]`; None where it has none.
+            differentiate: gives the gradients of `x` and of the parameters over the channels of all rows, `[n*C, ...]`,
+                those that are wanted.
+        """
+        wanted = [x.needs_grad, *(tensor is not None and tensor.requires_grad for tensor in parameters)]
+        found: list[torch.Tensor] = []
+
+        def run() -> None:
+            grad, *own = differentiate(wanted)
+            for parameter, grad_of, is_wanted in zip(parameters, own, wanted[1:], strict=True):
+                if parameter is not None and is_wanted:
+                    self.parameter_grads[parameter] = grad_of.unflatten(0, parameter.shape[:2])
+            found[:] = [grad]
+
+        def backward() -> None:
+            self.do(run)
+            if x.needs_grad:
+                self.contribute(x, lambda: found[0], fresh=True)
+                self.do(found.clear)
+
+        self.on_backward([y], backward)
+
     def parameter_grad(self, parameter: torch.Tensor) -> torch.Tensor:
         """Memory for the gradient of a parameter, to which one call only may contribute."""
         if parameter not in self.parameter_grads:

@@ -37,7 +37,6 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Autograd where the merged model uses it, or never."""
     if request.param == "all on tape":
         monkeypatch.setattr(module, "_LEAST", 1)
-        monkeypatch.setattr(module, "_IMAGES_ON_TAPE", True)
         monkeypatch.setattr(module, "_is_native", lambda kernel: True)
 
 

@@ -7,8 +7,6 @@ import torch
 from merging import Group, Make, build, check, images, rows
 from torch import nn
 
-from nasflow.merge import module
-
 
 def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
     def make() -> nn.Module:
@@ -42,12 +40,6 @@ CELLS = [
     cells("3x3", "skip", "depthwise"),
     cells("pool", "1x1", "3x3"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def images_on_tape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which they are not by default: see `_IMAGES_ON_TAPE`."""
-    monkeypatch.setattr(module, "_IMAGES_ON_TAPE", True)
 
 
 GROUPS = {"perceptrons": (MIXED * 2, rows), "cells": (CELLS, images)}
@@ -99,6 +91,25 @@ def test_who_has_no_part_in_the_loss_gets_no_gradient(name: str) -> None:
     for member, model in enumerate(group.models):
         of = [found[parameter] for parameter in model.parameters()]
         assert any(grad is not None and bool(grad.any()) for grad in of) == (member == 1)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_member_that_turned_nan_leaves_the_others_their_bits(name: str) -> None:
+    """In outputs and gradients, when it happens, and in the steps after that."""
+    makes, inputs = GROUPS[name]
+    sound, other, x = group_of(makes, inputs(6)), group_of(makes, inputs(6)), inputs(6)
+    weights = torch.randn(len(makes), 6, 3, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    for step in range(3):
+        if step:
+            with torch.no_grad():
+                next(other.models[1].parameters()).fill_(torch.nan)
+        outputs = [group.merged(x, True) for group in (sound, other)]
+        assert bool(outputs[1][1].isnan().any()) == (step > 0)
+        grads = [gradients(group, x, weights) for group in (sound, other)]
+        for member in {*range(len(makes))} - {1}:
+            assert torch.equal(outputs[0][member], outputs[1][member])
+            pairs = zip(*(group.models[member].parameters() for group in (sound, other)), strict=True)
+            assert all(torch.equal(grads[0][mine], grads[1][theirs]) for mine, theirs in pairs)  # type: ignore[arg-type]
 
 
 def test_a_backward_that_comes_too_late_is_refused() -> None:

@@ -30,6 +30,10 @@ def test_work_is_balanced_as_graham_promises(loads: list[Load], slots: int) -> N
     assert all(sum(group) - min(group) <= least + 1e-6 for group in costs)
 
 
+def test_models_without_parameters_leave_no_job_empty() -> None:
+    assert place([Load(trial, "", 0.0) for trial in range(3)], slots=2) == [[0, 2], [1]]
+
+
 def test_many_trials_on_few_slots_wait_in_their_jobs() -> None:
     groups = place([Load(trial, "", 1.0 + trial) for trial in range(100)], slots=2)
     assert [len(group) for group in groups] == [50, 50]

@@ -62,30 +62,15 @@ class GroupedConvolution(Kernel):
             images = channels_last(x.data)
             y.data = F.conv2d(images, weight, bias, groups=self._groups, **self._geometry)
 
-        def backward() -> None:
+        def differentiate(wanted: list[bool]) -> Sequence[torch.Tensor]:
             geometry = [list(self._geometry[name]) for name in ("stride", "padding", "dilation")]
             sizes = None if bias is None else [len(bias)]
-            mask = [
-                x.needs_grad,
-                *(tensor is not None and tensor.requires_grad for tensor in (self._weight, self._bias)),
-            ]
-            found: list[torch.Tensor] = []
-
-            def differentiate() -> None:
-                given = (dense_images(y.grad), channels_last(x.data), weight, sizes)
-                grad, *own = torch.ops.aten.convolution_backward(*given, *geometry, False, [0, 0], self._groups, mask)
-                for parameter, grad_of in zip((self._weight, self._bias), own, strict=True):
-                    if parameter is not None and grad_of is not None and parameter.requires_grad:
-                        tape.parameter_grads[parameter] = grad_of.unflatten(0, parameter.shape[:2])
-                found[:] = [grad]
-
-            tape.do(differentiate)
-            if x.needs_grad:
-                tape.contribute(x, lambda: found[0], fresh=True)
-                tape.do(found.clear)
+            given = (dense_images(y.grad), channels_last(x.data), weight, sizes, *geometry, False, [0, 0])
+            grads: Sequence[torch.Tensor] = torch.ops.aten.convolution_backward(*given, self._groups, wanted)
+            return grads
 
         tape.do(forward)
-        tape.on_backward([y], backward)
+        tape.on_backward_of_layer(y, x, (self._weight, self._bias), differentiate)
         return [y]
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:

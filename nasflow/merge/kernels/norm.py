@@ -80,28 +80,13 @@ class BatchedBatchNorm(Kernel):
             given = (x.data, weight, bias, mean, variance, by_batch, self._momentum, self._eps)
             torch.native_batch_norm(*given, out=(y.data, *statistics))
 
-        def backward() -> None:
-            mask = [
-                x.needs_grad,
-                *(tensor is not None and tensor.requires_grad for tensor in (self._weight, self._bias)),
-            ]
-            found: list[torch.Tensor] = []
-
-            def differentiate() -> None:
-                given = (y.grad, x.data, weight, mean, variance, *statistics, by_batch, self._eps, mask)
-                grad, *own = torch.ops.aten.native_batch_norm_backward(*given)
-                for parameter, grad_of in zip((self._weight, self._bias), own, strict=True):
-                    if parameter is not None and parameter.requires_grad:
-                        tape.parameter_grads[parameter] = grad_of.view(parameter.shape)
-                found[:] = [grad]
-
-            tape.do(differentiate)
-            if x.needs_grad:
-                tape.contribute(x, lambda: found[0], fresh=True)
-                tape.do(found.clear)
+        def differentiate(wanted: list[bool]) -> Sequence[torch.Tensor]:
+            given = (y.grad, x.data, weight, mean, variance, *statistics, by_batch, self._eps)
+            grads: Sequence[torch.Tensor] = torch.ops.aten.native_batch_norm_backward(*given, wanted)
+            return grads
 
         tape.do(forward)
-        tape.on_backward([y], backward)
+        tape.on_backward_of_layer(y, x, (self._weight, self._bias), differentiate)
         return [y]
 
     def _flat(self) -> list[torch.Tensor | None]:
