@@ -23,8 +23,8 @@ def place(loads: Sequence[Load], slots: int) -> list[list[int]]:
     """Groups of trial numbers, one job each.
 
     Trials that can share data are spread over one job a slot, the costliest first and each to the job with the least
-    work so far (Graham's LPT rule, 1969), then the fewest members, so that jobs that run side by side end about together. A job may have more
-    members than can train at a time: the others wait inside it.
+    work so far (Graham's LPT rule, 1969), of those the one with the fewest members, so that jobs that run side by side
+    end about together. A job may have more members than can train at a time: the others wait inside it.
     """
     groups: list[list[int]] = []
     for shares in dict.fromkeys(load.shares for load in loads):
