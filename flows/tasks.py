@@ -139,7 +139,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             places=config.merge.max_members,
             pruner=config.pruner,
             objectives=config.objectives,
-            peers=_peers(session, left) if config.pruner is not None else [],
+            peers=_peers(session, left),
         )
 
     def on_event(event: Event) -> None:
@@ -156,11 +156,13 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
 
 
 def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
-    """What the members that are still trained are compared with."""
+    """Who left the job before."""
     known = session.study.epochs([trial.number for trial in trials])
     return [
         PeerSpec(
             trial=trial.number,
+            architecture=trial.architecture,
+            seed=trial.seed,
             history=[dict(record.metrics) for record in known[trial.number]],
             parameters=session.outline(trial).parameters,
             failed=not trial.status.finished,

@@ -66,7 +66,7 @@ def plan_once(planner: Planner, models: list[nn.Module], x: torch.Tensor) -> dic
         planned = clock()
         streams = [nullcontext() for _ in models]
         generators = [torch.Generator() for _ in models]
-        MergedModel(plan, streams, generators, lambda member, error: None)
+        MergedModel(plan, streams, generators, lambda _, run: run())
         assembled = clock()
     return {
         "trace": traced - began,

@@ -1,6 +1,5 @@
 """One member's model as it is, where nothing is gained by merging it."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +11,7 @@ from nasflow.merge.knowledge import is_random, minds_strides
 from nasflow.merge.layout import channels_last
 from nasflow.merge.node import Node
 from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import ParameterStack
+from nasflow.merge.stacks import LeftError, OwnCode, ParameterStack
 
 
 class DirectModel:
@@ -22,7 +21,7 @@ class DirectModel:
         model: of the member.
         graph: its graph, None if it can't be traced; then it gets a batch of its own, which it may write into.
         stream: the member's random stream.
-        failed: called with 0 and what the model raised.
+        own_code: runs the model, given 0 and how; see `Bench`.
     """
 
     stacks: tuple[ParameterStack, ...] = ()
@@ -32,10 +31,10 @@ class DirectModel:
         model: nn.Module,
         graph: Graph | None,
         stream: AbstractContextManager[Any],
-        failed: Callable[[int, BaseException], None],
+        own_code: OwnCode,
     ):
         self._model = model
-        self._failed = failed
+        self._own_code = own_code
         self._is_plain = graph is not None and not graph.has_opaque
         draws = graph is None or any(is_random(node) for node in graph.nodes)
         self._stream = stream if draws else nullcontext()
@@ -53,12 +52,14 @@ class DirectModel:
         if self._images:
             x = channels_last(x)
         try:
-            with self._stream:
-                output: torch.Tensor = self._model(x if self._is_plain else x.clone())
-        except (Exception, SystemExit) as error:  # whatever a model raises is its member's failure
-            self._failed(0, error)
+            output: torch.Tensor = self._own_code(0, lambda: self._run(x if self._is_plain else x.clone()))
+        except LeftError:
             return None
         return output.unsqueeze(0)
+
+    def _run(self, x: torch.Tensor) -> Any:
+        with self._stream:
+            return self._model(x)
 
 
 def _minds(node: Node) -> bool:

@@ -23,7 +23,7 @@ from nasflow.merge.pieces import Piece, partitions
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.region import OUTPUTS, Region, Source, Stretch
 from nasflow.merge.shapes import Scalar, Spec
-from nasflow.merge.stacks import Bench, ParameterStack
+from nasflow.merge.stacks import Bench, OwnCode, ParameterStack
 from nasflow.merge.tape import Tapeable
 
 Operand = Callable[[dict[Any, Any]], Any]
@@ -57,7 +57,7 @@ class MergedModel:
         plan: with its batches.
         streams: a member's random stream, in force inside `with`; one a member.
         generators: a member's generator of random numbers on the CPU; one a member.
-        failed: called with a member's position and the exception of its own code.
+        own_code: see `Bench`.
 
     Attributes:
         stacks: the parameters that autograd sees.
@@ -71,7 +71,7 @@ class MergedModel:
         plan: LogicalPlan,
         streams: Sequence[AbstractContextManager[Any]],
         generators: Sequence[torch.Generator],
-        failed: Callable[[int, BaseException], None],
+        own_code: OwnCode,
     ):
         self.plan = plan
         self.stacks: list[ParameterStack] = []
@@ -83,7 +83,7 @@ class MergedModel:
         self._requests: list[list[tuple[list[Piece], Layout]]] = []
         for index, batch in enumerate(plan.batches):
             self._place.update(zip(batch.operations, zip(repeat(index), count()), strict=False))
-            self._lay_out(batch, Bench(_members(batch), streams, generators, failed))
+            self._lay_out(batch, Bench(_members(batch), streams, generators, own_code))
         self._outputs = self._pieces(plan.outputs)
         self._inputs = [index for index, batch in enumerate(plan.batches) if batch.kernel is None]
         for index, several in enumerate([*self._requests, [(self._outputs, Layout.STACK)]]):

@@ -8,6 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+OwnCode = Callable[[int, Callable[[], Any]], Any]
+
+
+class LeftError(Exception):
+    """A member's own code did not run to its end: it has left, now or before."""
+
 
 @dataclass(frozen=True)
 class ParameterStack:
@@ -32,14 +38,15 @@ class Bench:
         members: whose each row is, as positions in the unit.
         streams: a member's random stream, in force inside `with`.
         generators: a member's generator of torch's random numbers on the CPU.
-        failed: called with a member's position and the exception of its own code; the unit goes on without it.
+        own_code: runs code of a member's own, given its position, and gives what that gives. Raises `LeftError` if it
+            fails, or if the member is no longer there; the others go on without it.
         stacks: where the kernel's parameters end up.
     """
 
     members: tuple[int, ...]
     streams: Sequence[AbstractContextManager[Any]]
     generators: Sequence[torch.Generator]
-    failed: Callable[[int, BaseException], None]
+    own_code: OwnCode
     stacks: list[ParameterStack] = field(default_factory=list)
 
     def lay(self, tensors: Sequence[torch.Tensor | None], channels_last: bool = False) -> torch.Tensor | None:

@@ -19,6 +19,7 @@ from nasflow.merge.module import MergedModel
 from nasflow.merge.plan import Pass
 from nasflow.merge.planner import Choices, Planner
 from nasflow.merge.shapes import Spec
+from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
 from nasflow.training.fused import FusedUnit, unchanged
 from nasflow.training.member import Member
@@ -118,11 +119,11 @@ class Former:
             return [_direct(members[0], graphs[members[0]], failed)]
         planner, choices = self._planner_on(x.device), Choices()
 
-        def merge(positions: Sequence[int], row_failed: Callable[[int, BaseException], None]) -> MergedModel:
+        def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
             chosen = [members[position] for position in positions]
             plan = planner.plan([graphs[member] for member in chosen], choices)
             streams = [member.rng for member in chosen]
-            return MergedModel(plan, streams, [stream.generator for stream in streams], row_failed)
+            return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
 
         try:
             unit = FusedUnit(members, failed, merge)
@@ -158,8 +159,8 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
 def _direct(member: Member, graph: Graph | None, failed: Failed) -> FusedUnit:
     """A unit of one."""
 
-    def merge(positions: Sequence[int], row_failed: Callable[[int, BaseException], None]) -> DirectModel:
-        return DirectModel(member.module.model, graph, member.rng, row_failed)  # type: ignore[arg-type]
+    def merge(positions: Sequence[int], own_code: OwnCode) -> DirectModel:
+        return DirectModel(member.module.model, graph, member.rng, own_code)  # type: ignore[arg-type]
 
     return FusedUnit([member], failed, merge)
 

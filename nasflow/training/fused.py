@@ -11,14 +11,16 @@ from nasflow.errors import TrialError
 from nasflow.evaluator.group import SupervisedGroup
 from nasflow.merge.direct import DirectModel
 from nasflow.merge.module import MergedModel
+from nasflow.merge.stacks import LeftError, OwnCode
 from nasflow.merge.structure import untouched
+from nasflow.training import blame
 from nasflow.training.member import Member
 from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
 from nasflow.training.optim_rules import AdamConstants
 from nasflow.training.unit import Unit
 
-Merge = Callable[[Sequence[int], Callable[[int, BaseException], None]], MergedModel | DirectModel]
+Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
 
 _MOST_SEEN = 6
 
@@ -122,7 +124,18 @@ class FusedUnit(Unit):
             if rows[row] in self.members and not self._tries:
                 self._failed(rows[row], error)
 
-        self._model = self._merge(self._positions, failed)
+        def own_code(row: int, run: Callable[[], Any]) -> Any:
+            member = rows[row]
+            if member not in self.members:
+                raise LeftError
+            try:
+                with blame.running(member.number):
+                    return run()
+            except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
+                failed(row, error)
+                raise LeftError from error
+
+        self._model = self._merge(self._positions, own_code)
         self._group = SupervisedGroup([member.module for member in rows])  # type: ignore[misc]
         self._stacks = _stacks(self._model, rows)
         self._optimizer = StackedOptimizer(

@@ -94,7 +94,7 @@ class TrainingJob:
 
     def _fit(self, roster: Roster, waiting: Sequence[int]) -> None:
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
-        specs = {spec.trial: spec for spec in self._spec.members}
+        specs = {spec.trial: spec for spec in [*self._spec.members, *self._spec.peers]}
         frozen = FrozenPool()
         limits: dict[int, int] = {}
         former = Former(self._spec.merge, self._spec.base_dir, limits)
@@ -109,6 +109,13 @@ class TrainingJob:
             except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
                 self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
                 return None
+
+        def rebuild(trial: int) -> Member | None:
+            if self._spec.merge.fuse == "never" or not self._store(trial).epochs():
+                return None
+            member = make_member(self._spec, specs[trial])
+            frozen.share(member.module)
+            return member
 
         def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
             units = former.form(members, batch, failed)
@@ -140,6 +147,7 @@ class TrainingJob:
             on_epoch=self._end_of_epoch,
             on_evict=on_evict,
             form=form,
+            rebuild=rebuild,
             on_broken=on_broken,
         )
         trainer = make_trainer(self._spec.evaluator.precision)

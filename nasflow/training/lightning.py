@@ -18,10 +18,13 @@ from torch.utils.data import DataLoader
 from nasflow.errors import TrialError
 from nasflow.evaluator.feed import Data
 from nasflow.seeds import derive_seed
+from nasflow.training import blame
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Roster
 from nasflow.training.unit import SoloUnit, Unit
+
+logger = logging.getLogger(__name__)
 
 _TRACE_LINES = 12
 
@@ -89,6 +92,10 @@ def _save_nobody(members: Sequence[Member], failed: Failed) -> None:
     """No checkpoints."""
 
 
+def _nobody(number: int) -> None:
+    """No stand-in."""
+
+
 class MergedModule(LightningModule):
     """Drives members step by step; a member that fails is evicted and the others go on untouched.
 
@@ -105,6 +112,7 @@ class MergedModule(LightningModule):
             ended an epoch, and what to call with one that can't be saved and why.
         on_evict: called with a member that failed and the text of its error.
         form: makes units of members for batches like the given one, with what to call when a member fails.
+        rebuild: makes a member anew that has left before the job was interrupted; None if it never came that far.
         on_broken: called with the members of a unit that failed as a whole and its error; they train on from what it
             left them.
     """
@@ -120,6 +128,7 @@ class MergedModule(LightningModule):
         on_evict: Callable[[Member, str], None],
         save: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
+        rebuild: Callable[[int], Member | None] | None = None,
         on_broken: Callable[[list[Member], Exception], None] | None = None,
     ):
         super().__init__()
@@ -131,6 +140,8 @@ class MergedModule(LightningModule):
         self._data = data
         self._build, self._on_start, self._on_epoch, self._on_evict = build, on_start, on_epoch, on_evict
         self._save, self._form, self._on_broken = save or _save_nobody, form or alone, on_broken
+        self._rebuild = rebuild or _nobody
+        self._broken: set[int] = set()  # trials of units that failed as a whole
         self._turn: list[Member] = []
         self._units: list[Unit] = []
 
@@ -176,7 +187,7 @@ class MergedModule(LightningModule):
         """One step of every member on the same batch."""
         at_home = {member for unit in self._units for member in unit.members}
         if homeless := [member for member in self._turn if member not in at_home]:
-            self._units += self._form(homeless, batch, self._failed)
+            self._house(homeless, batch)
         for unit in self._turning():
             self._guard_unit(unit, unit.train_batch, batch, batch_idx)
 
@@ -248,13 +259,43 @@ class MergedModule(LightningModule):
             if isinstance(loader, SeededLoader):
                 loader.epoch = self._roster.epoch
 
+    def _house(self, homeless: Sequence[Member], batch: Any) -> None:
+        """Give those a unit who have none: with all of their company, as when it came.
+
+        Which kernels run, and so the last bits, may depend on who is in a unit; also on those who have left it since.
+        """
+        broken = [member for member in homeless if member.number in self._broken]
+        if broken:
+            self._units += self._form(broken, batch, self._failed)
+        for company in dict.fromkeys(self._roster.company(m.number) for m in homeless if m not in broken):
+            here = {member.number: member for member in self._turn if member.number in company}
+            here = {number: member for number, member in here.items() if number not in self._broken}
+            self._units = [unit for unit in self._units if not any(m.number in here for m in unit.members)]
+            everyone = [here.get(number) or self._stand_in(number) for number in company]
+            units = self._form([member for member in everyone if member is not None], batch, self._failed)
+            for unit in units:
+                for stand_in in [member for member in unit.members if member.number not in here]:
+                    unit.remove(stand_in)
+            self._units += [unit for unit in units if unit.members]
+
+    def _stand_in(self, number: int) -> Member | None:
+        """One who left, as it was when it came."""
+        try:
+            with blame.running(number):
+                member = self._rebuild(number)
+                if member is not None:
+                    self._prepare(member)
+        except (Exception, SystemExit):
+            logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
+            return None
+        return member
+
     def _admit(self, number: int) -> None:
-        member = self._build(number)
+        with blame.running(number):
+            member = self._build(number)
         if member is None:
             self._roster.leave(number)
             return
-        member.module.to(self.device)
-        self.trainer.precision_plugin.convert_module(member.module)
         self._add(member)
         self._guard(member, self._start, member)
 
@@ -263,9 +304,14 @@ class MergedModule(LightningModule):
         self.modules_of_members[str(member.number)] = member.module
 
     def _start(self, member: Member) -> None:
+        self._prepare(member)
+        self._on_start(member)
+
+    def _prepare(self, member: Member) -> None:
+        member.module.to(self.device)
+        self.trainer.precision_plugin.convert_module(member.module)
         member.attach(self.trainer, "fit", sized_len(self._data.train) or math.inf)
         member.start()
-        self._on_start(member)
 
     def _end_epoch(self, member: Member) -> None:
         member.end_epoch()
@@ -277,13 +323,15 @@ class MergedModule(LightningModule):
 
     def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
         try:
-            action(*args)
+            with blame.running(member.number):
+                action(*args)
         except (Exception, SystemExit) as error:  # whatever a member does is its own failure
             self._failed(member, error)
 
     def _failed(self, member: Member, error: BaseException) -> None:
-        self._remove(member)
-        self._on_evict(member, error_text(error))
+        if member in self.active:  # else it stands in for one who failed before
+            self._remove(member)
+            self._on_evict(member, error_text(error))
 
     def _turning(self) -> list[Unit]:
         """The units whose turn it is: all members of a unit stand at the same epoch."""
@@ -302,6 +350,7 @@ class MergedModule(LightningModule):
                 return
             self._units.remove(unit)
             self._turn = [member for member in self._turn if member not in members]
+            self._broken.update(member.number for member in members)
             self._on_broken(members, error)
 
     def _remove(self, member: Member) -> None:

@@ -60,6 +60,7 @@ class Roster:
         self._past = past or {}
         self._finished: dict[int, int] = {}  # epochs, by trial that is inside
         self._histories: dict[int, list[Metrics]] = {}
+        self._companies: dict[int, tuple[int, ...]] = {}
         self._due: list[int] = []
         self.epoch = 0
         self.turn: list[int] = []
@@ -76,10 +77,16 @@ class Roster:
             standing = Counter(self._finished.values())
             self.epoch = min(standing, key=lambda epoch: (-standing[epoch] if self._waiting else 0, epoch))
             self._due = [trial for trial, finished in self._finished.items() if finished == self.epoch]
+            new = tuple(trial for trial in self._due if trial not in self._companies)
+            self._companies.update(dict.fromkeys(new, new))
             self.turn = [trial for trial in self._due if self._can_train(trial) and not self._is_on_record(trial)]
             if self.turn:
                 return True
             self.close_turn()
+
+    def company(self, trial: int) -> tuple[int, ...]:
+        """Those who had their first turn together with a trial, whether they are still there or not."""
+        return self._companies[trial]
 
     def take(self, trial: int, metrics: Metrics, parameters: int) -> None:
         """The metrics of a trial that has trained in this turn. Raises TrialError if they lack what is judged."""

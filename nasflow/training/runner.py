@@ -4,6 +4,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+from nasflow.training import blame
 from nasflow.training.events import Ended, EventWriter
 from nasflow.training.job import TrainingJob
 from nasflow.training.lightning import error_text
@@ -20,7 +21,8 @@ def run_job_file(path: Path) -> int:
     events = EventWriter(path.parent / "events.jsonl")
     try:
         spec = JobSpec.model_validate_json(path.read_text())
-        with contextlib.chdir(spec.base_dir):  # relative paths among the user's params are meant from there
+        # relative paths among the user's params are meant from base_dir
+        with contextlib.chdir(spec.base_dir), blame.told_in(path.parent / blame.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
     except Exception as error:
         events.write(Ended(error=error_text(error)))

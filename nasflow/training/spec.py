@@ -5,6 +5,7 @@ Everything a job reads or writes lies below one root folder, so that a service c
     <root>/jobs/<job_id>/job.json        the JobSpec
                          events.jsonl    what happened, one JSON object a line (nasflow.training.events)
                          job.log         standard output and error
+                         own-code        whose code runs (nasflow.training.blame)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
@@ -29,7 +30,7 @@ class MemberSpec(BaseModel):
     seed: int
 
 
-class PeerSpec(BaseModel):
+class PeerSpec(MemberSpec):
     """A trial that was in the job before it was started again, and trains in it no more.
 
     Attributes:
@@ -38,9 +39,6 @@ class PeerSpec(BaseModel):
         failed: whether it failed in the epoch after these; else it ended with the last of them.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    trial: int = Field(ge=0)
     history: list[dict[str, float | None]]
     parameters: int
     failed: bool
@@ -58,7 +56,7 @@ class JobSpec(BaseModel):
         merge: whether and how members are fused.
         places: how many members may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
-        peers: with whom members are compared too.
+        peers: who left before; the others go on as if these had left in this job.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from nasflow.training import blame
 from nasflow.training.member import Member
 
 
@@ -49,7 +50,8 @@ class Unit(ABC):
 
     def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
         try:
-            action(*args)
+            with blame.running(member.number):
+                action(*args)
         except (Exception, SystemExit) as error:  # whatever a member does is its own failure
             self._failed(member, error)
 

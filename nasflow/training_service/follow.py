@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from nasflow.errors import InterruptedSearchError
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
+from nasflow.training import blame
 from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
@@ -143,8 +144,8 @@ class AttemptFollower:
             number for number in attempt.members if number in present - told.finals.keys() - told.failures.keys()
         ]
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
-            if told.ended is None:  # in a crash those that waited had no part, unless no one else is left to blame
-                open_members = [number for number in open_members if number not in told.waiting] or open_members
+            if told.ended is None:
+                open_members = self._suspects(open_members, told, handle)
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
             told.failures.update(dict.fromkeys(open_members, verdict.error + together))
         return self._study.record_outcome(
@@ -156,6 +157,19 @@ class AttemptFollower:
             error=verdict.error or _failures_text(told.failures),
             slot=state.slot,
         )
+
+    def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle) -> list[int]:
+        """Who may have crashed the job's process: the one whose own code it ran, or all that had begun.
+
+        If everyone waited, no one else is left to blame.
+        """
+        try:
+            culprit = blame.blamed(self._service.fetch(f"jobs/{handle.job_id}/{blame.FILE}"))
+        except FileNotFoundError:  # it crashed before it could tell
+            culprit = None
+        if culprit in open_members:
+            return [culprit]
+        return [number for number in open_members if number not in told.waiting] or open_members
 
     def _judge(self, state: JobState, told: _Told, handle: JobHandle) -> _Verdict:
         """Whom to blame for how a job ended. `error` is set when the job as a whole did not come to its end."""

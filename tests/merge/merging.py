@@ -12,6 +12,7 @@ from nasflow.merge.module import MergedModel
 from nasflow.merge.plan import LogicalPlan, Pass
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
+from nasflow.merge.stacks import LeftError
 from nasflow.training.rng import RngStream
 
 LR = 0.05
@@ -74,8 +75,15 @@ class Group:
         self.streams = [RngStream(70 + member) for member in range(len(self.models))]
         self.twin_streams = [RngStream(70 + member) for member in range(len(self.models))]
         self.merged = MergedModel(
-            self.plan, self.streams, [stream.generator for stream in self.streams], self.failures.__setitem__
+            self.plan, self.streams, [stream.generator for stream in self.streams], self._own_code
         )
+
+    def _own_code(self, member: int, run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except (Exception, SystemExit) as error:
+            self.failures[member] = error
+            raise LeftError from error
 
     @property
     def kernels(self) -> set[str]:

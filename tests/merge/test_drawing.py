@@ -52,7 +52,7 @@ def unit(space: str, members: int, seed: int) -> Outline:
     models = [candidates.build(candidates.sample(rng)) for _ in range(members)]
     plan = Planner().plan([trace(model, Spec.batch(torch.zeros(batch))) for model in models])
     streams = [nullcontext()] * members
-    return outline(MergedModel(plan, streams, [torch.Generator() for _ in models], lambda *_: None))
+    return outline(MergedModel(plan, streams, [torch.Generator() for _ in models], lambda _, run: run()))
 
 
 @pytest.fixture(

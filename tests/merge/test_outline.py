@@ -30,7 +30,7 @@ def merged(*models: nn.Module, planner: Planner | None = None) -> MergedModel:
         pool.share(model)
     plan = (planner or Planner()).plan([trace(model, Spec.batch(torch.zeros(4, 6))) for model in models])
     generators = [torch.Generator() for _ in models]
-    return MergedModel(plan, [nullcontext()] * len(models), generators, lambda *_: None)
+    return MergedModel(plan, [nullcontext()] * len(models), generators, lambda _, run: run())
 
 
 def outlined(*models: nn.Module) -> Outline:
@@ -106,7 +106,7 @@ def test_a_kernel_with_one_row_fuses_nothing() -> None:
     plan = Planner().plan([trace(model, Spec.batch(torch.zeros(4, 6))) for model in models])
     relu = plan.batches.pop()
     plan.batches += [Batch([operation], relu.kernel, "measured: gathering costs more") for operation in relu.operations]
-    found = outline(MergedModel(plan, [nullcontext()] * 2, [torch.Generator() for _ in models], lambda *_: None))
+    found = outline(MergedModel(plan, [nullcontext()] * 2, [torch.Generator() for _ in models], lambda _, run: run()))
     assert names(found.steps[-2:]) == [("ReLU", "loop", (0,)), ("ReLU", "loop", (1,))]
     assert (found.operations, found.fused) == (4, 2)
     assert found.kernels["pointwise"] == 2

@@ -293,7 +293,12 @@ def test_started_again_without_those_that_have_ended(pruned: Pruned, tmp_path: P
     with pytest.raises(Interrupted):
         TrainingJob(spec, tmp_path, tell).run()
     peers = [
-        PeerSpec(trial=trial, history=expected[trial].epochs, parameters=int(final.metrics["parameters"]), failed=False)
+        PeerSpec(
+            **dict(next(member for member in spec.members if member.trial == trial)),
+            history=expected[trial].epochs,
+            parameters=int(final.metrics["parameters"]),
+            failed=False,
+        )
         for trial, final in finals(first).items()
     ]
     rest = but(spec, members=[m for m in spec.members if m.trial not in finals(first)], peers=peers)

@@ -12,13 +12,13 @@ from nasflow.merge.knowledge import is_random, minds_strides, pointwise
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node, changes_in_place, map_nodes
 from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import Bench
+from nasflow.merge.stacks import Bench, LeftError
 
 
 class Loop(Kernel):
     """Calls each member's own node as it is, within the member's random stream if it may draw from it.
 
-    What a member's own module raises is that member's failure: its row becomes NaN and the others go on.
+    What a member's own module raises is that member's failure: its row is NaN from then on and the others go on.
     """
 
     label = "loop"
@@ -49,13 +49,16 @@ class Loop(Kernel):
 
     def _run(self, row: int, values: list[Any], training: bool) -> Any:
         node, member = self.nodes[row], self.bench.members[row]
-        try:
+
+        def run() -> Any:
             with self.bench.streams[member] if self._random else nullcontext():
                 return self._calls[row](values, training)
-        except (Exception, SystemExit) as error:
-            if not node.opaque:
-                raise
-            self.bench.failed(member, error)
+
+        if not node.opaque:
+            return run()
+        try:
+            return self.bench.own_code(member, run)
+        except LeftError:
             return _nothing(node, values)
 
 
