@@ -2,12 +2,13 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,29 +55,57 @@ class PrefectServer:
             time.sleep(0.5)
 
 
+class PrefectProcess:
+    """A server on a free port with its database in `home`; it can be ended and started again on both."""
+
+    def __init__(self, home: Path, extra: Mapping[str, str] | None = None):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._url = f"http://127.0.0.1:{self._port}/api"
+        self._log = home / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        env = {
+            **os.environ,
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_URL": self._url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            **(extra or {}),
+        }
+        self.server = PrefectServer(self._url, env)
+
+    @property
+    def pid(self) -> int:
+        """Of the server's program."""
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", "prefect", "server", "start", *address]
+            self._process = subprocess.Popen(command, env=self.server.env, stdout=log, stderr=log)
+        _wait_for(f"{self._url}/health", self._process, self._log)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it by a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(20)
+
+
 @contextmanager
 def start_prefect_server(home: Path) -> Iterator[PrefectServer]:
     """A server on a free port, with its database in `home`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {
-        **os.environ,
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_UI_ENABLED": "false",
-    }
-    with (home / "server.log").open("wb") as log:
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    process = PrefectProcess(home)
     try:
-        _wait_for(f"http://127.0.0.1:{port}/api/health", process, home / "server.log")
-        yield PrefectServer(f"http://127.0.0.1:{port}/api", env)
+        process.start()
+        yield process.server
     finally:
-        process.terminate()
-        process.wait(20)
+        process.end()
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

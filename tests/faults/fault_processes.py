@@ -1,0 +1,107 @@
+"""Faults of processes: killed, stopped for a while, or one too many."""
+
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+from fault_scene import Missed, Scene
+from fault_search import MARK, children
+
+from nasflow.training_service.processes import carriers
+
+Strike = Callable[[Scene, random.Random], str]
+
+_REFUSED = "another controller runs this study"
+
+
+def kill(kind: str) -> Strike:
+    """SIGKILL of one process of a kind."""
+
+    def strike(scene: Scene, rng: random.Random) -> str:
+        victim = scene.victim(kind, rng)
+        with suppress(psutil.NoSuchProcess):  # it was quicker
+            victim.kill()
+        return f"killed {kind} {victim.pid}"
+
+    return strike
+
+
+def stop(kind: str) -> Strike:
+    """SIGSTOP of one process of a kind, and SIGCONT after a while."""
+
+    def strike(scene: Scene, rng: random.Random) -> str:
+        victim = scene.victim(kind, rng)
+        seconds = scene.pause(rng, 0.5, 4.0)
+        with stopped(victim):
+            scene.search.tend_for(seconds)
+        return f"stopped {kind} {victim.pid} for {seconds:.1f} s"
+
+    return strike
+
+
+class stopped:
+    """Within it, a process stands still."""
+
+    def __init__(self, process: psutil.Process):
+        self._process = process
+
+    def __enter__(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._process.suspend()
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._process.resume()
+
+
+def kill_all(scene: Scene, rng: random.Random) -> str:
+    """SIGKILL of all processes of the search, in any order: as when the machine goes down."""
+    victims = scene.await_some(lambda: carriers(MARK, str(scene.search.folder)), "process")
+    rng.shuffle(victims)
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
+    return f"killed all {len(victims)} processes"
+
+
+def kill_server(scene: Scene, rng: random.Random) -> str:
+    """SIGKILL of the Prefect server, which is started again on its database and port after a while."""
+    down = scene.pause(rng, 0.0, 5.0)
+    helpers = children(psutil.Process(scene.search.prefect.pid))
+    scene.search.prefect.end(signal.SIGKILL)
+    for helper in helpers:
+        with suppress(psutil.NoSuchProcess):
+            helper.kill()
+    scene.search.tend_for(down)
+    scene.search.prefect.start()
+    return f"killed the Prefect server and started it again after {down:.1f} s"
+
+
+def second_controller(scene: Scene, rng: random.Random) -> str:
+    """The search is started once more while it runs, or by two at once after its controller was killed.
+
+    Of two, one has to be refused and the other to go on.
+    """
+    search = scene.search
+    [first] = scene.await_some(lambda: search.living("controller"), "controller")
+    at_once = rng.random() < 0.5
+    if at_once:
+        first.kill()
+        first.wait(20)
+        search.tend()
+    before = len(search.restarts)
+    second = search.launch()
+    while second.process.poll() is None and not search.ended:
+        search.tend_for(0.1)
+        if any(_REFUSED in restart.said for restart in search.restarts[before:]):
+            search.adopt(second)
+            return "two controllers started at once: the first was refused"
+    code = second.process.wait(60)
+    if search.ended and code == 0:
+        raise Missed("the search ended before a second controller could be refused")
+    if code != 2 or _REFUSED not in second.said():
+        said = f"a second controller ended with {code}: {second.said()}"
+        scene.promises.append(lambda: said)
+    return "two controllers started at once: the second was refused" if at_once else "a second controller was refused"

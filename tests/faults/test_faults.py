@@ -1,0 +1,87 @@
+"""Searches under faults end as if there had been none; and the judge of that sees what it should."""
+
+import dataclasses
+from collections import Counter
+
+import pytest
+from fault_campaign import Campaign
+from fault_command import summary
+from fault_judge import Outcome, judge
+from fault_kinds import KINDS, Fault, deal
+
+from nasflow.space.architecture import Architecture
+from nasflow.trial import Trial, TrialStatus
+
+# More than are asked for: some come when there is nothing left to strike.
+FAULTS = {
+    "job-kill": 6,
+    "worker-kill": 3,
+    "controller-kill": 2,
+    "machine-kill": 1,
+    "zygote-kill": 1,
+    "job-stop": 1,
+    "worker-stop": 1,
+    "controller-stop": 1,
+    "checkpoint-cut": 2,
+    "checkpoint-flipped": 2,
+    "events-torn": 2,
+    "database-locked": 1,
+}
+KILLS = 20
+
+
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_or_repeated(tmp_path):
+    dealt = [kind for kind, times in FAULTS.items() for _ in range(times)]
+    order = sorted((Fault(kind, number) for number, kind in enumerate(dealt)), key=lambda fault: fault.rng.random())
+    report = Campaign(tmp_path, print, brief=True).strike(iter(order), KILLS)
+    assert report.kills.total() == KILLS, summary(report)
+    assert not report.bad, summary(report)
+    assert report.kills.keys() <= FAULTS.keys() and len(report.kills) > 8
+
+
+def wanted() -> Outcome:
+    trials = {
+        number: Trial(number=number, round=0, architecture=Architecture({"a": number}), seed=number, status=status)
+        for number, status in enumerate([TrialStatus.TRAINED, TrialStatus.FAILED])
+    }
+    rows = {(0, 1): {"val_loss": 1.0}, (0, 2): {"val_loss": 0.5}, (1, 1): {"val_loss": None}}
+    return Outcome(trials, [{"rank": 1, "trial": 0}], rows, [], Counter(rows.keys()), 2)
+
+
+def test_the_judge_has_nothing_against_the_same():
+    assert not judge(wanted(), wanted())
+
+
+def test_the_judge_sees_lost_trials():
+    right = wanted()
+    assert judge(dataclasses.replace(right, trials={0: right.trials[0]}), right).lost == [1]
+    for status in (TrialStatus.RUNNING, TrialStatus.FAILED):
+        changed = right.trials | {0: right.trials[0].model_copy(update={"status": status})}
+        assert judge(dataclasses.replace(right, trials=changed), right).lost == [0]
+
+
+def test_the_judge_sees_repeated_rows_and_epochs():
+    right = wanted()
+    assert judge(dataclasses.replace(right, repeated=[(0, 1)]), right).duplicated == 1
+    assert judge(dataclasses.replace(right, rows=right.rows | {(0, 3): {}}), right).duplicated == 1
+    told = right.told + Counter([(0, 1), (0, 1), (0, 2)])
+    assert judge(dataclasses.replace(right, told=told), right).retrained == 3
+    assert judge(dataclasses.replace(right, told=told), right, Counter([(0, 1), (0, 2)])).retrained == 1
+
+
+def test_the_judge_sees_other_scores():
+    right = wanted()
+    assert judge(dataclasses.replace(right, leaderboard=[]), right).differs
+    assert judge(dataclasses.replace(right, rows=right.rows | {(0, 2): {"val_loss": 0.5000001}}), right).differs
+    extra = right.trials | {2: right.trials[0]}
+    assert judge(dataclasses.replace(right, trials=extra), right).differs
+
+
+def test_faults_can_be_run_again():
+    for kind in KINDS:
+        one, other = Fault(kind, 7), Fault(kind, 7)
+        assert one.instant == other.instant and one.rng.random() == other.rng.random()
+        assert one.instant != Fault(kind, 8).instant
+    assert deal(1, KINDS) == deal(1, KINDS) != deal(2, KINDS)
+    assert set(deal(1, KINDS)) == set(KINDS)
