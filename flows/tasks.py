@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
@@ -72,7 +72,7 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     """Train the members of a batch in one job, to its recorded outcome.
 
     A member that has failed by its own doing waits for train_alone. If a job crashed before all of its members had got
-    a place in it, those that had none are trained by the next.
+    a place in it, those that had none are trained by the next. If one ran out of memory, the next has half the places.
 
     Raises:
         InfrastructureError: the job was lost; the batch goes on from its checkpoints when this is tried again.
@@ -88,8 +88,11 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
         attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])
         if attempt.failure is FailureKind.INFRASTRUCTURE:
             raise InfrastructureError(attempt.error)
+        if attempt.state is not AttemptState.SUCCEEDED:
+            get_run_logger().warning("blamed on its trials: %s", attempt.error)
     scored = sum(study.trial(number).status.scored for number in attempt.members)
-    return Completed(message=f"{scored} of {len(attempt.members)} trials trained", data=attempt)
+    fewer = f", at most {attempt.places} at a time for want of memory" if attempt.places else ""
+    return Completed(message=f"{scored} of {len(attempt.members)} trials trained{fewer}", data=attempt)
 
 
 @task(name="train alone", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
@@ -136,7 +139,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             base_dir=config.base_dir,
             members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
             merge=config.merge,
-            places=config.merge.max_members,
+            places=min(config.merge.max_members, attempt.places or len(trials)),
             pruner=config.pruner,
             objectives=config.objectives,
             peers=_peers(session, left),

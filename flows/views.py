@@ -1,13 +1,15 @@
 """What `nasflow studies` and `nasflow show` print, as tables and as JSON."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from nasflow.study.records import Attempt, StudyInfo
+from nasflow.report.text import numbers_text
+from nasflow.study.records import Attempt, Ending, StudyInfo
 from nasflow.study.study import Study
 from nasflow.trial import TrialStatus
 
@@ -54,6 +56,13 @@ def study_view(study: Study) -> Group:
             headline = Text((trial.error or "").partition("\n")[0])
             table.add_row(str(trial.number), str(trial.round), trial.status, attempts, headline)
         parts += [table, Text(f"train them again with: nasflow retry {study.name}")]
+    if troubled := study.troubled_attempts(_SHOWN_FAILURES):
+        table = Table("job", "trials", "blamed on", "what happened", title="jobs that ended badly")
+        for attempt in troubled:
+            for ending in attempt.endings:
+                job = ending.job_id or ""
+                table.add_row(job, numbers_text(attempt.members), ending.failure, Text(_shown_ending(ending)))
+        parts.append(table)
     return Group(*parts)
 
 
@@ -78,6 +87,7 @@ def study_json(study: Study) -> dict[str, Any]:
                 "error": attempt.error,
                 "slot": attempt.slot,
                 "restarts": attempt.restarts,
+                "endings": [asdict(ending) for ending in attempt.endings],
             }
             for attempt in study.attempts()
         ],
@@ -87,6 +97,11 @@ def study_json(study: Study) -> dict[str, Any]:
 def _attempt(attempt: Attempt) -> str:
     blamed = f" ({attempt.failure})" if attempt.failure else ""
     return f"{attempt.kind} {attempt.state}{blamed}"
+
+
+def _shown_ending(ending: Ending) -> str:
+    fewer = f"\nat most {ending.places} at a time from here" if ending.places else ""
+    return "\n".join((ending.error or "").splitlines()[:2]) + fewer
 
 
 def _counts(counts: dict[TrialStatus, int]) -> str:

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import func, select
@@ -10,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
 from nasflow.study.base import StudyBase, chunks, now
-from nasflow.study.records import Attempt, AttemptKind, AttemptState, EpochRecord, FinalRecord
+from nasflow.study.records import Attempt, AttemptKind, AttemptState, Ending, EpochRecord, FinalRecord
 from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.trial import FailureKind, TrialStatus
 
@@ -87,6 +88,8 @@ class AttemptLog(StudyBase):
         error: str | None = None,
         slot: str | None = None,
         epochs: Sequence[EpochRecord] = (),
+        evidence: Mapping[str, Any] | None = None,
+        places: int | None = None,
     ) -> Attempt:
         """Record, in one transaction, what became of a job. Of an attempt that has ended nothing changes.
 
@@ -103,6 +106,8 @@ class AttemptLog(StudyBase):
             error: why the job as a whole failed.
             slot: where it ran, if that is better known by now.
             epochs: metrics by epoch that `record_epochs` has not had yet.
+            evidence: what is known of the job's end, as JSON.
+            places: how many members may train at a time when it is started again; None leaves that as it is.
         """
         if not state.finished:
             raise ValueError(f"an outcome is not '{state}'")
@@ -118,12 +123,24 @@ class AttemptLog(StudyBase):
                 self._end_members(members, finals, failures)
                 row.state, row.failure, row.error, row.ended_at = state, failure, error, now()
                 row.slot = slot or row.slot
+                if state is not AttemptState.SUCCEEDED:
+                    ending = Ending(row.job_id, failure, error, dict(evidence or {}), places)
+                    row.endings = [*(row.endings or []), asdict(ending)]
             return _to_record(row, list(members))
 
     def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
         """The attempts of a trial, of a round, or all, in the order in which they were planned."""
         with self._read() as session:
             return self._attempts(session, trial, round)
+
+    def troubled_attempts(self, limit: int) -> list[Attempt]:
+        """The newest attempts that had jobs which ended badly, in the order in which they were planned."""
+        with self._read() as session:
+            query = select(AttemptRow.id).where(AttemptRow.study_id == self._id, AttemptRow.endings.is_not(None))
+            ids = session.scalars(query.order_by(AttemptRow.id.desc()).limit(limit)).all()
+            rows = session.scalars(select(AttemptRow).where(AttemptRow.id.in_(ids)).order_by(AttemptRow.id)).all()
+            members = self._members(session, ids)
+            return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
 
     def epochs(self, numbers: Iterable[int]) -> dict[int, list[EpochRecord]]:
         """The metrics by epoch of these trials; a trial without any has an empty list."""
@@ -271,4 +288,10 @@ def _to_record(row: AttemptRow, members: Sequence[int]) -> Attempt:
         restarts=row.restarts,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        endings=tuple(_to_ending(ending) for ending in row.endings or []),
     )
+
+
+def _to_ending(values: Mapping[str, Any]) -> Ending:
+    failure = values["failure"]
+    return Ending(**{**values, "failure": failure and FailureKind(failure)})

@@ -53,6 +53,23 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """How a job of an attempt ended that did not come to its good end.
+
+    Attributes:
+        failure: whom it was blamed on.
+        evidence: what the training service knew of the job's end, by name.
+        places: how many of the members may train at a time from then on; None leaves that as it was.
+    """
+
+    job_id: str | None
+    failure: FailureKind | None
+    error: str | None
+    evidence: dict[str, Any]
+    places: int | None = None
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One job and what became of it.
 
@@ -64,6 +81,7 @@ class Attempt:
         handle: what the training service needs to find the job again, as JSON.
         slot: where the job runs or ran, for people.
         restarts: how often the attempt was started again after it had ended.
+        endings: of its jobs that ended badly, the oldest first.
     """
 
     id: int
@@ -80,6 +98,12 @@ class Attempt:
     restarts: int
     started_at: datetime | None
     ended_at: datetime | None
+    endings: tuple[Ending, ...] = ()
+
+    @property
+    def places(self) -> int | None:
+        """How many members may train at a time since one of its jobs ran out of memory; None if none has."""
+        return next((ending.places for ending in reversed(self.endings) if ending.places is not None), None)
 
 
 @dataclass(frozen=True)

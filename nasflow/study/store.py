@@ -31,6 +31,8 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    text,
+    update,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -40,7 +42,9 @@ from nasflow.seeds import derive_seed
 from nasflow.study.records import AttemptKind, AttemptState, RoundState
 from nasflow.trial import FailureKind, TrialStatus
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_CHANGES = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"]}
+"""What makes the tables of a version from those of the version before."""
 BUSY_SECONDS = 30
 
 
@@ -150,6 +154,7 @@ class AttemptRow(Base):
     restarts: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
+    endings: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class MemberRow(Base):
@@ -237,6 +242,16 @@ class Store:
                 f"store: {_shown(self._url)} was written by a newer nasflow (its tables have version {version}, this "
                 f"one knows up to {SCHEMA_VERSION}); upgrade nasflow"
             )
+        if version < SCHEMA_VERSION:
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        with self.write("schema") as session:
+            version = session.scalars(select(SchemaRow.version)).one()  # another process may have been quicker
+            for change in (change for number in range(version, SCHEMA_VERSION) for change in _CHANGES[number + 1]):
+                session.execute(text(change))
+            Base.metadata.create_all(session.connection())
+            session.execute(update(SchemaRow).values(version=SCHEMA_VERSION))
 
     @contextmanager
     def _clear_errors(self, *kinds: type[DBAPIError]) -> Iterator[None]:

@@ -8,6 +8,7 @@ The steps stand in the spec's `space.params["steps"]`, each a list of a word and
     ["spawn", how]    start a process that sleeps: `child`, `session` (in a session of its own) or `daemon` (also
                       without parent and environment); its pid is appended to the job's file `pids`
     ["ignore", n]     signal n
+    ["hold", n]       n bytes of memory, until the end
     ["return", n], ["exit", n], ["signal", n], ["raise", text]
                       end: with exit code n, hard with exit code n, by killing itself with signal n, by an exception
     ["report", name]  write process ids, environment and loaded modules to the job's file <name>
@@ -28,6 +29,7 @@ from nasflow.training.events import Ended, Epoch, EventWriter, Started
 from nasflow.training.spec import trial_dir
 
 _SLEEP = "sleep 300"
+_HELD: list[bytes] = []
 
 
 def run_job_file(path: Path) -> int:
@@ -72,6 +74,8 @@ def step(folder: Path, root: Path, word: str, argument: Any) -> None:
             append(folder / "pids", spawn(argument))
         case "ignore":
             signal.signal(argument, signal.SIG_IGN)
+        case "hold":
+            _HELD.append(b"\1" * argument)
         case "exit":
             os._exit(argument)
         case "signal":

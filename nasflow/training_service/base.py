@@ -34,6 +34,11 @@ class JobState(BaseModel):
         signal: the number of the signal that ended it, None otherwise.
         slot: where it runs or ran, for people, e.g. `cpu-0` or `gpu-1.0`.
         reason: one line for people: why it was lost, or the last line of its log.
+        oom_kills: how many processes of the job's cgroup the kernel ended for want of memory when the job's ended.
+        peak_rss: bytes that the largest of the job's processes held at its height.
+        memory_share: bytes that its slot may count on, the others' left to them.
+
+    What a service can't find out is None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +48,9 @@ class JobState(BaseModel):
     signal: int | None = None
     slot: str | None = None
     reason: str = ""
+    oom_kills: int | None = None
+    peak_rss: int | None = None
+    memory_share: int | None = None
 
 
 class JobHandle(BaseModel):

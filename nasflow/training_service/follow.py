@@ -1,9 +1,8 @@
 """One attempt from submission to its record: submit or re-attach, read events, decide whom to blame, record once."""
 
 import logging
-import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -15,12 +14,10 @@ from nasflow.training import blame
 from nasflow.training.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.training_service.verdict import Verdict, judge
 from nasflow.trial import FailureKind
 
 _LOG = logging.getLogger(__name__)
-
-# Signals that a program raises by what it does; any other one was sent from outside.
-_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
 
 _ENDING_SECONDS = 0.02  # between two looks at a job that has said its last word
 
@@ -34,13 +31,6 @@ class _Told:
     present: set[int] = field(default_factory=set)  # members of the job, of which
     waiting: set[int] = field(default_factory=set)  # have not begun in it
     ended: Ended | None = None
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    state: AttemptState
-    failure: FailureKind | None = None
-    error: str | None = None
 
 
 class AttemptFollower:
@@ -138,16 +128,19 @@ class AttemptFollower:
         return events
 
     def _record(self, attempt: Attempt, state: JobState, told: _Told, handle: JobHandle) -> Attempt:
-        verdict = self._judge(state, told, handle)
+        tail = "" if told.ended or state.exit_code is None else self._service.log_tail(handle, 5).strip()
+        verdict = judge(state, told.ended, bool(told.failures), tail)
         present = told.present or set(attempt.members)
         open_members = [
             number for number in attempt.members if number in present - told.finals.keys() - told.failures.keys()
         ]
-        if verdict.failure is FailureKind.TRIAL and verdict.error is not None:
+        places = _fewer_places(attempt, open_members, told) if verdict.out_of_memory else None
+        if verdict.failure is FailureKind.TRIAL and verdict.error is not None and places is None:
             if told.ended is None:
-                open_members = self._suspects(open_members, told, handle)
+                open_members = self._suspects(open_members, told, handle, verdict)
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
-            told.failures.update(dict.fromkeys(open_members, verdict.error + together))
+            headline, *rest = verdict.error.split("\n", 1)
+            told.failures.update(dict.fromkeys(open_members, "\n".join([headline + together, *rest])))
         return self._study.record_outcome(
             attempt.id,
             verdict.state,
@@ -156,47 +149,36 @@ class AttemptFollower:
             failure=verdict.failure,
             error=verdict.error or _failures_text(told.failures),
             slot=state.slot,
+            evidence=state.model_dump(mode="json", exclude_defaults=True, exclude={"slot"}),
+            places=places,
         )
 
-    def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle) -> list[int]:
-        """Who may have crashed the job's process: the one whose own code it ran, or all that had begun.
+    def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle, verdict: Verdict) -> list[int]:
+        """Who may have ended the job's process: the one whose own code it ran, or all that had begun.
 
-        If everyone waited, no one else is left to blame.
+        Memory is wanted by all that have begun, whoever asked last. If everyone waited, no one else is left to blame.
         """
+        begun = [number for number in open_members if number not in told.waiting] or open_members
+        if verdict.out_of_memory:
+            return begun
         try:
             culprit = blame.blamed(self._service.fetch(f"jobs/{handle.job_id}/{blame.FILE}"))
         except FileNotFoundError:  # it crashed before it could tell
             culprit = None
-        if culprit in open_members:
-            return [culprit]
-        return [number for number in open_members if number not in told.waiting] or open_members
-
-    def _judge(self, state: JobState, told: _Told, handle: JobHandle) -> _Verdict:
-        """Whom to blame for how a job ended. `error` is set when the job as a whole did not come to its end."""
-        if told.ended is not None:
-            failed = told.ended.error is not None or bool(told.failures)
-            kind = FailureKind.TRIAL if failed else None
-            return _Verdict(AttemptState.FAILED if failed else AttemptState.SUCCEEDED, kind, told.ended.error)
-        if state.status is JobStatus.CANCELLED:
-            return _Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
-        if state.status is JobStatus.LOST:
-            return _Verdict(AttemptState.FAILED, FailureKind.INFRASTRUCTURE, f"the job was lost: {state.reason}")
-        if state.signal is not None:
-            name = signal.Signals(state.signal).name
-            if state.signal not in _OWN_SIGNALS:
-                return _Verdict(
-                    AttemptState.FAILED, FailureKind.INFRASTRUCTURE, f"the job's process was ended by {name}"
-                )
-            return _Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"the job's process crashed with {name}")
-        error = f"the job's process exited with code {state.exit_code} before its end"
-        tail = self._service.log_tail(handle, 5).strip()
-        return _Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{error}\n{tail}" if tail else error)
+        return [culprit] if culprit in open_members else begun
 
 
 def job_id(attempt: Attempt) -> str:
     """The id of the job that the attempt's next (or present) start has; each restart is a new job."""
     restart = attempt.restarts + attempt.state.finished
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+
+
+def _fewer_places(attempt: Attempt, open_members: Sequence[int], told: _Told) -> int | None:
+    """Half as many members at a time as those that were too many; None if one by itself was."""
+    begun = sum(number not in told.waiting for number in open_members)
+    together = min(begun or len(open_members), attempt.places or len(open_members))
+    return together // 2 if together > 1 else None
 
 
 def _failures_text(failures: dict[int, str]) -> str | None:

@@ -16,15 +16,23 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from nasflow.target import load_target
 from nasflow.training.spec import job_dir
 from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.evidence import KillWatch, memory_limit, peak_bytes
 from nasflow.training_service.local_fork import fork_workers, write_to
 from nasflow.training_service.local_state import LocalState
-from nasflow.training_service.processes import adopt_orphans, descendants, die_with_parent, end_all
+from nasflow.training_service.processes import (
+    adopt_orphans,
+    be_first_to_die_for_memory,
+    descendants,
+    die_with_parent,
+    end_all,
+)
 
 IDLE_POLL, JOB_POLL = 0.03, 0.01  # seconds
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
@@ -57,11 +65,12 @@ class Worker:
                         return
                     leave = self._told_to_end or self._state.retire(self._slot).exists()
                     job_id = None if leave else self._state.claim(self._slot)
+                    slots = len(self._state.workers())
                     if job_id is None and (leave or idle):
                         self._state.dismiss(self._slot)
                         return
                 if job_id is not None:
-                    self._run(job_id)
+                    self._run(job_id, slots)
                     idle_since = time.monotonic()
                     continue
             time.sleep(IDLE_POLL)
@@ -71,24 +80,32 @@ class Worker:
         record = self._state.worker(self._slot)
         return record is None or record.process.pid != os.getpid()
 
-    def _run(self, job_id: str) -> None:
+    def _run(self, job_id: str, slots: int) -> None:
         folder = job_dir(self._root, job_id)
+        kills = KillWatch()
         flush()
         worker, child = os.getpid(), os.fork()
         if child == 0:
             become_job(worker, folder / "job.log", lambda: load_target(self._runner, self._root)(folder / "job.json"))
         cancel = self._state.cancel_mark(job_id)
-        while (code := reap(child)) is None and not (self._told_to_end or cancel.exists()):
+        while (end := reap(child)) is None and not (self._told_to_end or cancel.exists()):
+            kills.look()
             time.sleep(JOB_POLL)
+        oom_kills = kills.recent()
         end_all(lambda: descendants(worker), GRACE)
         reap(child)
-        if code is None:
+        if end is None:
             state = JobState(status=JobStatus.LOST, slot=self._slot, reason="its worker was told to end")
         else:
-            exit_code, number = (code, None) if code >= 0 else (None, -code)
-            reason = last_line(folder / "job.log")
             state = JobState(
-                status=JobStatus.EXITED, exit_code=exit_code, signal=number, slot=self._slot, reason=reason
+                status=JobStatus.EXITED,
+                exit_code=end.code if end.code >= 0 else None,
+                signal=-end.code if end.code < 0 else None,
+                slot=self._slot,
+                reason=last_line(folder / "job.log"),
+                oom_kills=oom_kills,
+                peak_rss=end.peak,
+                memory_share=memory_limit() // slots,
             )
         with self._state.lock():
             if not self._dismissed():
@@ -105,6 +122,7 @@ def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             die_with_parent(worker)
+            be_first_to_die_for_memory()
             file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(file, 1)
             os.dup2(file, 2)
@@ -122,18 +140,26 @@ def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
         os._exit(code & 0xFF)
 
 
-def reap(child: int) -> int | None:
-    """Take leave of the children that ended; the exit code of `child`, negative for a signal, if it is among them."""
-    code = None
+@dataclass(frozen=True)
+class End:
+    """How a process ended: its exit code, negative for a signal, and the most bytes that it, or one below it, held."""
+
+    code: int
+    peak: int
+
+
+def reap(child: int) -> End | None:
+    """Take leave of the children that ended; the end of `child` if it is among them."""
+    end = None
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
-            return code
+            return end
         if pid == 0:
-            return code
+            return end
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
+            end = End(os.waitstatus_to_exitcode(status), peak_bytes(usage.ru_maxrss))
 
 
 def last_line(log: Path) -> str:

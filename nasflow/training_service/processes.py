@@ -13,6 +13,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_SCORE = 500
 _KILLED_WITHIN = 20.0  # seconds; longer than this after SIGKILL, a process hangs in the kernel
 
 
@@ -95,6 +96,13 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the line above
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_first_to_die_for_memory() -> None:
+    """Let the kernel end this process, rather than one that needs less, where memory runs out (Linux; else nothing)."""
+    score = Path("/proc/self/oom_score_adj")  # from -1000 to 1000; everyone may raise it
+    if sys.platform == "linux" and os.access(score, os.W_OK) and int(score.read_text()) < _SCORE:
+        score.write_text(str(_SCORE))
 
 
 def _started(pid: int) -> str | None:
