@@ -42,8 +42,8 @@ from nasflow.evaluator.feed import load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.space.architecture import Architecture
 from nasflow.training.events import Event, Evicted, Final, parse_event
-from nasflow.training.job import TrainingJob
 from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training.training_job import TrainingJob
 from nasflow.training_service.local import LocalService
 
 SPACES = {

@@ -287,7 +287,11 @@ class CheckpointConfig(Section):
     """Every trial is checkpointed after init, every `every_epochs` epochs, and at the end; the `keep` newest stay."""
 
     every_epochs: PositiveInt = 1
+    every_minutes: PositiveFloat | None = Field(
+        default=None, description="also after an epoch that ends so long after the last checkpoint"
+    )
     keep: PositiveInt = 2
+    best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
 
 
 class SearchConfig(Section):

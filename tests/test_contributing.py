@@ -14,8 +14,8 @@ from nasflow.config import load_config
 from nasflow.evaluator.check import check_search
 from nasflow.target import load_target
 from nasflow.training.events import Epoch, Event
-from nasflow.training.job import TrainingJob
 from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training.training_job import TrainingJob
 from nasflow.training_service.base import TrainingService
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,8 +16,8 @@ from nasflow.flows.cli import main
 from nasflow.flows.plan_command import slot_environment
 from nasflow.merge.kernels.registry import KERNELS
 from nasflow.training.events import Epoch, Event, Planned
-from nasflow.training.job import TrainingJob
 from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training.training_job import TrainingJob
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "merging.md").read_text()

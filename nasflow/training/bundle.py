@@ -8,6 +8,7 @@ tensors are places in other blocks (`nasflow.training.packing`).
 import json
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from nasflow.errors import CheckpointError
-from nasflow.training.packing import Packer, unpack
+from nasflow.training.packing import Block, Packer, unpack
 
 _ENOUGH_BYTES = 2**24
 _to_json = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
@@ -33,6 +34,7 @@ class Bundle:
     def __init__(self) -> None:
         self._packer = Packer()
         self._states: dict[str, str] = {}
+        self._used: dict[str, set[str]] = {}
         self._first = 0
 
     @property
@@ -45,22 +47,55 @@ class Bundle:
         return self._packer.nbytes - self._first > _ENOUGH_BYTES
 
     def add(self, trial: str, state: dict[str, Any]) -> None:
-        """Add a trial's state, whose tensors must stay as they are until `write`. Raises as `packing.pack` does."""
+        """Add a trial's state, whose tensors must stay as they are until `freeze`. Raises as `packing.pack` does."""
         text = _to_json(self._packer.pack(state)).encode()
         self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        self._used[trial] = {*self._packer.used, self._states[trial]}
         self._first = self._first or self._packer.nbytes
+
+    def freeze(self) -> "Snapshot":
+        """What is to be written: copies, whatever becomes of the states."""
+        return Snapshot(self._packer.flat(), self._packer.blocks, self._states, self._used)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of a file.
+
+    Attributes:
+        flat: its tensors.
+        blocks: ranges of them.
+        states: the block with a trial's state, by trial.
+        used: all blocks that the state speaks of, and itself, by trial.
+    """
+
+    flat: dict[str, torch.Tensor]
+    blocks: dict[str, Block]
+    states: dict[str, str]
+    used: dict[str, set[str]]
+
+    def only(self, trial: str) -> "Snapshot":
+        """What is a trial's own."""
+        flat: dict[str, list[torch.Tensor]] = {}
+        blocks: dict[str, Block] = {}
+        for name, (where, start, length) in self.blocks.items():
+            if name in self.used[trial]:
+                parts = flat.setdefault(where, [])
+                blocks[name] = Block(where, sum(map(len, parts)), length)
+                parts.append(self.flat[where].narrow(0, start, length))
+        whole = {where: torch.cat(parts) for where, parts in flat.items()}
+        return Snapshot(whole, blocks, {trial: self.states[trial]}, {trial: self.used[trial]})
 
     def write(self, path: Path) -> None:
         """Write the file and sync it to the disk. Killed, this may leave files of other names in its folder, too."""
-        flat = self._packer.flat()
-        views = {name: _bytes(tensor) for name, tensor in flat.items()}
+        views = {name: _bytes(tensor) for name, tensor in self.flat.items()}
         table: dict[str, tuple[str, int, int, int]] = {}
-        for name, (where, start, length) in self._packer.blocks.items():
-            size = flat[where].itemsize
+        for name, (where, start, length) in self.blocks.items():
+            size = self.flat[where].itemsize
             table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
         path.touch()
         mode = path.stat().st_mode  # safetensors makes files that only their owner may read
-        save_file(flat, path, {"blocks": json.dumps(table), "states": json.dumps(self._states)})
+        save_file(self.flat, path, {"blocks": json.dumps(table), "states": json.dumps(self.states)})
         if path.stat().st_mode != mode:
             path.chmod(mode)
         with path.open("r+b") as file:

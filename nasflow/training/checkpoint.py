@@ -1,16 +1,19 @@
 """The checkpoints of one trial: a file an epoch, which other trials of its job may share; nothing is pickled."""
 
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from nasflow.errors import CheckpointError
-from nasflow.training.bundle import Bundle, read_state
+from nasflow.training.bundle import Bundle, Snapshot, read_state
+
+logger = logging.getLogger(__name__)
 
 _EPOCH = re.compile(r"epoch-(\d{4,})\.safetensors")
 _ASIDE = ".aside-"
@@ -40,18 +43,31 @@ class CheckpointStore:
         """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop the oldest ones."""
         bundle = Bundle()
         bundle.add(self.trial, state)
-        return self.write(epoch, bundle)
-
-    def write(self, epoch: int, bundle: Bundle) -> Path:
-        """The same with a bundle that this trial's state is in."""
-        target = self.path(epoch)
-        with self._aside() as aside:
-            bundle.write(aside / target.name)
-            (aside / target.name).replace(target)
-        self._retain()
+        target = self.write(epoch, bundle.freeze())
+        self.sync()
         return target
 
-    def link(self, epoch: int, file: Path) -> None:
+    def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> Path:
+        """The same with a snapshot that this trial's state is in, but for `sync`.
+
+        Of the epochs of a `ranking`, best first, the first that has a checkpoint keeps it.
+        """
+        target = self.path(epoch)
+        with self._aside() as aside:
+            snapshot.write(aside / target.name)
+            (aside / target.name).replace(target)
+        self._retain(ranking)
+        return target
+
+    def sync(self) -> None:
+        """Sync the folder: only then do its new names outlive a loss of power."""
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def link(self, epoch: int, file: Path, ranking: Sequence[int] = ()) -> None:
         """The same with a file that a bundle with this trial's state was written to: it gets one more name.
 
         Raises:
@@ -67,7 +83,7 @@ class CheckpointStore:
             with self._aside() as aside:
                 os.link(file, aside / target.name)
                 (aside / target.name).replace(target)
-        self._retain()
+        self._retain(ranking)
 
     def load(self, epoch: int) -> dict[str, Any]:
         """The state saved for `epoch`, its tensors on the CPU.
@@ -82,15 +98,31 @@ class CheckpointStore:
         return _epochs(self._names()) if self._folder.is_dir() else []
 
     def load_newest(self) -> dict[str, Any] | None:
-        """The newest state that can be read, or None when there is none; unreadable ones are removed."""
+        """The newest state that can be read, or None when there is no checkpoint; newer unreadable ones are removed.
+
+        Raises:
+            CheckpointError: there are some, and none can be read.
+        """
+        unreadable: list[int] = []
         for epoch in reversed(self.epochs()):
             try:
-                return self.load(epoch)
-            except CheckpointError:
-                if self.epochs()[0] == epoch:
-                    raise
-                self.path(epoch).unlink()
+                state = self.load(epoch)
+            except CheckpointError as error:
+                logger.warning("%s", error)
+                unreadable.append(epoch)
+                last = error
+                continue
+            for newer in unreadable:
+                self.path(newer).unlink()
+            return state
+        if unreadable:
+            raise last
         return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        for epoch in self.epochs():
+            self.path(epoch).unlink()
 
     def path(self, epoch: int) -> Path:
         """The file of an epoch's checkpoint."""
@@ -105,10 +137,13 @@ class CheckpointStore:
     def _names(self) -> list[str]:
         return os.listdir(self._folder)  # noqa: PTH208  # this is done often, and iterdir takes three times as long
 
-    def _retain(self) -> None:
+    def _retain(self, ranking: Sequence[int]) -> None:
         names = self._names()
-        for epoch in _epochs(names)[: -self._keep]:
-            self.path(epoch).unlink()
+        epochs = _epochs(names)
+        best = next((epoch for epoch in ranking if epoch in epochs), None)
+        for epoch in epochs[: -self._keep]:
+            if epoch != best:
+                self.path(epoch).unlink()
         for name in names:
             if name.startswith(_ASIDE):  # left by a process that was killed while it saved
                 shutil.rmtree(self._folder / name)

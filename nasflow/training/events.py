@@ -6,11 +6,15 @@ when it was trained, and once more (`replayed`) by every job that goes on from i
 
 import json
 import os
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, TypeAdapter, field_serializer
+
+from nasflow.training.room import wait_for_room
 
 
 class _Event(BaseModel):
@@ -103,14 +107,25 @@ class Evicted(_Event):
     error: str
 
 
+class Alert(_Event):
+    """Something that someone should look after while the job goes on, in a sentence."""
+
+    kind: Literal["alert"] = "alert"
+    text: str
+
+
 class Ended(_Event):
-    """The job has nothing left to do. A process that exits without this event has crashed."""
+    """The job has nothing left to do. A process that exits without this event has crashed.
+
+    An error is laid to the `infrastructure` if the same job may come to its end another time, or in another place.
+    """
 
     kind: Literal["ended"] = "ended"
     error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
+    infrastructure: bool = False
 
 
-Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Ended, Field(discriminator="kind")]
+Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -125,22 +140,31 @@ def parse_event(line: str) -> Event:
 
 
 class EventWriter:
-    """Appends events to a file; each is with the operating system when `write` returns."""
+    """Appends events to a file; each is with the operating system when `write` returns. Threads may share it.
+
+    If the disk is full, `write` waits for room.
+    """
 
     def __init__(self, path: Path):
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
+        self._lock = threading.Lock()
         if self._file.tell() and not _ends_in_newline(path):
-            self._file.write(b"\n")  # a process killed while writing left a torn line: keep it apart from the next
+            self._append(b"\n")  # a process killed while writing left a torn line: keep it apart from the next
 
     def write(self, event: _Event) -> None:
         """Append one event."""
         text = json.dumps(event.model_dump(mode="json"), allow_nan=False)
-        self._file.write(text.encode() + b"\n")
-        self._file.flush()
+        with self._lock:
+            self._append(text.encode() + b"\n")
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _append(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[wait_for_room(partial(self._file.write, rest)) :]
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:

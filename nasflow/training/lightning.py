@@ -107,9 +107,8 @@ class MergedModule(LightningModule):
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
         build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
-        on_epoch: called with each member after each of its epochs.
-        save: called with the members that come in to train from the start, and before `on_epoch` with those that have
-            ended an epoch, and what to call with one that can't be saved and why.
+        save: called with the members that come in to train from the start, and with those that have ended an epoch,
+            and what to call with one that can't be saved and why.
         on_evict: called with a member that failed and the text of its error.
         form: makes units of members for batches like the given one, with what to call when a member fails.
         rebuild: makes a member anew that has left before the job was interrupted; None if it never came that far.
@@ -124,7 +123,6 @@ class MergedModule(LightningModule):
         *,
         build: Callable[[int], Member | None],
         on_start: Callable[[Member], None],
-        on_epoch: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
         save: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
@@ -138,7 +136,7 @@ class MergedModule(LightningModule):
         self.modules_of_members = nn.ModuleDict()
         self._roster = roster
         self._data = data
-        self._build, self._on_start, self._on_epoch, self._on_evict = build, on_start, on_epoch, on_evict
+        self._build, self._on_start, self._on_evict = build, on_start, on_evict
         self._save, self._form, self._on_broken = save or _save_nobody, form or alone, on_broken
         self._rebuild = rebuild or _nobody
         self._broken: set[int] = set()  # trials of units that failed as a whole
@@ -155,7 +153,7 @@ class MergedModule(LightningModule):
         def nothing(_: object) -> None:
             pass
 
-        module = cls(Roster([]), data, build=nothing, on_start=nothing, on_epoch=nothing, on_evict=raise_it)
+        module = cls(Roster([]), data, build=nothing, on_start=nothing, on_evict=raise_it)
         module._add(member)
         module._turn = [member]
         module._units = alone([member], None, module._failed)
@@ -206,6 +204,10 @@ class MergedModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Close the epoch of those whose turn it was, and let others in where one has left."""
+        self._close_turn()  # apart, so that nothing here holds on to one who has left while another is built
+        self._open_turn()
+
+    def _close_turn(self) -> None:
         for unit in self._turning():
             self._guard_unit(unit, unit.close_epoch)
         self._each(self._end_epoch)
@@ -214,10 +216,8 @@ class MergedModule(LightningModule):
             if member.number in stopped:
                 member.prune()
         self._save(list(self._turn), self._failed)
-        self._each(self._on_epoch)
         for member in [member for member in self.active if member.finished]:
             self._remove(member)
-        self._open_turn()
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """The data module's own hook, if there is one, within the loader's random stream."""

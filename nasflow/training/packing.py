@@ -36,11 +36,13 @@ class Packer:
     Attributes:
         blocks: where they lie, by name.
         nbytes: of all flat tensors.
+        used: the blocks with the tensors of the last tree.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[str, Block] = {}
         self.nbytes = 0
+        self.used: set[str] = set()
         self._groups: dict[Kind, _Group] = {}
         self._places: dict[Any, list[Any]] = {}
 
@@ -60,6 +62,7 @@ class Packer:
         for kind, group in tensors.groups.items():
             self._keep(kind, group)
         self._places.update(tensors.places)
+        self.used = tensors.used
         return values
 
     def keep(self, tensor: torch.Tensor) -> str:
@@ -125,6 +128,7 @@ class _Tensors:
     Attributes:
         groups: its blocks.
         places: where its own lie: block, offset in elements, shape.
+        used: the blocks with its tensors.
     """
 
     def __init__(self, number: int, known: Mapping[Any, list[Any]]):
@@ -132,6 +136,7 @@ class _Tensors:
         self._known = known
         self.groups: dict[Kind, _Group] = {}
         self.places: dict[Any, list[Any]] = {}
+        self.used: set[str] = set()
 
     def place(self, tensor: torch.Tensor) -> list[Any]:
         """Where it is to lie."""
@@ -148,6 +153,7 @@ class _Tensors:
             found = self.places[memory] = [group.name, group.length, list(shape)]
             group.length += tensor.numel()
             group.tensors.append(tensor)
+        self.used.add(found[0])
         return found
 
 

@@ -15,12 +15,12 @@ from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
 from nasflow.merge.sharing import FrozenPool
 from nasflow.training.forming import Failed, Former
-from nasflow.training.job import load_job_data, make_member
 from nasflow.training.lightning import MergedModule, error_text, make_trainer
 from nasflow.training.member import Member
 from nasflow.training.planning import merged_model, planned
 from nasflow.training.roster import Roster
 from nasflow.training.spec import JobSpec
+from nasflow.training.training_job import load_job_data, make_member
 from nasflow.training.unit import Unit
 
 
@@ -110,7 +110,6 @@ def rehearse(spec: JobSpec) -> JobPlan:
         data,
         build=build,
         on_start=nothing,
-        on_epoch=nothing,
         on_evict=on_evict,
         form=form,
     )

@@ -2,20 +2,24 @@
 
 import contextlib
 import sys
+import traceback
 from pathlib import Path
 
+from nasflow.errors import InfrastructureError
 from nasflow.training import blame
 from nasflow.training.events import Ended, EventWriter
-from nasflow.training.job import TrainingJob
 from nasflow.training.lightning import error_text
-from nasflow.training.spec import JobSpec
+from nasflow.training.room import is_full
+from nasflow.training.spec import CANNOT_WRITE, JobSpec
+from nasflow.training.training_job import TrainingJob
 
 
 def run_job_file(path: Path) -> int:
     """Run the job described in `path`, its events beside it.
 
     Returns:
-        0 when the job came to its end, whatever became of its members; 1 when the job as a whole could not run.
+        0 when the job came to its end, whatever became of its members; 1 when the job as a whole could not run;
+        CANNOT_WRITE when there was no room to tell so.
     """
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
@@ -25,11 +29,20 @@ def run_job_file(path: Path) -> int:
         with contextlib.chdir(spec.base_dir), blame.told_in(path.parent / blame.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
     except Exception as error:
-        events.write(Ended(error=error_text(error)))
-        return 1
+        return _tell_why(events, error)
     finally:
         events.close()
     return 0
+
+
+def _tell_why(events: EventWriter, error: Exception) -> int:
+    lost = isinstance(error, InfrastructureError) or is_full(error)
+    try:
+        events.write(Ended(error=str(error) if lost else error_text(error), infrastructure=lost))
+    except OSError:
+        traceback.print_exc()
+        return CANNOT_WRITE
+    return 1
 
 
 if __name__ == "__main__":

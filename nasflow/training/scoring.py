@@ -11,11 +11,11 @@ from nasflow.config import EvaluatorConfig, Target
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.make import make_evaluator
-from nasflow.training.job import load_job_data
 from nasflow.training.lightning import MergedModule, make_trainer
 from nasflow.training.member import Member
 from nasflow.training.rng import RngStream
 from nasflow.training.trained import with_weights
+from nasflow.training.training_job import load_job_data
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 

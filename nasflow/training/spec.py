@@ -19,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from nasflow.config import CheckpointConfig, DataConfig, EvaluatorConfig, MergeConfig, Objective, PrunerConfig, Target
 from nasflow.space.architecture import Architecture
 
+CANNOT_WRITE = 74
+"""The exit code (EX_IOERR of sysexits.h) of a job that can't write its events any more."""
+
 
 class MemberSpec(BaseModel):
     """One trial inside a job."""

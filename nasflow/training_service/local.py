@@ -28,7 +28,7 @@ from nasflow.training_service.processes import carriers, descendants, end_all, p
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # What nearly every job needs and is slow to import; a forked job has it at once.
-PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.training.job")
+PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.training.training_job")
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
 _STILLBORN_LIMIT = 3

@@ -14,10 +14,10 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.optimizers import make_optimizer
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Event, Planned
-from nasflow.training.job import load_job_data
 from nasflow.training.packing import unpack
 from nasflow.training.rng import RngStream
 from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.training.training_job import load_job_data
 
 TOLERANCE = 1e-9
 

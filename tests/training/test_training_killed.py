@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from training_jobs import Outcome, evaluator, make_job, outcome, sample
 
-from nasflow.training.bundle import Bundle
+from nasflow.training.bundle import Snapshot
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
 from nasflow.training.member import Member
@@ -140,14 +140,14 @@ def while_telling(count: int) -> None:
 
 
 def while_writing(count: int) -> None:
-    write = Bundle.write
+    write = Snapshot.write
 
-    def half(bundle: Bundle, path: Path) -> None:
-        write(bundle, path)
+    def half(snapshot: Snapshot, path: Path) -> None:
+        write(snapshot, path)
         os.truncate(path, path.stat().st_size // 2)
         die()
 
-    on_call(Bundle, "write", count, half)
+    on_call(Snapshot, "write", count, half)
 
 
 def before_renaming(count: int) -> None:

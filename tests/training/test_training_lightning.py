@@ -11,8 +11,8 @@ from training_jobs import evaluator, evictions, make_job, train, weights
 
 from nasflow.config import EvaluatorConfig
 from nasflow.training.events import Ended, Epoch, Event, Final
-from nasflow.training.job import load_job_data, make_member
 from nasflow.training.spec import JobSpec
+from nasflow.training.training_job import load_job_data, make_member
 
 ARCHITECTURE = {"classes": 3}
 

@@ -1,8 +1,10 @@
 """Jobs that stop some of their members, and jobs with fewer places than members: nobody's result changes by it."""
 
+import gc
 import multiprocessing
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ import pytest
 from training_jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train
 
 from nasflow.config import CustomPrunerConfig, HalvingPrunerConfig, MedianPrunerConfig, Objective
-from nasflow.training import job as job_module
+from nasflow.training import training_job as job_module
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Entered, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
-from nasflow.training.job import TrainingJob
 from nasflow.training.runner import run_job_file
 from nasflow.training.spec import JobSpec, PeerSpec, job_dir, trial_dir
+from nasflow.training.training_job import TrainingJob
 
 NET = "spaces.py:net"
 ACCURATE = [Objective(metric="val_accuracy", direction="maximize")]
@@ -145,17 +147,24 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("places", [1, 2, 5])
 def test_members_that_waited_end_as_those_that_did_not(
-    places: int, together: tuple[JobSpec, Outcomes], built: list[int], tmp_path: Path
+    places: int,
+    together: tuple[JobSpec, Outcomes],
+    built: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec, expected = together
-    alive: list[int] = []
+    make, members, alive = job_module.make_member, list[Any](), list[int]()
 
-    def tell(event: Event) -> None:
-        events.append(event)
-        alive.append(len(built) - len(finals(events)))
+    def watched(job: Any, spec: Any) -> Any:
+        member = make(job, spec)
+        members.append(weakref.ref(member))
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in members))
+        return member
 
-    events: list[Event] = []
-    TrainingJob(but(spec, places=places), tmp_path, tell).run()
+    monkeypatch.setattr(job_module, "make_member", watched)
+    events = train(but(spec, places=places), tmp_path)
     assert outcomes(spec, events, tmp_path) == expected
     assert max(alive) == places
     assert sorted(built) == list(range(7))

@@ -12,8 +12,8 @@ from training_jobs import Outcome, evaluator, evictions, make_job, outcome, samp
 from nasflow.config import EvaluatorConfig
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Ended, Epoch, Event, Final, Started
-from nasflow.training.job import TrainingJob
 from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.training.training_job import TrainingJob
 
 NET = "spaces.py:net"
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
@@ -88,7 +88,7 @@ def test_from_any_saved_epoch(epochs: tuple[int, ...], finished: Finished, tmp_p
 
 def test_a_finished_job_only_tells_again(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, root, events = finished
-    monkeypatch.setattr("nasflow.training.job.load_job_data", None)  # nobody may ask for data
+    monkeypatch.setattr("nasflow.training.training_job.load_job_data", None)  # nobody may ask for data
     again = train(spec, root)
     assert not told(again, False)
     assert outcomes(spec, again, root) == outcomes(spec, events, root)
@@ -190,21 +190,19 @@ def test_the_newest_are_kept(finished: Finished, tmp_path: Path) -> None:
     assert CheckpointStore(trial_dir(tmp_path, 0)).epochs() == [last - 1, last]
 
 
-def test_unreadable_checkpoints(finished: Finished, tmp_path: Path) -> None:
-    """The one before is used; a member that has none is evicted, and the others go on."""
+def test_unreadable_checkpoints(finished: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The one before is used; a member that has none begins anew; and a warning says so."""
     spec, root, events = finished
     interrupted(spec, tmp_path, trial=2, epoch=2)
     harm(tmp_path, trial=0, epochs=[2])
     harm(tmp_path, trial=1, epochs=[0, 1, 2])
     again = train(spec, tmp_path)
     assert isinstance(again[0], Started)
-    assert again[0].resumed == {0: 1, 2: 2}
-    evicted = evictions(again)
-    assert evicted.keys() == {1}
-    assert evicted[1].epoch == 0
+    assert again[0].resumed == {0: 1, 1: 0, 2: 2}
     oldest = trial_dir(tmp_path, 1) / "epoch-0000.safetensors"
-    assert evicted[1].error.startswith(f"CheckpointError: checkpoint {oldest} can't be read")
-    for trial in (0, 2):
+    assert f"trial 1 begins anew, for none of its checkpoints can be read: checkpoint {oldest} can't" in caplog.text
+    assert f"checkpoint {trial_dir(tmp_path, 0) / 'epoch-0002.safetensors'} can't be read" in caplog.text
+    for trial in range(3):
         assert outcome(again, tmp_path, trial) == outcome(events, root, trial)
 
 

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from nasflow.errors import CheckpointError
 from nasflow.training import bundle as bundle_module
-from nasflow.training.bundle import Bundle
+from nasflow.training.bundle import Bundle, Snapshot
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.packing import pack
 from nasflow.training.saving import JointSaver, Save
@@ -72,12 +72,12 @@ def root(tmp_path: Path) -> Root:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The folders of the files that are written, as it goes; each file is synced once."""
+    """The folders of the files that are written, as it goes; each file is synced once, and a folder after it."""
     folders: list[str] = []
     syncs: list[int] = []
-    write, sync = Bundle.write, os.fsync
+    write, sync = Snapshot.write, os.fsync
 
-    def watched(bundle: Bundle, path: Path) -> None:
+    def watched(bundle: Snapshot, path: Path) -> None:
         folders.append(path.parents[1].name)
         write(bundle, path)
 
@@ -85,10 +85,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         syncs.append(descriptor)
         sync(descriptor)
 
-    monkeypatch.setattr(Bundle, "write", watched)
+    monkeypatch.setattr(Snapshot, "write", watched)
     monkeypatch.setattr(os, "fsync", watched_sync)
     yield folders
-    assert len(syncs) == len(folders)
+    assert len(syncs) == 2 * len(folders)
 
 
 def test_one_file_for_all(root: Root, written: list[str]) -> None:
@@ -267,14 +267,14 @@ def test_a_file_with_too_many_links(root: Root, written: list[str], monkeypatch:
 
 def test_what_can_not_be_written_together_is_written_apart(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is almost full has room for one of them, say."""
-    write = Bundle.write
+    write = Snapshot.write
 
-    def full(bundle: Bundle, path: Path) -> None:
+    def full(bundle: Snapshot, path: Path) -> None:
         write(bundle, path)
         if path.stat().st_size > 1.5 * TRUNK.nbytes + 1500:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Bundle, "write", full)
+    monkeypatch.setattr(Snapshot, "write", full)
     large = {**state(2, 1), "large": torch.zeros(1000)}
     errors = root.save(1, t2=lambda: large)
     assert errors == {2: (OSError, "[Errno 28] No space left on device")}

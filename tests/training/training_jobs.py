@@ -14,9 +14,9 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.space.architecture import Architecture
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.training.events import Epoch, Event, Evicted, Final
-from nasflow.training.job import TrainingJob
 from nasflow.training.packing import pack
 from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
+from nasflow.training.training_job import TrainingJob
 
 HERE = Path(__file__).parent
 BLOBS = {"target": "spaces.py:blobs"}
