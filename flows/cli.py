@@ -25,6 +25,10 @@ StoreUrl = Annotated[
     str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
+]
 Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
@@ -36,24 +40,26 @@ def run(
     export_best: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export the trained best model into this folder.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    verbose: Verbose = False,
+    take_over: TakeOver = False,
 ) -> None:
     """Run a search to the end of its budget, or resume it. Ctrl-C leaves it resumable."""
     from .run_command import run_search  # noqa: PLC0415
 
-    _exit(run_search(_load(config), export_best, verbose))
+    _exit(run_search(_load(config), export_best, verbose, take_over))
 
 
 @app.command()
 def retry(
     study: StudyName,
     store: StoreUrl = DEFAULT_STORE,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")] = False,
+    verbose: Verbose = False,
+    take_over: TakeOver = False,
 ) -> None:
     """Train a study's failed trials again, and only those."""
     from .run_command import run_retry  # noqa: PLC0415
 
-    _exit(run_retry(_study(store, study).config, verbose))
+    _exit(run_retry(_study(store, study).config, verbose, take_over))
 
 
 @app.command()

@@ -31,13 +31,13 @@ _PREFECT_DEFAULTS = {
 }
 
 
-def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) -> int:
+def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, take_over: bool) -> int:
     """Run the search flow; the exit code."""
     atexit.register(gc.freeze)
     began = time.monotonic()
     terminal = console()
     _set_up_prefect(verbose)
-    with _open_session(config, terminal) as session:
+    with _open_session(config, terminal, take_over) as session:
         checked = time.monotonic()
         with _without_collector():
             from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
@@ -66,11 +66,11 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool) ->
     return 0
 
 
-def run_retry(config: SearchConfig, verbose: bool) -> int:
+def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
     """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
     terminal = console()
     _set_up_prefect(verbose)
-    with _open_session(config, terminal):
+    with _open_session(config, terminal, take_over):
         with _without_collector():
             from .retry_flow import retry_failed  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def run_retry(config: SearchConfig, verbose: bool) -> int:
 
 
 @contextmanager
-def _open_session(config: SearchConfig, terminal: Console) -> Iterator["SearchSession"]:
+def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> Iterator["SearchSession"]:
     """The search's session. Workers on this machine start while it is imported and checked, which takes as long."""
     with ExitStack() as stack:
         service = None
@@ -94,7 +94,7 @@ def _open_session(config: SearchConfig, terminal: Console) -> Iterator["SearchSe
             from .session import search_session  # noqa: PLC0415 - slow
 
             progress = stack.enter_context(SearchProgress(config, terminal))
-            session = stack.enter_context(search_session(config, [progress.on_event], service))
+            session = stack.enter_context(search_session(config, [progress.on_event], service, take_over))
         yield session
 
 

@@ -17,7 +17,7 @@ from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
 from nasflow.study.folder import claim_folder
-from nasflow.study.lock import study_lock
+from nasflow.study.lease import Lease
 from nasflow.study.records import Attempt
 from nasflow.study.study import Study
 from nasflow.training.events import Event
@@ -54,6 +54,7 @@ class SearchSession:
         strategy: as it is made, before the rounds on record are told to it.
         listeners: called with every event of every job, from the thread that follows the job.
         service: the config's, if it was made before.
+        lease: claimed for the study; the session's owner keeps it.
 
     Attributes:
         flow_began: when the search flow's own code began, by `time.monotonic`.
@@ -66,15 +67,18 @@ class SearchSession:
         strategy: Strategy,
         listeners: list[Listener],
         service: TrainingService | None = None,
+        *,
+        lease: Lease | None = None,
     ):
         self.config = config
+        self.lease = lease or Lease()
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
         self.flow_began: float | None = None
         self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
-        self.study = Study.open(config)
+        self.study = Study.open(config, self.lease)
         self._strategy = strategy
         self._outlines: dict[int, Outline] = {}
 
@@ -102,9 +106,16 @@ class SearchSession:
         self.stop.set()
 
     def refuse_interrupted(self) -> None:
-        """Raise InterruptedSearchError if `interrupt` was called."""
+        """Raise LeaseLostError if another controller took the study over, InterruptedSearchError after `interrupt`."""
         if self.stop.is_set():
+            self.lease.refuse_lost()
             raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
+
+    def end(self) -> None:
+        """Make everything that follows a job end, and the service's processes, unless another controller has them."""
+        self.interrupt()
+        if self.lease.held():
+            self.service.cleanup()
 
     def tell(self, attempt: Attempt, event: Event) -> None:
         """Pass an event on to the listeners."""
@@ -114,11 +125,15 @@ class SearchSession:
 
 @contextmanager
 def search_session(
-    config: SearchConfig, listeners: list[Listener] | None = None, service: TrainingService | None = None
+    config: SearchConfig,
+    listeners: list[Listener] | None = None,
+    service: TrainingService | None = None,
+    take_over: bool = False,
 ) -> Iterator[SearchSession]:
     """The open session of the config's study in this process, or a new one that ends with this block.
 
     Ending it stops the service's processes; a killed controller's jobs live on, and the next session finds them.
+    With `take_over` the study is taken from a controller that may be alive, which then stops.
 
     Raises:
         UserError: the config can't work, or another controller runs the study.
@@ -133,12 +148,11 @@ def search_session(
     check_pruner(config)
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     with ExitStack() as stack:
-        stack.enter_context(study_lock(key))
-        session = SearchSession(config, space, strategy, listeners or [], service)
+        session = SearchSession(config, space, strategy, listeners or [], service, lease=Lease(take_over))
         stack.callback(session.study.close)
+        stack.enter_context(session.lease.kept(session.interrupt))
         claim_folder(key, config.name, session.study.created_at)
-        stack.callback(session.service.cleanup)
-        stack.callback(session.interrupt)
+        stack.callback(session.end)
         session.service.prepare()
         with _lock:
             _open[key] = session

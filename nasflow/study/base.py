@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from nasflow.config import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
+from nasflow.study.lease import Lease
 from nasflow.study.store import RoundRow, Store, TrialRow
 from nasflow.trial import Trial, TrialStatus
 
@@ -49,10 +50,14 @@ def to_trial(row: TrialRow) -> Trial:
 
 
 class StudyBase:
-    """One study in an open store. Every public method is one short transaction and may be called from any thread."""
+    """One study in an open store. Every public method is one short transaction and may be called from any thread.
 
-    def __init__(self, store: Store, study_id: int, config: SearchConfig):
+    With a lease, each that writes raises LeaseLostError once another controller has taken the study over.
+    """
+
+    def __init__(self, store: Store, study_id: int, config: SearchConfig, lease: Lease | None = None):
         self._store = store
+        self._lease = lease
         self._id = study_id
         self._config = config
 
@@ -74,6 +79,8 @@ class StudyBase:
     @contextmanager
     def _write(self) -> Iterator[Session]:
         with self._store.write(self.name) as session:
+            if self._lease is not None:
+                self._lease.check(session)
             yield session
 
     def _trial_rows(self, session: Session, numbers: Iterable[int]) -> dict[int, TrialRow]:

@@ -1,6 +1,9 @@
 """A study's folder of jobs and checkpoints belongs to one study on record, and no other may take it over."""
 
+import contextlib
 import json
+import os
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
@@ -19,14 +22,14 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
     """
     mark = folder / _MARK
     identity = {"name": name, "created_at": created_at.isoformat()}
-    if mark.exists():
-        if json.loads(mark.read_text()) == identity:
-            return
-    elif not any((folder / part).exists() for part in ("jobs", "trials")):
+    if not mark.exists() and not any((folder / part).exists() for part in ("jobs", "trials")):
         folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{_MARK}"
-        aside.write_text(json.dumps(identity))
-        aside.rename(mark)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{_MARK}.") as aside:
+            aside.write(json.dumps(identity))
+            aside.flush()
+            with contextlib.suppress(FileExistsError):  # a search that began at the same time was quicker
+                os.link(aside.name, mark)
+    if mark.exists() and json.loads(mark.read_text()) == identity:
         return
     raise StudyError(
         f"{folder} holds jobs and checkpoints of a study '{name}' that is not the one in this store (was its database "

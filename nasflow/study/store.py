@@ -34,7 +34,7 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from nasflow.errors import StudyError
@@ -45,7 +45,13 @@ from nasflow.trial import FailureKind, TrialStatus
 SCHEMA_VERSION = 2
 _CHANGES = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"]}
 """What makes the tables of a version from those of the version before."""
-BUSY_SECONDS = 30
+BUSY_SECONDS = 120
+"""How long a transaction waits for a database that others have locked."""
+STOPPED_SECONDS = 60
+"""After which PostgreSQL ends the transaction of a process that stands still in it, so that others need not wait."""
+
+_LOST = (OperationalError, InterfaceError, InternalError)  # what drivers raise where the database is not to be had
+_SQLITE_CLOCK = (func.julianday("now") - 2440587.5) * 86400.0  # days since noon in 4714 BC, to seconds since 1970
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -178,6 +184,18 @@ class EpochRow(Base):
     recorded_at: Mapped[datetime]
 
 
+class LeaseRow(Base):
+    """Who may write to a study, until when (nasflow.study.lease)."""
+
+    __tablename__ = "leases"
+    study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    token: Mapped[str] = mapped_column(String(32))
+    host: Mapped[str] = mapped_column(Text)
+    process: Mapped[dict[str, Any]]
+    since: Mapped[datetime]
+    ends: Mapped[datetime]
+
+
 class Store:
     """An open database. Any number of threads may use it; every session is one transaction.
 
@@ -205,7 +223,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads."""
-        with self._clear_errors(OperationalError, InterfaceError), Session(self._engine) as session:
+        with self._clear_errors(*_LOST), Session(self._engine) as session:
             yield session
 
     @contextmanager
@@ -216,11 +234,15 @@ class Store:
         waits at its start instead of failing at its first change; PostgreSQL has an advisory lock for each name.
         """
         engine = self._engine.execution_options(nasflow_write=True)
-        errors = self._clear_errors(OperationalError, InterfaceError)
-        with errors, Session(engine, expire_on_commit=False) as session, session.begin():
+        with self._clear_errors(*_LOST), Session(engine, expire_on_commit=False) as session, session.begin():
             if not self._sqlite:
                 session.execute(select(func.pg_advisory_xact_lock(derive_seed("nasflow", lock))))
             yield session
+
+    def clock(self, session: Session) -> datetime:
+        """The time now by the database's clock, which is the same for everyone who uses it."""
+        seconds = _SQLITE_CLOCK if self._sqlite else func.extract("epoch", func.clock_timestamp())
+        return datetime.fromtimestamp(float(session.scalars(select(seconds)).one()), UTC)
 
     def close(self) -> None:
         """Close all connections."""
@@ -306,6 +328,8 @@ def _make_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _prepare_postgresql)
     return engine
 
 
@@ -314,6 +338,12 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _prepare_postgresql(connection: Any, _record: Any) -> None:
+    connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_SECONDS}s'")
+    connection.commit()
 
 
 def _begin_sqlite(connection: Connection) -> None:

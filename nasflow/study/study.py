@@ -15,6 +15,7 @@ from nasflow.config import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
 from nasflow.study.base import now
+from nasflow.study.lease import Controller, Lease, holder_of
 from nasflow.study.records import StudyInfo
 from nasflow.study.rounds import RoundLog
 from nasflow.study.store import RoundRow, Store, StudyRow, TrialRow
@@ -28,12 +29,15 @@ class Study(TrialLog, AttemptLog, RoundLog):
     """One study. Every public method is one short transaction and may be called from any thread."""
 
     @classmethod
-    def open(cls, config: SearchConfig) -> "Study":
+    def open(cls, config: SearchConfig, lease: Lease | None = None) -> "Study":
         """Begin the study, or resume the one of this name and record the config's new budget, strategy and the like.
+
+        Args:
+            lease: claimed for the study, which only its holder may write to; nothing changes if that is another one.
 
         Raises:
             StudyError: `space`, `evaluator`, `objectives` or `seed` differ from those on record, or `work_dir` does
-                although there are trials; or the store can't be used.
+                although there are trials; or another controller holds the study; or the store can't be used.
         """
         recorded = _to_json(config)
         store = Store(config.store, create=True)
@@ -47,7 +51,9 @@ class Study(TrialLog, AttemptLog, RoundLog):
                 else:
                     _refuse_changes(session, row, config, recorded)
                     row.config = recorded
-                return cls(store, row.id, config)
+                if lease is not None:
+                    lease.claim(store, session, row.id, config.name)
+            return cls(store, row.id, config, lease)
         except BaseException:
             store.close()
             raise
@@ -73,6 +79,18 @@ class Study(TrialLog, AttemptLog, RoundLog):
         """When the study was begun, which tells it from another one of the same name in another store."""
         with self._read() as session:
             return session.get_one(StudyRow, self._id).created_at
+
+    def controller(self) -> Controller | None:
+        """Who holds the study; None if no one does, or one who died or was not heard of until the end of its lease."""
+        with self._read() as session:
+            holder = holder_of(self._store, session, self._id)
+        return None if holder is None or holder.free else holder
+
+    def deserted_by(self) -> Controller | None:
+        """Who died, or was not heard of until the end of its lease, and never gave the study back; None if no one."""
+        with self._read() as session:
+            holder = holder_of(self._store, session, self._id)
+        return holder if holder is not None and holder.free else None
 
     def close(self) -> None:
         """Close the connections to the store."""

@@ -1,9 +1,6 @@
 """Opening, resuming, loading and listing studies; stores that can't be used; rounds and the lock."""
 
 import multiprocessing
-import os
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,7 +16,6 @@ from sqlalchemy import update
 from nasflow.config import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
-from nasflow.study.lock import study_lock
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
 from nasflow.study.study import Study, list_studies
@@ -275,46 +271,6 @@ def test_the_time_between_a_crash_and_the_restart_is_not_spent(study: Study) -> 
     _age(study, 0, 0)
     study.end_round(0, RoundState.COMPLETED)
     assert 60 <= study.seconds_spent() < 65
-
-
-# --- one controller ----------------------------------------------------------------------------------------------
-
-_HOLDER = """
-import sys, time
-from pathlib import Path
-from nasflow.study.lock import study_lock
-with study_lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_second_controller_is_told_who_holds_the_study_until_that_one_dies(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path / "s"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        words = f"process {holder.pid} on {socket.gethostname()}"
-        with pytest.raises(StudyError, match=words), study_lock(tmp_path / "s"):
-            pass
-    finally:
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.communicate()
-    words = f"process {os.getpid()} "
-    with study_lock(tmp_path / "s"), pytest.raises(StudyError, match=words), study_lock(tmp_path / "s"):
-        pass
-    with study_lock(tmp_path / "s"):
-        pass
-
-
-def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with study_lock(tmp_path):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        with study_lock(tmp_path):
-            pass
-    finally:
-        child.kill()
-        child.wait()
 
 
 # --- many at once ------------------------------------------------------------------------------------------------

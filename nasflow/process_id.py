@@ -1,0 +1,67 @@
+"""The name of a process. Its pid alone is none, for another process gets the same one some day."""
+
+import os
+import signal
+import socket
+import sys
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ProcessId(BaseModel):
+    """One process for ever: `started` differs for every process that ever gets the same pid."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pid: int
+    started: str
+
+    def alive(self) -> bool:
+        """It still runs; a zombie does not."""
+        return _started(self.pid) == self.started
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal it, if it still runs."""
+        if self.alive():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """The identity of the running process `pid`, None if there is none."""
+    started = _started(pid)
+    return ProcessId(pid=pid, started=started) if started else None
+
+
+@cache
+def process_table() -> str:
+    """A name of the set of processes in which this process finds a pid: a boot of a machine, a namespace in it."""
+    if sys.platform != "linux":
+        return socket.gethostname()
+    return f"{_boot()} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _started(pid: int) -> str | None:
+    if sys.platform != "linux":
+        import psutil  # noqa: PLC0415 - elsewhere it would only slow the command line's start
+
+        try:
+            process = psutil.Process(pid)
+            return repr(process.create_time()) if process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Ticks since boot, where psutil's create_time moves with the system clock and differs between two observers.
+    return None if state in "ZX" else f"{_boot()[:8]}-{fields[18]}"
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
