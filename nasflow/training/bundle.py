@@ -58,7 +58,7 @@ class Bundle:
         return Snapshot(self._packer.flat(), self._packer.blocks, self._states, self._used)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """The content of a file.
 

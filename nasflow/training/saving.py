@@ -36,7 +36,7 @@ class Place(NamedTuple):
     ranking: Sequence[int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Taken:
     """What is to be written to one file.
 

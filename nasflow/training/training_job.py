@@ -38,7 +38,7 @@ from nasflow.training.unit import Unit
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Unsaved:
     """The last checkpoint of a trial, for which there was no room, and what is to be told when there is."""
 
