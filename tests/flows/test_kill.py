@@ -1,9 +1,14 @@
 """kill -9 of the controller or of a worker in the middle of a round: nothing is lost and nothing is done twice."""
 
+import contextlib
+import fcntl
 import os
 import signal
+import sqlite3
+import subprocess
 import time
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 import psutil
@@ -129,6 +134,41 @@ def test_a_second_controller_is_refused(searches):
     first = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 1)
     output = searches.run("run", "search.yaml", code=2)
-    assert f"process {first.pid}" in output
+    assert f"another controller runs study 'search' (process {first.pid} on " in output
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
+
+
+def stop_between_two_steps(searches: Searches, controller: subprocess.Popen[str]) -> None:
+    """SIGSTOP a controller where it holds none of the locks that another process on this machine would wait for."""
+    while True:
+        controller.send_signal(signal.SIGSTOP)
+        with (
+            contextlib.suppress(BlockingIOError, sqlite3.OperationalError),
+            closing(sqlite3.connect(searches.folder / "nasflow.db", timeout=0.1, isolation_level=None)) as database,
+            (searches.folder / "nasflow-runs" / "search" / "local.lock").open("ab") as lock,
+        ):
+            database.execute("BEGIN IMMEDIATE")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        controller.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def test_a_search_taken_over_from_a_controller_that_stood_still(searches, undisturbed):
+    searches.write("search", **CONFIG)
+    first = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 6)
+    stop_between_two_steps(searches, first)
+    second = searches.start("run", "search.yaml", "--take-over")
+    with closing(Study.load(f"sqlite:///{searches.folder}/nasflow.db", "search")) as study:
+        while (holder := study.controller()) is None or holder.pid != second.pid:
+            assert second.poll() is None
+            time.sleep(0.1)
+    first.send_signal(signal.SIGCONT)
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == 2, output
+    assert f"error: study 'search' was taken over by process {second.pid} on " in output
+    output, _ = second.communicate(timeout=240)
+    assert second.returncode == 0, output
+    assert_nothing_lost_or_repeated(searches, undisturbed)
