@@ -113,16 +113,20 @@ class CheckpointStore:
                 last = error
                 continue
             for newer in unreadable:
-                self.path(newer).unlink()
+                self.drop(newer)
             return state
         if unreadable:
             raise last
         return None
 
+    def drop(self, epoch: int) -> None:
+        """Remove the checkpoint of an epoch."""
+        self.path(epoch).unlink()
+
     def clear(self) -> None:
         """Remove all checkpoints."""
         for epoch in self.epochs():
-            self.path(epoch).unlink()
+            self.drop(epoch)
 
     def path(self, epoch: int) -> Path:
         """The file of an epoch's checkpoint."""
@@ -140,13 +144,17 @@ class CheckpointStore:
     def _retain(self, ranking: Sequence[int]) -> None:
         names = self._names()
         epochs = _epochs(names)
-        best = next((epoch for epoch in ranking if epoch in epochs), None)
-        for epoch in epochs[: -self._keep]:
-            if epoch != best:
-                self.path(epoch).unlink()
+        for epoch in sorted({*epochs} - retained(epochs, self._keep, ranking)):
+            self.drop(epoch)
         for name in names:
             if name.startswith(_ASIDE):  # left by a process that was killed while it saved
                 shutil.rmtree(self._folder / name)
+
+
+def retained(epochs: Sequence[int], keep: int, ranking: Sequence[int]) -> set[int]:
+    """Of these epochs, the `keep` newest, and the first that a ranking names, best first."""
+    best = next((epoch for epoch in ranking if epoch in epochs), None)
+    return {*sorted(epochs)[-keep:], *([] if best is None else [best])}
 
 
 def _epochs(names: list[str]) -> list[int]:
