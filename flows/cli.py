@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,44 @@ def retry(
     from .run_command import run_retry  # noqa: PLC0415
 
     _exit(run_retry(_study(store, study).config, verbose, take_over))
+
+
+@app.command()
+def recover(
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="[STUDY]", help="Resume this one, whatever ended it; else all dead ones."),
+    ] = None,
+    *,
+    store: StoreUrl = DEFAULT_STORE,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.yaml", help="The search config that names the store.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that a flow run may take from its start until it holds its study.")
+    ] = 60,
+    verbose: Verbose = False,
+) -> None:
+    """Find the searches whose controller died and resume them; for a schedule to call. Waits for their end.
+
+    Those that are finished, run, were cancelled or failed are left alone.
+    """
+    from .recover_command import recover_all, recover_one  # noqa: PLC0415
+
+    url = _load(config).store if config else store
+    if study is not None:
+        _exit(recover_one(_study(url, study), dry_run, verbose))
+    else:
+        _exit(recover_all(url, dry_run, timedelta(seconds=grace), lambda line: console().print(line, soft_wrap=True)))
+
+
+@app.command()
+def setup(verbose: Verbose = False) -> None:
+    """Prepare the Prefect server in use: searches whose process is killed shall end as crashed."""
+    from .setup_command import set_up_server  # noqa: PLC0415
+
+    set_up_server(verbose)
 
 
 @app.command()

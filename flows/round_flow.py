@@ -17,7 +17,7 @@ from .session import SearchSession, search_session
 from .tasks import batch_trials, submit_trials, train_alone, train_batch
 
 
-@flow(name="nas-sampling-round", flow_run_name="{config.name}: round {number}", validate_parameters=True)
+@flow(name="nas-sampling-round", flow_run_name="{config.name}: round {number}", persist_result=False)
 def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
     """Round `number` (from 0) of a search, from wherever it stands. FAILED if no trial of it could be scored.
 

@@ -21,6 +21,8 @@ from nasflow.training_service.local import LocalService
 from .console import console, score_command
 
 if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
     from .session import SearchSession
 
 _INTERRUPTED = 130
@@ -36,7 +38,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
     atexit.register(gc.freeze)
     began = time.monotonic()
     terminal = console()
-    _set_up_prefect(verbose)
+    set_up_prefect(verbose)
     with _open_session(config, terminal, take_over) as session:
         checked = time.monotonic()
         with _without_collector():
@@ -69,7 +71,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
 def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
     """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
     terminal = console()
-    _set_up_prefect(verbose)
+    set_up_prefect(verbose)
     with _open_session(config, terminal, take_over):
         with _without_collector():
             from .retry_flow import retry_failed  # noqa: PLC0415
@@ -123,14 +125,32 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
     except RuntimeError as error:
         if not str(error).startswith("Failed to reach API"):
             raise
-        url = os.environ.get("PREFECT_API_URL", "the active profile's URL")
-        raise ServiceError(
-            f"Prefect's API at {url} can't be reached: start it with 'prefect server start', "
-            "or unset PREFECT_API_URL to run without a server"
-        ) from error
+        raise prefect_unreachable() from error
 
 
-def _set_up_prefect(verbose: bool) -> None:
+@contextmanager
+def prefect_client() -> Iterator["SyncPrefectClient"]:
+    """A client of the Prefect server in use. Raises ServiceError if it can't be reached."""
+    from httpx import TransportError  # noqa: PLC0415 - slow
+    from prefect.client.orchestration import get_client  # noqa: PLC0415 - slow
+
+    try:
+        with get_client(sync_client=True) as client:
+            yield client
+    except TransportError as error:
+        raise prefect_unreachable() from error
+
+
+def prefect_unreachable() -> ServiceError:
+    """The error that says so, and what to do."""
+    url = os.environ.get("PREFECT_API_URL", "the active profile's URL")
+    return ServiceError(
+        f"Prefect's API at {url} can't be reached: start it with 'prefect server start', "
+        "or unset PREFECT_API_URL to run without a server"
+    )
+
+
+def set_up_prefect(verbose: bool) -> None:
     """Before Prefect is imported: quiet, no analytics, patient with its own server. What the user set stays."""
     level = "INFO" if verbose else "CRITICAL"  # what fails is shown by nasflow itself, and logged in Prefect's API
     for name, value in {**_PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, cast
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
 from nasflow.config import SearchConfig
@@ -16,6 +17,7 @@ from nasflow.errors import InterruptedSearchError, TrialError
 from nasflow.study.records import RoundState
 
 from .record import show_search
+from .remaining import rounds_left
 from .result import SearchResult
 from .round_flow import sampling_round
 from .session import SearchSession, search_session
@@ -34,13 +36,11 @@ def search(config: SearchConfig) -> SearchResult:
     with search_session(config) as session, interruptible(session):
         session.flow_began = time.monotonic()
         try:
-            for number in rounds_left(session):
+            for number in rounds_left(session.study):
                 session.refuse_interrupted()
-                state = sampling_round(config, number, return_state=True)
+                state = _run_round(session, number)
                 if state.is_cancelled():
                     return _final(Cancelled(message=state.message))
-                if state.is_crashed():
-                    state.result()
                 if not session.study.trials(round=number, limit=1):
                     break  # the space is exhausted
         except InterruptedSearchError as error:
@@ -52,24 +52,24 @@ def search(config: SearchConfig) -> SearchResult:
         return _final(Completed(message=f"best is trial {best[0].number}", data=SearchResult(config)))
 
 
+def _run_round(session: SearchSession, number: int) -> State[Any]:
+    """Run a round until its end is on record, or it is cancelled. Raises what ended it otherwise.
+
+    When Prefect runs the search's flow run again, it counts its subflows and takes the nth for the nth of before, whose
+    state it may give back although that was another round.
+    """
+    while True:
+        state = sampling_round(session.config, number, return_state=True)
+        ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}
+        if number in ended or state.is_cancelled():
+            return state
+        if not state.is_completed():
+            state.result()
+
+
 def _final(state: Any) -> SearchResult:
     """The flow's final state, which Prefect unwraps for who called the flow: its data, or an error."""
     return cast(SearchResult, state)
-
-
-def rounds_left(session: SearchSession) -> Iterator[int]:
-    """The numbers of the rounds to run: those that have not ended, then new ones while the budget lasts."""
-    study, budget = session.study, session.config.budget
-    ended = {record.number for record in study.rounds() if record.state is not RoundState.RUNNING}
-    for number in range(budget.rounds):
-        if number in ended:
-            continue
-        begun = bool(study.trials(round=number, limit=1))
-        spent = budget.hours is not None and study.seconds_spent() >= 3600 * budget.hours
-        full = budget.trials is not None and sum(study.counts().values()) >= budget.trials
-        if (spent or full) and not begun:
-            return
-        yield number
 
 
 @contextmanager

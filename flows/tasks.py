@@ -139,7 +139,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             base_dir=config.base_dir,
             members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
             merge=config.merge,
-            places=min(config.merge.max_members, attempt.places or len(trials)),
+            places=min(config.merge.max_members, attempt.places or config.merge.max_members),
             pruner=config.pruner,
             objectives=config.objectives,
             peers=_peers(session, left),

@@ -1,0 +1,41 @@
+"""The recover flow: what a schedule in Prefect calls so that dead searches are resumed."""
+
+import os
+from datetime import timedelta
+
+from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from .artifacts import artifact_key, show_markdown
+from .recover_command import recover_all
+from .recover_judge import GRACE
+
+DEFAULT_STORE = "sqlite:///nasflow.db"
+
+
+@flow(name="nas-recover", flow_run_name="recover dead searches", persist_result=False)
+def recover(
+    store: str | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
+) -> State[int]:
+    """Resume the dead searches of a store to their end, each in a process of its own. FAILED if one did not end well.
+
+    A line about each search is in the log and in a Markdown artifact.
+
+    Args:
+        store: SQLAlchemy URL; if None, that in the environment's NASFLOW_STORE, which shows no password to anyone.
+        dry_run: only say what would be done.
+        grace_seconds: how long a flow run may take from its start until it holds its study.
+    """
+    logger = get_run_logger()
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        logger.info(line)
+        lines.append(line)
+
+    url = store or os.environ.get("NASFLOW_STORE", DEFAULT_STORE)
+    code = recover_all(url, dry_run, timedelta(seconds=grace_seconds), say)
+    show_markdown(artifact_key("nas", "recover"), "\n".join(f"- {line}" for line in lines) or "no studies", "Searches")
+    message = f"{len(lines)} searches looked at" + (", not all that were dead have ended well" if code else "")
+    return (Failed if code else Completed)(message=message, data=code)

@@ -1,0 +1,32 @@
+"""What a study has still to do, by its record alone."""
+
+from collections.abc import Iterator
+
+from nasflow.study.records import RoundState
+from nasflow.study.study import Study
+from nasflow.trial import TrialStatus
+
+
+def rounds_left(study: Study) -> Iterator[int]:
+    """The numbers of the rounds to run: those that have something to train, then new ones while the budget lasts."""
+    budget = study.config.budget
+    waiting = study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING))
+    open_rounds = {trial.round for trial in waiting if trial.replayed_from is None}  # a killed retry leaves such, too
+    ended = {record.number for record in study.rounds() if record.state is not RoundState.RUNNING} - open_rounds
+    for number in range(budget.rounds):
+        if number in ended:
+            continue
+        begun = bool(study.trials(round=number, limit=1))
+        spent = budget.hours is not None and study.seconds_spent() >= 3600 * budget.hours
+        full = budget.trials is not None and sum(study.counts().values()) >= budget.trials
+        if (spent or full) and not begun:
+            return
+        yield number
+
+
+def is_finished(study: Study) -> bool:
+    """There is nothing to run: no round is left, or the last one found the space exhausted."""
+    rounds = study.rounds()
+    if rounds and rounds[-1].state is not RoundState.RUNNING and not study.trials(round=rounds[-1].number, limit=1):
+        return True
+    return next(rounds_left(study), None) is None
