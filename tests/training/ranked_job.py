@@ -1,0 +1,52 @@
+"""Two ranks that share a layer's rows: `python ranked_job.py FOLDER RANK PORT EPOCHS [DIE_AT]`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from nasflow.training.job import Call, EpochLimit, Job, JobRunner
+from nasflow.training.ranks import RankedCheckpointManager
+
+WORLD = 2
+
+
+def begin(state: dict[str, Any]) -> None:
+    """A layer of which each rank has half the rows."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    layer = nn.Linear(2, 4, bias=False)
+    layer.weight = nn.Parameter(distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)]))
+    state |= {"layer": layer, "count": 0}
+
+
+def step(state: dict[str, Any], die_at: int) -> None:
+    """Rows grow, each by its rank."""
+    if state["epoch"] + 1 == die_at and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    local = state["layer"].weight.to_local()
+    local.data += 1 + dist.get_rank()
+    state["count"] += 1
+    state.setdefault("first", state["epoch"] + 1)
+
+
+def main(folder: str, rank: str, port: str, epochs: str, die_at: str = "0") -> None:
+    """Run."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=int(rank), world_size=WORLD)
+    job = Job([begin], [Call(step, die_at=int(die_at))], stop=[EpochLimit(int(epochs))])
+    state = JobRunner(job, RankedCheckpointManager(Path(folder), ["layer", "count"])).run()
+    weight = state["layer"].weight
+    assert isinstance(weight, DTensor)
+    print(rank, state["first"], state["epoch"], state["count"], weight.to_local().flatten().tolist())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
