@@ -1,6 +1,8 @@
 """The database of studies: its tables, and sessions on SQLite (WAL) or PostgreSQL."""
 
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -336,8 +338,21 @@ def _make_engine(url: URL) -> Engine:
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver's own BEGIN comes too late; _begin_sqlite sends it
     connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _switch_to_wal(connection)
     connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """Unlike all else, this does not wait by itself for others who use a database that is not in this mode yet."""
+    began = time.monotonic()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() - began > BUSY_SECONDS:
+                raise
+            time.sleep(0.05)
 
 
 def _prepare_postgresql(connection: Any, _record: Any) -> None:

@@ -1,7 +1,7 @@
 """The trials of a study: proposed, replayed, failed, retried, ranked."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, insert, literal, null, select
@@ -14,6 +14,8 @@ from nasflow.study.base import FINISHED, SCORED, StudyBase, chunks, now, to_tria
 from nasflow.study.records import RoundState
 from nasflow.study.store import EpochRow, RoundRow, TrialRow
 from nasflow.trial import Trial, TrialStatus
+
+_ROUNDS_AT_ONCE = 10
 
 
 class TrialLog(StudyBase):
@@ -89,15 +91,20 @@ class TrialLog(StudyBase):
             )
             return dict.fromkeys(TrialStatus, 0) | dict(found.tuples().all())
 
-    def history(self) -> list[list[Trial]]:
-        """The finished trials of every ended round, oldest round first: what `Strategy.resume` takes."""
+    def history(self) -> Iterator[list[Trial]]:
+        """The finished trials of every ended round, oldest round first: what `Strategy.resume` takes.
+
+        A few rounds are read at a time, so that no more need be in memory.
+        """
         ended = select(RoundRow.number).where(RoundRow.study_id == self._id, RoundRow.state != RoundState.RUNNING)
         with self._read() as session:
-            rounds: dict[int, list[Trial]] = {number: [] for number in session.scalars(ended.order_by(RoundRow.number))}
-            for row in session.scalars(self._query(FINISHED)):
-                if row.round in rounds:
+            numbers = session.scalars(ended.order_by(RoundRow.number)).all()
+        for some in chunks(numbers, _ROUNDS_AT_ONCE):
+            rounds: dict[int, list[Trial]] = {number: [] for number in some}
+            with self._read() as session:
+                for row in session.scalars(self._query(FINISHED).where(TrialRow.round.in_(some))):
                     rounds[row.round].append(to_trial(row))
-        return list(rounds.values())
+            yield from rounds.values()
 
     def leaderboard(self, limit: int) -> list[Trial]:
         """The `limit` best scored trials, replays left out.

@@ -1,0 +1,56 @@
+"""One start of a search on the study in a folder, in a process of its own: `python -m benchmarks.study_probe`.
+
+Prints one line of JSON: seconds (and CPU seconds) until the study is open and until the search knows what to do next,
+and the most memory that this took beyond what the imports take.
+"""
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.study_filling import study_config
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.flows.remaining import rounds_left
+from nasflow.flows.session import SearchSession
+from nasflow.strategy.make import make_strategy
+
+
+def main(folder: Path, strategy_kind: str) -> dict[str, float]:
+    """The figures."""
+    config = study_config(folder, strategy_kind)
+    space = candidate_space(config.space, config.evaluator, config.base_dir)
+    space.sample(random.Random(0))  # imports what building a model needs
+    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak (Linux)
+    began, began_cpu = time.perf_counter(), time.process_time()
+    session = SearchSession(config, space, strategy, [])
+    opened, opened_cpu = time.perf_counter(), time.process_time()
+    number = next(rounds_left(session.study))
+    session.study.begin_round(number)
+    session.strategy  # noqa: B018 - catches up with the rounds on record
+    present = session.study.trials(round=number), session.study.batches(number)
+    ended, ended_cpu = time.perf_counter(), time.process_time()
+    peak = _memory("VmHWM")
+    if any(present) or not session.strategy.ask(1):
+        raise RuntimeError("the search would not go on with a new round")
+    session.study.close()
+    return {
+        "open": opened - began,
+        "open_cpu": opened_cpu - began_cpu,
+        "resume": ended - began,
+        "resume_cpu": ended_cpu - began_cpu,
+        "megabytes": (peak - before) / 1e6,
+    }
+
+
+def _memory(name: str) -> int:
+    """Bytes of this process, now (VmRSS) or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), sys.argv[2])) + "\n")
