@@ -18,13 +18,14 @@ import psutil
 
 from nasflow.config import LocalServiceConfig
 from nasflow.errors import ServiceError
+from nasflow.process_id import process_id
 from nasflow.training.events import read_lines
 from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 from nasflow.training_service.local_slots import gpu_count, slot_environments
 from nasflow.training_service.local_state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
 from nasflow.training_service.local_worker import GRACE
-from nasflow.training_service.processes import carriers, descendants, end_all, process_id
+from nasflow.training_service.processes import carriers, descendants, end_all
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # What nearly every job needs and is slow to import; a forked job has it at once.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import psutil
 
+from nasflow.process_id import process_id
 from nasflow.training_service.local_state import TOKEN_VARIABLE, LocalState
-from nasflow.training_service.processes import process_id
 
 
 def fork_workers(state: LocalState, slots: Sequence[str]) -> str:

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from nasflow.process_id import ProcessId
 from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.processes import ProcessId
 
 ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"
 """Environment variables of a worker by which it and all its offspring are found, whatever became of their parents."""

@@ -1,4 +1,4 @@
-"""Finding and ending processes. A process is named by its pid and its start, so that a reused pid is never touched."""
+"""Finding and ending processes, and what a process asks of the kernel."""
 
 import ctypes
 import os
@@ -6,42 +6,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _SCORE = 500
 _KILLED_WITHIN = 20.0  # seconds; longer than this after SIGKILL, a process hangs in the kernel
-
-
-class ProcessId(BaseModel):
-    """One process for ever: `started` differs for every process that ever gets the same pid."""
-
-    model_config = ConfigDict(frozen=True)
-
-    pid: int
-    started: str
-
-    def alive(self) -> bool:
-        """It still runs; a zombie does not."""
-        return _started(self.pid) == self.started
-
-    def send(self, number: signal.Signals) -> None:
-        """Signal it, if it still runs."""
-        if self.alive():
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                return
-
-
-def process_id(pid: int) -> ProcessId | None:
-    """The identity of the running process `pid`, None if there is none."""
-    started = _started(pid)
-    return ProcessId(pid=pid, started=started) if started else None
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -103,26 +74,6 @@ def be_first_to_die_for_memory() -> None:
     score = Path("/proc/self/oom_score_adj")  # from -1000 to 1000; everyone may raise it
     if sys.platform == "linux" and os.access(score, os.W_OK) and int(score.read_text()) < _SCORE:
         score.write_text(str(_SCORE))
-
-
-def _started(pid: int) -> str | None:
-    if sys.platform != "linux":
-        try:
-            process = psutil.Process(pid)
-            return repr(process.create_time()) if _running(process) else None
-        except psutil.NoSuchProcess:
-            return None
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # Ticks since boot, where psutil's create_time moves with the system clock and differs between two observers.
-    return None if state in "ZX" else f"{_boot()}-{fields[18]}"
-
-
-@cache
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
 
 
 def _running(process: psutil.Process) -> bool:

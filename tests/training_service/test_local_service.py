@@ -10,6 +10,7 @@ import pytest
 
 from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, LocalServiceConfig, Target
 from nasflow.errors import ServiceError
+from nasflow.process_id import process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
     await_status,
@@ -23,7 +24,6 @@ from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training_service.base import JobHandle, JobStatus, TrainingService
 from nasflow.training_service.local import LocalService
 from nasflow.training_service.local_state import LocalState, WorkerRecord
-from nasflow.training_service.processes import process_id
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from nasflow.training_service.processes import ProcessId, carriers, descendants, end_all, process_id
+from nasflow.process_id import ProcessId, process_id
+from nasflow.training_service.processes import carriers, descendants, end_all
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(300)"
