@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -292,6 +293,21 @@ class CheckpointConfig(Section):
     )
     keep: PositiveInt = 2
     best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
+    url: str | None = Field(
+        default=None,
+        description="checkpoints are copied there, too: any storage that fsspec knows, as s3://bucket/folder",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _without_secrets(cls, url: str | None) -> str | None:
+        if url is not None and "://" not in url:
+            raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
+        if url is not None and urlsplit(url).password is not None:
+            raise ValueError(
+                "it has a password in it, which would be on record; let the storage's own settings hold it"
+            )
+        return url
 
 
 class SearchConfig(Section):

@@ -151,14 +151,12 @@ class JobRunner:
         state = {} if state is None else state
         self.begin(state)
         while not self.is_over(state):
-            for step in self._job.epoch:
-                step(state)
-            self.end_epoch(state)
+            self.run_epoch(state)
         self.finish(state)
         return state
 
     def begin(self, state: State) -> None:
-        """Up to the first epoch. For those whose epochs are driven by another loop: this, then the next three."""
+        """Up to the first epoch. A job whose epochs another loop drives calls this, and then the next three itself."""
         state["epoch"] = 0
         for step in self._job.init:
             step(state)
@@ -174,8 +172,10 @@ class JobRunner:
         """Whether a stop signal is on."""
         return any(signal(state) for signal in self._job.stop)
 
-    def end_epoch(self, state: State) -> None:
-        """After the steps of an epoch: count it, and save."""
+    def run_epoch(self, state: State) -> None:
+        """One epoch, and save."""
+        for step in self._job.epoch:
+            step(state)
         state["epoch"] += 1
         over = self.is_over(state)
         if self._checkpoints is not None and (over or self._checkpoints.is_due(state["epoch"])):

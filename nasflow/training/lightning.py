@@ -107,8 +107,9 @@ class MergedModule(LightningModule):
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
         build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
-        save: called with the members that come in to train from the start, and with those that have ended an epoch,
-            and what to call with one that can't be saved and why.
+        save: called with the members that come in to train from the start, and what to call with one that can't be
+            saved and why.
+        end_epoch: called so with those that have ended an epoch.
         on_evict: called with a member that failed and the text of its error.
         form: makes units of members for batches like the given one, with what to call when a member fails.
         rebuild: makes a member anew that has left before the job was interrupted; None if it never came that far.
@@ -125,6 +126,7 @@ class MergedModule(LightningModule):
         on_start: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
         save: Callable[[Sequence[Member], Failed], None] | None = None,
+        end_epoch: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
         rebuild: Callable[[int], Member | None] | None = None,
         on_broken: Callable[[list[Member], Exception], None] | None = None,
@@ -137,7 +139,8 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_evict = build, on_start, on_evict
-        self._save, self._form, self._on_broken = save or _save_nobody, form or alone, on_broken
+        self._save, self._end_epoch_of = save or _save_nobody, end_epoch or _save_nobody
+        self._form, self._on_broken = form or alone, on_broken
         self._rebuild = rebuild or _nobody
         self._broken: set[int] = set()  # trials of units that failed as a whole
         self._turn: list[Member] = []
@@ -215,7 +218,7 @@ class MergedModule(LightningModule):
         for member in self._turn:
             if member.number in stopped:
                 member.prune()
-        self._save(list(self._turn), self._failed)
+        self._end_epoch_of(list(self._turn), self._failed)
         for member in [member for member in self.active if member.finished]:
             self._remove(member)
 

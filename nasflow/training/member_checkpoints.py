@@ -1,0 +1,192 @@
+"""The checkpoints of a job's members: what is on its way to the disk, and what is told once it is there."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nasflow.config import Objective
+from nasflow.errors import CheckpointError, InfrastructureError
+from nasflow.training import room
+from nasflow.training.background import Background
+from nasflow.training.checkpoint import CheckpointStore
+from nasflow.training.events import Alert, Event, Final
+from nasflow.training.forming import Failed
+from nasflow.training.member import Member
+from nasflow.training.saving import JointSaver, Place, Save, Taken
+from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.training.telling import events_of
+from nasflow.training.url_store import UrlStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unsaved:
+    """The last checkpoint of a trial, for which there was no room, and what is to be told when there is."""
+
+    part: Taken
+    final: Final
+
+
+class MemberCheckpoints:
+    """Saves members beside their training, and tells of each epoch when that is done.
+
+    If they can't be saved, because the disk is full, say, training goes on without; only the end of a trial waits to be
+    told until its weights are safe. Where the config names a URL, each checkpoint is copied there, too, and looked for.
+
+    Args:
+        tell: called in this order: what a member has trained, epoch by epoch, then its end.
+    """
+
+    def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
+        self._config, self._study, self._root, self._tell = spec.checkpoint, spec.study, root, tell
+        self._saver = JointSaver()
+        self._background = Background("checkpoints")
+        self._last_saves: dict[int, float] = {}
+        self._unsaved: list[_Unsaved] = []
+        self._troubles: set[str] = set()
+
+    def newest(self, trial: int) -> dict[str, Any] | None:
+        """A trial's newest state; None for a new one, and for one of which nothing can be read any more."""
+        here, there = self._store(trial), self._far_store(trial)
+        far = max(there.epochs(), default=-1) if there is not None else -1
+        if there is not None and far > max(here.epochs(), default=-1):
+            state = there.load_newest()
+            if state is not None:
+                here.save(state["epoch"], state)
+        try:
+            return here.load_newest()
+        except CheckpointError as error:
+            logger.warning("trial %s begins anew, for none of its checkpoints can be read: %s", trial, error)
+            here.clear()
+            return None
+
+    def knows(self, trial: int) -> bool:
+        """Whether a trial has ever been saved here."""
+        return bool(self._store(trial).epochs())
+
+    def save(self, members: Sequence[Member], failed: Failed) -> None:
+        """Take copies of the states that are due; they are written, and their epochs told, while training goes on.
+
+        Args:
+            failed: called with a member whose state can't be had, and why.
+        """
+        self._background.wait()  # at most one epoch is on its way
+        ended = [member for member in members if member.finished]
+        going_on = [member for member in members if not member.finished]
+        for some in (ended, going_on):  # apart: the first are kept for good, and would keep the others' state with them
+            due = [member for member in some if self._is_due(member)]
+            parts, errors = self._saver.take([self._as_save(member) for member in due])
+            for position, error in errors.items():
+                failed(due[position], error)
+            lost = {due[position] for position in errors}
+            told = {member.number: events_of(member) for member in some if member not in lost}
+            self._background.do(partial(self._commit, parts, [member.number for member in due], told))
+
+    def tell_later(self, event: Event) -> None:
+        """Tell, after all that is on its way."""
+        self._background.do(lambda: self._tell(event))
+
+    def wait(self) -> None:
+        """Until all that was taken is written, if it can be."""
+        self._background.wait()
+
+    def finish(self) -> None:
+        """The same, and wait for room for the last checkpoints of trials that have ended.
+
+        Raises:
+            InfrastructureError: there was none for long.
+        """
+        self.wait()
+        deadline = time.monotonic() + room.SECONDS
+        while self._unsaved:
+            errors = [self._saver.write(unsaved.part) for unsaved in self._unsaved]
+            left = [(unsaved, error) for unsaved, error in zip(self._unsaved, errors, strict=True) if error]
+            for unsaved in self._unsaved:
+                if all(unsaved is not other for other, _ in left):
+                    self._tell(unsaved.final)
+            self._unsaved = [unsaved for unsaved, _ in left]
+            if left and time.monotonic() > deadline:
+                trials = [unsaved.final.trial for unsaved in self._unsaved]
+                raise InfrastructureError(
+                    f"the last checkpoints of trials {trials} can't be saved in {trial_dir(self._root, trials[0])}: "
+                    f"{next(iter(left[0][1].values()))}; make room there and start again"
+                )
+            if left:
+                time.sleep(room.POLL)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._background.close()
+
+    def _store(self, trial: int) -> CheckpointStore:
+        return CheckpointStore(trial_dir(self._root, trial), self._config.keep)
+
+    def _far_store(self, trial: int) -> UrlStore | None:
+        if self._config.url is None:
+            return None
+        name = trial_dir(Path(), trial).as_posix()
+        return UrlStore(f"{self._config.url.rstrip('/')}/{self._study}/{name}", self._config.keep)
+
+    def _is_due(self, member: Member) -> bool:
+        epoch, now = member.finished_epochs, time.monotonic()
+        last = self._last_saves.setdefault(member.number, now)
+        late = self._config.every_minutes is not None and now - last >= 60 * self._config.every_minutes
+        if not (member.finished or late or epoch % self._config.every_epochs == 0):
+            return False
+        self._last_saves[member.number] = now
+        return True
+
+    def _as_save(self, member: Member) -> Save:
+        ranking = _ranking(self._config.best, member.history)
+        return Save(self._store(member.number), member.finished_epochs, member.state_dict, ranking)
+
+    def _commit(self, parts: Sequence[Taken], trials: Sequence[int], told: Mapping[int, list[Event]]) -> None:
+        """Write what was taken of `trials`, then tell what became of them."""
+        for part in parts:
+            errors = self._saver.write(part)
+            self._note(f"checkpoints can't be saved in {self._root}", next(iter(errors.values()), None))
+            for position in errors:
+                finals = [event for event in told.get(trials[position], []) if isinstance(event, Final)]
+                for final in finals:  # nobody is to hear of it before its weights are safe
+                    told[trials[position]].remove(final)
+                    self._unsaved.append(_Unsaved(part.only(position), final))
+            for position, place in part.places.items():
+                self._copy(trials[position], place, part)
+        for events in told.values():
+            for event in events:
+                self._tell(event)
+
+    def _copy(self, trial: int, place: Place, part: Taken) -> None:
+        far = self._far_store(trial)
+        if far is None:
+            return
+        error: Exception | None = None
+        try:
+            far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
+        except Exception as raised:  # storages raise what they like
+            error = raised
+        self._note(f"checkpoints can't be copied to {self._config.url}", error)
+
+    def _note(self, what: str, error: BaseException | None) -> None:
+        """Tell of a trouble when it begins."""
+        if error is None:
+            self._troubles.discard(what)
+        elif what not in self._troubles:
+            self._troubles.add(what)
+            text = f"{what}: {error}; training goes on without"
+            logger.error(text)
+            self._tell(Alert(text=text))
+
+
+def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> list[int]:
+    """Epochs, the best first."""
+    if best is None:
+        return []
+    sign = -1.0 if best.direction == "maximize" else 1.0
+    known = [(sign * value, epoch) for epoch, m in enumerate(history, 1) if (value := m.get(best.metric)) is not None]
+    return [epoch for _, epoch in sorted(known)]
