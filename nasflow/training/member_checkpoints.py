@@ -52,18 +52,26 @@ class MemberCheckpoints:
 
     def newest(self, trial: int) -> dict[str, Any] | None:
         """A trial's newest state; None for a new one, and for one of which nothing can be read any more."""
-        here, there = self._store(trial), self._far_store(trial)
-        far = max(there.epochs(), default=-1) if there is not None else -1
-        if there is not None and far > max(here.epochs(), default=-1):
-            state = there.load_newest()
-            if state is not None:
-                here.save(state["epoch"], state)
+        here = self._store(trial)
+        self._bring(trial, here)
         try:
             return here.load_newest()
         except CheckpointError as error:
             logger.warning("trial %s begins anew, for none of its checkpoints can be read: %s", trial, error)
             here.clear()
             return None
+
+    def _bring(self, trial: int, here: CheckpointStore) -> None:
+        """What the URL has, if that is newer."""
+        far, error = self._far_store(trial), None
+        try:
+            if far is not None and max(far.epochs(), default=-1) > max(here.epochs(), default=-1):
+                state = far.load_newest()
+                if state is not None:
+                    here.save(state["epoch"], state)
+        except Exception as raised:  # storages raise what they like
+            error = raised
+        self._note(f"checkpoints can't be had from {self._config.url}", error)
 
     def knows(self, trial: int) -> bool:
         """Whether a trial has ever been saved here."""
