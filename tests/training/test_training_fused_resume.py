@@ -1,5 +1,6 @@
 """Members of a fused job go on exactly: in the same job again, in other company, and in plain PyTorch."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,48 @@ def test_a_checkpoint_goes_on_in_plain_pytorch(kind: str, tmp_path: Path) -> Non
         expected = weights(tmp_path / "three", trial)
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(tensor, expected[f"model.{name}"], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_bits_of_a_member_that_goes_on_alone(tmp_path: Path) -> None:
+    """From a merged checkpoint, by nasflow and by plain PyTorch; also if it is interrupted once more."""
+    config = evaluator(**EXACT, epochs=4, optimizer=OPTIMIZERS["adamw"])
+    members = dict(enumerate(sample(MIXED, config, 4)))
+    interrupted(make_job(MIXED, config, members, fuse="always"), tmp_path / "merged", trial=3, epoch=2)
+    for trial, values in members.items():
+        alone = make_job(MIXED, config, {trial: values})
+        shutil.copytree(tmp_path / "merged", tmp_path / f"a{trial}")
+        shutil.copytree(tmp_path / "merged", tmp_path / f"b{trial}")
+        events = train(alone, tmp_path / f"a{trial}")
+        interrupted(alone, tmp_path / f"b{trial}", trial=trial, epoch=3)
+        again = train(alone, tmp_path / f"b{trial}")
+        assert outcome(again, tmp_path / f"b{trial}", trial) == outcome(events, tmp_path / f"a{trial}", trial)
+        begun = max(event.epoch for event in events if isinstance(event, Epoch) and event.replayed)
+        model, optimizer, stream, _ = plain_training(alone, trial, tmp_path / "merged", epoch=begun)
+        for epoch in range(begun, 4):
+            *_, batches = plain_training(alone, trial, tmp_path / "merged", epoch)
+            model.train()
+            with stream:
+                for x, y in batches:
+                    optimizer.zero_grad()
+                    F.cross_entropy(model(x.double()), y).backward()
+                    optimizer.step()
+        expected = weights(tmp_path / f"a{trial}", trial)
+        assert all(torch.equal(t, expected[f"model.{name}"]) for name, t in model.state_dict().items())
+
+
+def test_bits_of_a_batch_that_goes_on_from_solo_checkpoints(tmp_path: Path) -> None:
+    """Whether its members had been saved each by itself or all in one file, and whether it is interrupted again."""
+    config = evaluator(**EXACT, epochs=4, optimizer=OPTIMIZERS["momentum"])
+    members = dict(enumerate(sample(MIXED, config, 4)))
+    for trial, values in members.items():
+        interrupted(make_job(MIXED, config, {trial: values}), tmp_path / "solo", trial=trial, epoch=2)
+    interrupted(make_job(MIXED, config, members), tmp_path / "joint", trial=3, epoch=2)
+    merged = make_job(MIXED, config, members, fuse="always")
+    shutil.copytree(tmp_path / "solo", tmp_path / "again")
+    events = {name: train(merged, tmp_path / name) for name in ("solo", "joint")}
+    interrupted(merged, tmp_path / "again", trial=3, epoch=3)
+    events["again"] = train(merged, tmp_path / "again")
+    assert fused_members(events["solo"]) == members.keys()
+    for trial in members:
+        first, *others = [outcome(told, tmp_path / name, trial) for name, told in events.items()]
+        assert all(other == first for other in others), trial
