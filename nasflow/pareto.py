@@ -1,9 +1,11 @@
 """Non-dominated sorting: which points are best when several objectives disagree."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -> list[int]:
@@ -18,6 +20,8 @@ def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -
     """
     if not points:
         return []
+    import numpy as np  # noqa: PLC0415 - the command line starts without it
+
     values = np.asarray(points, dtype=float)
     if not np.isfinite(values).all():
         raise ValueError("points must be finite")
@@ -33,8 +37,10 @@ def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -
     return [int(value) for value in ranks]
 
 
-def _front(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _front(values: "npt.NDArray[np.float64]") -> "npt.NDArray[np.bool_]":
     """Which of `values` `[N, M]`, in lexicographic order, no other dominates `[N]`."""
+    import numpy as np  # noqa: PLC0415 - as above
+
     front = np.zeros(len(values), dtype=bool)
     candidates = np.arange(len(values))
     while candidates.size:

@@ -64,7 +64,9 @@ def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], 
 
 
 def _fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[int | None]:
-    """The Pareto front of each trial, from 1; None without a score."""
+    """The Pareto front of each trial, from 1; None without a score, and where one objective ranks them all."""
+    if len(objectives) == 1:
+        return [None] * len(trials)
     signs = [(objective.metric, -1.0 if objective.direction == "maximize" else 1.0) for objective in objectives]
     scored = [
         index
