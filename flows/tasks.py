@@ -14,7 +14,7 @@ from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
 from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
-from nasflow.training.events import Epoch, Event, Evicted, Final
+from nasflow.training.events import Alert, Epoch, Event, Evicted, Final
 from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
@@ -150,6 +150,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             done[event.trial] = max(done[event.trial], event.epoch)
         elif isinstance(event, Final | Evicted):  # nothing more comes of it
             done[event.trial] = epochs[event.trial]
+        elif isinstance(event, Alert):
+            get_run_logger().warning(event.text)
         progress.update(sum(done.values()) / sum(epochs.values()), time.monotonic())
         session.tell(attempt, event)
 

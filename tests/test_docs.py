@@ -1,6 +1,7 @@
 """What README and docs show works as it stands there."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,3 +49,17 @@ def test_the_configs_of_the_reference_parse(block):
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_parse(file):
     parse_config(yaml.safe_load(file.read_text()))
+
+
+def test_the_job_of_the_docs_goes_on_where_it_was(tmp_path):
+    (code,) = blocks((ROOT / "docs" / "recovery.md").read_text(), "python")
+    (tmp_path / "count.py").write_text(code)
+    command = [sys.executable, "count.py"]
+    first, second = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True) for _ in range(2)
+    )
+    assert first.stdout == second.stdout
+    epochs = int(first.stdout.split()[0])
+    assert 1 < epochs <= 20
+    names = sorted(path.name for path in (tmp_path / "checkpoints" / "count").iterdir())
+    assert names == [f"epoch-{epoch:04d}.safetensors" for epoch in range(epochs - 2, epochs + 1)]
