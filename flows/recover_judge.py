@@ -82,9 +82,15 @@ def judge(facts: Facts, now: datetime, grace: timedelta = GRACE) -> tuple[Standi
         return Standing.LEFT, "unfinished; its last controller ended in good order"
     if facts.folder is not None:
         return Standing.LEFT, f"dead, but this machine does not have its folder {facts.folder}"
-    died = [] if facts.deserter is None else [f"its controller died ({facts.deserter})"]
-    says = [] if run is None or run.type == "COMPLETED" else [f"its flow run is {run.name}, but no one runs it"]
-    return Standing.DEAD, "dead: " + "; ".join(died + says)
+    said = [] if facts.deserter is None else [_desertion(facts.deserter)]
+    if run is not None and run.type != "COMPLETED":
+        said.append(f"its flow run is {run.name}, but no one runs it")
+    return Standing.DEAD, "dead: " + "; ".join(said)
+
+
+def _desertion(controller: Controller) -> str:
+    how = "died" if controller.dead else f"has not been heard of since its lease ended {-controller.seconds:.0f} s ago"
+    return f"its controller {how} ({controller})"
 
 
 def _awaited(run: Run, now: datetime, grace: timedelta) -> str | None:
