@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 
+import psutil
 from fault_clock import Clock
 from fault_judge import Outcome, Verdict, judge, outcome
 from fault_kinds import KINDS, Fault, deal
@@ -159,7 +160,7 @@ class Campaign:
         at = f"{search.trained()} of {epochs} epochs"
         try:
             done = KINDS[fault.kind].strike(scene, fault.rng)
-        except Missed as why:
+        except (Missed, psutil.NoSuchProcess) as why:
             self._say(f"  {name} missed at {at}: {why}")
             return
         struck.append(fault)

@@ -81,7 +81,7 @@ def outcome(search: TroubledSearch) -> Outcome:
 
 
 def judge(found: Outcome, wanted: Outcome, excused: Mapping[tuple[int, int], int] | None = None) -> Verdict:
-    """Compare. `excused` says how often an epoch (trial, epoch) had to be trained again, its checkpoint being damaged."""
+    """Compare. `excused`: how often an epoch (trial, epoch) had to be trained again, its checkpoint being damaged."""
     excused = Counter(excused or {})
     lost = [
         number

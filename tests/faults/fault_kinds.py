@@ -89,7 +89,7 @@ KINDS: dict[str, Kind] = {
     ),
     "server-kill": Kind(
         3, kill_server, "SIGKILL of the Prefect server, started again later on its database",
-        "jobs live on; a controller that can't reach its server ends with an error, and the same command goes on",
+        "jobs live on; the controller tries again until its server is back, or ends and the same command goes on",
         "nothing",
     ),
     "server-stop": Kind(

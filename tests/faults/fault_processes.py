@@ -2,8 +2,9 @@
 
 import random
 import signal
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import psutil
 from fault_scene import Missed, Scene
@@ -13,7 +14,18 @@ from nasflow.training_service.processes import carriers
 
 Strike = Callable[[Scene, random.Random], str]
 
-_REFUSED = "another controller runs this study"
+_REFUSED = "another controller runs study"
+
+
+def end(*processes: psutil.Process) -> None:
+    """SIGKILL processes, and wait until they are dead. Their exit codes are left to their parents."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.005)
 
 
 def kill(kind: str) -> Strike:
@@ -21,8 +33,7 @@ def kill(kind: str) -> Strike:
 
     def strike(scene: Scene, rng: random.Random) -> str:
         victim = scene.victim(kind, rng)
-        with suppress(psutil.NoSuchProcess):  # it was quicker
-            victim.kill()
+        end(victim)
         return f"killed {kind} {victim.pid}"
 
     return strike
@@ -60,9 +71,7 @@ def kill_all(scene: Scene, rng: random.Random) -> str:
     """SIGKILL of all processes of the search, in any order: as when the machine goes down."""
     victims = scene.await_some(lambda: carriers(MARK, str(scene.search.folder)), "process")
     rng.shuffle(victims)
-    for victim in victims:
-        with suppress(psutil.NoSuchProcess):
-            victim.kill()
+    end(*victims)
     return f"killed all {len(victims)} processes"
 
 
@@ -71,9 +80,7 @@ def kill_server(scene: Scene, rng: random.Random) -> str:
     down = scene.pause(rng, 0.0, 5.0)
     helpers = children(psutil.Process(scene.search.prefect.pid))
     scene.search.prefect.end(signal.SIGKILL)
-    for helper in helpers:
-        with suppress(psutil.NoSuchProcess):
-            helper.kill()
+    end(*helpers)
     scene.search.tend_for(down)
     scene.search.prefect.start()
     return f"killed the Prefect server and started it again after {down:.1f} s"
@@ -87,17 +94,19 @@ def second_controller(scene: Scene, rng: random.Random) -> str:
     search = scene.search
     [first] = scene.await_some(lambda: search.living("controller"), "controller")
     at_once = rng.random() < 0.5
-    if at_once:
-        first.kill()
-        first.wait(20)
-        search.tend()
-    before = len(search.restarts)
-    second = search.launch()
-    while second.process.poll() is None and not search.ended:
-        search.tend_for(0.1)
-        if any(_REFUSED in restart.said for restart in search.restarts[before:]):
-            search.adopt(second)
-            return "two controllers started at once: the first was refused"
+    with ExitStack() as stack:
+        for job in search.living("job"):  # so that the search can't end first
+            stack.enter_context(stopped(job))
+        if at_once:
+            end(first)
+            search.tend()
+        before = len(search.restarts)
+        second = search.launch()
+        while second.process.poll() is None and not search.ended:
+            search.tend_for(0.1)
+            if any(_REFUSED in restart.said for restart in search.restarts[before:]):
+                search.adopt(second)
+                return "two controllers started at once: the first was refused"
     code = second.process.wait(60)
     if search.ended and code == 0:
         raise Missed("the search ended before a second controller could be refused")

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import psutil
-from fault_processes import Strike, stopped
+from fault_processes import Strike, end, stopped
 from fault_scene import Missed, Scene
 
 from nasflow.training.checkpoint import CheckpointStore
@@ -43,10 +42,12 @@ def fill_disk(scene: Scene, rng: random.Random) -> str:
             with suppress(OSError):
                 while True:
                     file.write(bytes(size))
+    before = set(scene.search.told)
     try:
         scene.search.tend_for(seconds)
     finally:
         filler.unlink()
+    scene.excused.update(scene.search.told.keys() - before)  # told without a checkpoint
     scene.promises.append(lambda: _silent_about_disk(scene))
     return f"left no room on the disk for {seconds:.1f} s"
 
@@ -105,11 +106,8 @@ def downed_job(scene: Scene, rng: random.Random) -> Iterator[str]:
     with stopped(controller):
         job_id, job = rng.choice(scene.await_some(search.jobs, "job"))
         deep = rng.random() < 0.5
-        for victim in [job, *([job.parent(), controller] if deep else [])]:
-            with suppress(psutil.NoSuchProcess):
-                if victim is not None:
-                    victim.kill()
-        psutil.wait_procs([job], timeout=20)
+        worker = job.parent()
+        end(job, *([worker, controller] if deep and worker else []))
         yield job_id
 
 
