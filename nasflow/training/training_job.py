@@ -107,6 +107,7 @@ class TrainingJob:
 
         def build(trial: int) -> Member | None:
             if trial in waiting:
+                gc.collect()  # a module and its trainer refer to each other: the memory of who left is not free before
                 self._tell(Entered(trial=trial))
             try:
                 member = make_member(self._spec, specs[trial])
