@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_SCORE = 500
+_OOM_SCORE = 500  # of -1000 to 1000; the higher, the sooner the kernel ends a process for want of memory
 _KILLED_WITHIN = 20.0  # seconds; longer than this after SIGKILL, a process hangs in the kernel
 
 
@@ -71,9 +71,9 @@ def die_with_parent(parent: int) -> None:
 
 def be_first_to_die_for_memory() -> None:
     """Let the kernel end this process, rather than one that needs less, where memory runs out (Linux; else nothing)."""
-    score = Path("/proc/self/oom_score_adj")  # from -1000 to 1000; everyone may raise it
-    if sys.platform == "linux" and os.access(score, os.W_OK) and int(score.read_text()) < _SCORE:
-        score.write_text(str(_SCORE))
+    score = Path("/proc/self/oom_score_adj")  # everyone may raise it
+    if sys.platform == "linux" and os.access(score, os.W_OK) and int(score.read_text()) < _OOM_SCORE:
+        score.write_text(str(_OOM_SCORE))
 
 
 def _running(process: psutil.Process) -> bool:

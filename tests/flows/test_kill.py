@@ -103,7 +103,7 @@ def test_kill_of_a_worker(searches, undisturbed):
 
 
 def test_kill_of_a_job(searches, undisturbed):
-    """As the kernel does when memory runs out: the batch is lost to its infrastructure, no trial is blamed."""
+    """From outside, and not for want of memory: the batch is lost to its infrastructure, no trial is blamed."""
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 6)

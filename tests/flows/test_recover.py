@@ -170,6 +170,21 @@ def test_what_was_stopped_on_purpose_is_resumed_by_its_name_only(searches, undis
     assert searches.json("leaderboard", "stopped") == undisturbed
 
 
+def test_a_run_of_a_deployment_goes_back_to_its_worker(searches):
+    path = searches.write("deployed", **CONFIG)
+    subprocess.run([sys.executable, "-c", _DESERTS, path], cwd=searches.folder, check=False)
+    post = searches.server.post
+    deployment = post("/deployments/", {"name": "test", "flow_id": post("/flows/", {"name": "nas-search"})["id"]})
+    parameters = {"config": {**CONFIG, "name": "deployed"}}
+    run = post(f"/deployments/{deployment['id']}/create_flow_run", {"name": "deployed", "parameters": parameters})
+    crashed = {"state": {"type": "CRASHED", "name": "Crashed"}, "force": True}
+    post(f"/flow_runs/{run['id']}/set_state", crashed)
+
+    assert "flow run is Crashed, but no one runs it; handed over to a worker" in searches.run("recover", "--grace", 0)
+    assert flow_runs(searches, "deployed") == [("deployed", "SCHEDULED")]
+    assert "deployed: well: Prefect has its flow run Scheduled" in searches.run("recover", "--grace", 0)
+
+
 def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     end_in_round(searches, "scheduled", 1, signal.SIGKILL)
     code = "from nasflow.flows import recover\nprint(recover(grace_seconds=0))"
