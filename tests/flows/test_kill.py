@@ -129,8 +129,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
 
 
 def test_a_second_controller_is_refused(searches):
-    slow = {"target": "flow_spaces.py:mixed", "params": {"delay": 0.1}}
-    searches.write("search", **CONFIG | {"space": slow})
+    searches.write("search", **CONFIG | {"evaluator": {**CONFIG["evaluator"], "epochs": 10_000}})
     first = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 1)
     output = searches.run("run", "search.yaml", code=2)
