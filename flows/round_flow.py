@@ -1,13 +1,14 @@
 """One sampling round: propose, train together, retry the failed ones one by one, record."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config import SearchConfig
-from nasflow.errors import InterruptedSearchError
+from nasflow.errors import InterruptedSearchError, JobError
 from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt
 from nasflow.trial import Trial, TrialStatus
@@ -57,6 +58,8 @@ def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
     for future in futures:
         future.wait()
     session.refuse_interrupted()
+    for future in futures:
+        job_error(future.state)
 
 
 def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
@@ -73,8 +76,18 @@ def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
     for number, future in futures.items():
         future.wait()
         session.refuse_interrupted()
-        if not future.state.is_completed():
-            session.study.fail_trial(number, str(future.state.result(raise_on_failure=False)))
+        if (error := job_error(future.state)) is not None:
+            session.study.fail_trial(number, str(error))
+
+
+def job_error(state: State[Any]) -> JobError | None:
+    """Why a task's job did not end well, None if it did. Any other error is no trial's, and ends the round: raised."""
+    if state.is_completed():
+        return None
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, JobError):
+        raise error
+    return error
 
 
 def unfinished(session: SearchSession, number: int) -> list[Trial]:

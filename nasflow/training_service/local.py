@@ -20,6 +20,7 @@ from nasflow.config import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.training.events import read_lines
+from nasflow.training.room import is_full
 from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 from nasflow.training_service.local_slots import gpu_count, slot_environments
@@ -203,9 +204,14 @@ class LocalService(TrainingService):
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        self._root.mkdir(parents=True, exist_ok=True)
-        with self._state.lock():
-            yield
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with self._state.lock():
+                yield
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
     def _look(self, job_id: str) -> JobState:
         if outcome := self._state.outcome(job_id):

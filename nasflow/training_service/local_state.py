@@ -13,20 +13,29 @@
                          exit.json        the JobState of a finished job
 
 A process killed between any two steps leaves a state that the next holder of the lock can go on from: a claim is one
-rename, an outcome is written before its claim is dropped.
+rename, an outcome is written before its claim is dropped. Where the disk is full, what writes waits for room, and with
+it, for it holds the lock, everyone else.
 """
 
 import fcntl
+import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 from pydantic import BaseModel, ConfigDict
 
 from nasflow.process_id import ProcessId
+from nasflow.training.room import is_full, wait_for_room
 from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobState, JobStatus
+
+P = ParamSpec("P")
+
+_LOG = logging.getLogger(__name__)
 
 ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"
 """Environment variables of a worker by which it and all its offspring are found, whatever became of their parents."""
@@ -52,6 +61,24 @@ class WorkerRecord(BaseModel):
     layout: Layout
 
 
+def _waiting_for_room(
+    write: Callable[Concatenate["LocalState", P], None],
+) -> Callable[Concatenate["LocalState", P], None]:
+    """The same method, which may be repeated, and is for as long as the disk is full."""
+
+    @wraps(write)
+    def waiting(state: "LocalState", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(state, *args, **kwargs)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _LOG.warning("%s: jobs in %s wait for room", error, state.root)
+            wait_for_room(lambda: write(state, *args, **kwargs))
+
+    return waiting
+
+
 class LocalState:
     """The files. Every method but `news` expects the caller to hold the lock, which a thread can't take twice."""
 
@@ -73,6 +100,7 @@ class LocalState:
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
+    @_waiting_for_room
     def enqueue(self, spec: JobSpec) -> None:
         """Put a job at the end of the queue, and forget how an earlier run of it ended."""
         folder = job_dir(self.root, spec.job_id)
@@ -89,6 +117,7 @@ class LocalState:
         files = sorted(self._queue.iterdir()) if self._queue.is_dir() else []
         return {file.name.partition(".")[2]: file for file in files}
 
+    @_waiting_for_room
     def settle(self, job_id: str, state: JobState) -> None:
         """Record how a job ended, unless that is on record; a job whose cancellation was asked for was not lost."""
         file = job_dir(self.root, job_id) / "exit.json"
@@ -110,6 +139,7 @@ class LocalState:
 
     # --- workers -------------------------------------------------------------------------------------------------
 
+    @_waiting_for_room
     def register(self, worker: WorkerRecord) -> None:
         """Record a worker, the only one of its slot."""
         self._queue.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,8 @@
 import random
 import signal
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 from fault_scene import Missed, Scene
@@ -52,19 +52,16 @@ def stop(kind: str) -> Strike:
     return strike
 
 
-class stopped:
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[psutil.Process]:
     """Within it, a process stands still."""
-
-    def __init__(self, process: psutil.Process):
-        self._process = process
-
-    def __enter__(self) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.suspend()
+    try:
+        yield process
+    finally:
         with suppress(psutil.NoSuchProcess):
-            self._process.suspend()
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(psutil.NoSuchProcess):
-            self._process.resume()
+            process.resume()
 
 
 def kill_all(scene: Scene, rng: random.Random) -> str:

@@ -13,7 +13,7 @@ from fault_search import TroubledSearch
 
 T = TypeVar("T")
 
-_PATIENCE = 15.0  # seconds to wait for somebody to strike
+_PATIENCE = 60.0  # seconds to wait for somebody to strike
 
 
 class Missed(Exception):

@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,17 +178,18 @@ class TroubledSearch:
             self.tend_for(1.0)
 
     def adopt(self, controller: "Controller") -> None:
-        """Take another process for the controller, in the place of one that has ended."""
+        """Take another process for the controller, in the place of one that has ended, or just begun."""
+        if self._controller is not None:
+            self._controller.process.kill()
+            self._controller.process.wait()
         self._controller = controller
 
     def living(self, kind: str) -> list[psutil.Process]:
         """The live processes of a kind: controller, worker, zygote (which forks the workers), job or server."""
         if kind == "controller":
-            controller = self._controller
-            alive = controller is not None and controller.process.poll() is None
-            return [psutil.Process(controller.process.pid)] if alive else []
+            return alive([self._controller.process.pid] if self._controller is not None else [])
         if kind == "server":
-            return [psutil.Process(self.prefect.pid)]
+            return alive([self.prefect.pid])
         if kind == "worker":
             return [worker for _, worker in self._recorded(ready=True)]
         if kind == "job":
@@ -230,10 +231,21 @@ class TroubledSearch:
         return found
 
 
+def alive(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of some processes that live. One that was killed and whose threads are still about to end does not."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 def children(process: psutil.Process) -> list[psutil.Process]:
     """Live children of a process."""
     try:
-        return [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
+        return alive(child.pid for child in process.children())
     except psutil.NoSuchProcess:
         return []
 

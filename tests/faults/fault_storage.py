@@ -102,13 +102,17 @@ def downed_job(scene: Scene, rng: random.Random) -> Iterator[str]:
     It was killed while its controller stood still; or with its worker, and then the controller.
     """
     search = scene.search
-    [controller] = scene.await_some(lambda: search.living("controller"), "controller")
-    with stopped(controller):
-        job_id, job = rng.choice(scene.await_some(search.jobs, "job"))
-        deep = rng.random() < 0.5
-        worker = job.parent()
-        end(job, *([worker, controller] if deep and worker else []))
-        yield job_id
+    while True:
+        scene.await_some(search.jobs, "job")
+        with stopped(scene.victim("controller", rng)) as controller:
+            if not (jobs := search.jobs()):
+                continue  # the last one has just ended
+            job_id, job = rng.choice(jobs)
+            deep = rng.random() < 0.5
+            worker = job.parent()
+            end(job, *([worker, controller] if deep and worker else []))
+            yield job_id
+            return
 
 
 def _truncate(file: Path, rng: random.Random) -> str:
