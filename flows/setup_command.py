@@ -101,4 +101,4 @@ def _ensure(client: "SyncPrefectClient", wanted: "AutomationCore") -> str:
 
 def _essence(automation: "AutomationCore") -> dict[str, object]:
     """What an automation does, without what a server adds to it."""
-    return automation.model_dump(mode="json", include={"trigger", "actions", "description"})
+    return automation.model_dump(include={"trigger", "actions", "description"})  # as JSON, its sets have any order
