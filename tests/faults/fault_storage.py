@@ -5,6 +5,7 @@ import os
 import random
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -47,8 +48,10 @@ def fill_disk(scene: Scene, rng: random.Random) -> str:
         scene.search.tend_for(seconds)
     finally:
         filler.unlink()
-    scene.excused.update(scene.search.told.keys() - before)  # told without a checkpoint
-    scene.promises.append(lambda: _silent_about_disk(scene))
+    unsaved = scene.search.told.keys() - before
+    scene.excused.update(unsaved)
+    if max(Counter(trial for trial, _ in unsaved).values(), default=0) > 1:  # the first one may have been saved before
+        scene.promises.append(lambda: _silent_about_disk(scene))
     return f"left no room on the disk for {seconds:.1f} s"
 
 

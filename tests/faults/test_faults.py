@@ -14,7 +14,7 @@ from nasflow.trial import Trial, TrialStatus
 
 # More than are asked for: some come when there is nothing left to strike.
 FAULTS = {
-    "job-kill": 9,
+    "job-kill": 10,
     "worker-kill": 2,
     "controller-kill": 1,
     "machine-kill": 1,
@@ -22,7 +22,7 @@ FAULTS = {
     "job-stop": 2,
     "worker-stop": 1,
     "controller-stop": 1,
-    "checkpoint-cut": 2,
+    "checkpoint-cut": 1,
     "checkpoint-flipped": 1,
     "events-torn": 2,
     "database-locked": 1,
