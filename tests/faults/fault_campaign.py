@@ -26,14 +26,12 @@ class Report:
 
     Attributes:
         kills: faults that struck, by kind.
-        restarts: controllers that ended before their time and were started again, by the kind of the fault before.
         verdicts: of each search, with the faults that struck it.
         lacking: why kinds could not be tried here.
         seconds: it took.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
-    restarts: Counter[str] = field(default_factory=Counter)
     verdicts: list[tuple[list[Fault], Verdict]] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -102,8 +100,9 @@ class Campaign:
             try:
                 search.tend_to_the_end()
                 found = outcome(search)
-                if search.restarts or judge(found, found) or found.fused < 2:
-                    raise RuntimeError(f"the undisturbed search is no good: {search.restarts}, {found}")
+                wrong = judge(found, found)
+                if search.restarts or wrong or found.fused < 2:
+                    raise RuntimeError(f"the undisturbed search is no good: {search.restarts}, {wrong}, {found.fused}")
             finally:
                 search.close()
             statuses = Counter(trial.status.value for trial in found.trials.values())
@@ -130,7 +129,7 @@ class Campaign:
                 for fault in sorted(faults, key=lambda fault: fault.instant):
                     self._strike(scene, fault, number, reference.told.total(), struck)
                 search.tend_to_the_end()
-                self._count_restarts(scene, struck)
+                self._tell_restarts(scene, struck)
                 broken = []
             except HungSearch as error:
                 broken = [f"the search hangs: {error}"]
@@ -152,7 +151,7 @@ class Campaign:
         share, delay = fault.instant
         search.tend_until(round(share * epochs))
         search.tend_for(delay)
-        self._count_restarts(scene, struck)
+        self._tell_restarts(scene, struck)
         name = f"{fault.kind} --seed {fault.seed}"
         if search.ended:
             self._say(f"  search {number} had ended before {name}")
@@ -167,11 +166,10 @@ class Campaign:
         self.report.kills[fault.kind] += 1
         self._say(f"  {self.report.kills.total()}. {name} at {at} + {delay:.2f} s: {done}")
 
-    def _count_restarts(self, scene: Scene, struck: list[Fault]) -> None:
+    def _tell_restarts(self, scene: Scene, struck: list[Fault]) -> None:
         """Put down to the last fault what has been started again since it struck."""
         for restart in scene.search.restarts[scene.restarts :]:
             kind = struck[-1].kind if struck else "nothing"
-            self.report.restarts[kind] += 1
             if restart.code >= 0:
                 self._say(f"  started again after {kind}: it ended with {restart.code}: {restart.said}")
         scene.restarts = len(scene.search.restarts)

@@ -60,12 +60,12 @@ def summary(report: Report) -> str:
 def table(report: Report) -> str:
     """What survives what, as Markdown."""
     lines = [
-        "| Fault | What happens | Lost at most | Seen | Command run again |",
-        "| --- | --- | --- | --- | --- |",
+        "| Fault | What happens | Lost at most | Seen |",
+        "| --- | --- | --- | --- |",
     ]
     for name, kind in KINDS.items():
         seen = f"{report.kills[name]} times" if name not in report.lacking else report.lacking[name]
-        lines.append(f"| {kind.fault} | {kind.happens} | {kind.lost} | {seen} | {report.restarts[name]} times |")
+        lines.append(f"| {kind.fault} | {kind.happens} | {kind.lost} | {seen} |")
     counts = ", ".join(f"{text.lower()}: {number}" for text, number in _counts(report).items())
     total = f"{report.kills.total()} faults in {len(report.verdicts)} searches"
     return "\n".join([*lines, "", f"Of {total}, in {report.seconds:.0f} s: {counts}."])

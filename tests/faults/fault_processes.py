@@ -91,15 +91,16 @@ def second_controller(scene: Scene, rng: random.Random) -> str:
     search = scene.search
     [first] = scene.await_some(lambda: search.living("controller"), "controller")
     at_once = rng.random() < 0.5
+    if at_once:
+        end(first)
+        search.tend()
+    before = len(search.restarts)
+    second = search.launch()
+    held: set[psutil.Process] = set()
     with ExitStack() as stack:
-        for job in search.living("job"):  # so that the search can't end first
-            stack.enter_context(stopped(job))
-        if at_once:
-            end(first)
-            search.tend()
-        before = len(search.restarts)
-        second = search.launch()
         while second.process.poll() is None and not search.ended:
+            for job in set(search.living("job")) - held:  # so that the search can't end first
+                held.add(stack.enter_context(stopped(job)))
             search.tend_for(0.1)
             if any(_REFUSED in restart.said for restart in search.restarts[before:]):
                 search.adopt(second)

@@ -13,7 +13,7 @@ from fault_search import TroubledSearch
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0  # seconds to wait for somebody to strike
+_PATIENCE = 20.0  # seconds to wait for somebody to strike
 
 
 class Missed(Exception):
