@@ -1,6 +1,7 @@
 """`python -m tests.faults`: see `--help`."""
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", action="store_true", help="print what survives what, as Markdown")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave all files in this new folder")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with everything ended that it started
     with tempfile.TemporaryDirectory(prefix="nasflow-faults-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
