@@ -3,10 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from postgresql import postgresql_server
+from postgresql import postgresql_server, store_url
 from skips import pytest_make_collect_report, pytest_runtest_makereport
 
-__all__ = ["cache_of_its_own", "postgresql_server", "pytest_make_collect_report", "pytest_runtest_makereport"]
+__all__ = [
+    "cache_of_its_own",
+    "postgresql_server",
+    "pytest_make_collect_report",
+    "pytest_runtest_makereport",
+    "store_url",
+]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,5 +1,6 @@
-"""A real PostgreSQL server in a temporary folder, reached by a Unix socket, for the length of a test session."""
+"""A real PostgreSQL server in a temporary folder, reached by a Unix socket, for a test session; and empty stores."""
 
+import itertools
 import os
 import pwd
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +45,19 @@ def postgresql_server() -> Iterator[str]:
             server.terminate()
             server.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store of each kind; on PostgreSQL a schema of its own, which is quicker to make than a database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'nasflow.db'}"
+    server: str = request.getfixturevalue("postgresql_server")
+    psycopg = pytest.importorskip("psycopg")
+    name = f"test{next(_NUMBERS)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"
 
 
 def _programs() -> Path | None:

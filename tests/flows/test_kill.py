@@ -32,15 +32,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, prefect_server):
-    """The leaderboard of the search when no one disturbs it."""
-    searches = Searches(tmp_path_factory.mktemp("undisturbed"), prefect_server)
-    searches.write("search", **CONFIG)
-    searches.run("run", "search.yaml")
-    return searches.json("leaderboard", "search")
-
-
 def wait_for_epochs(searches: Searches, count: int) -> None:
     """Until `count` epochs were trained."""
     deadline = time.monotonic() + 120

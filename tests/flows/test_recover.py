@@ -93,15 +93,6 @@ def test_what_is_left_to_run(tmp_path):
 # --- real searches -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, prefect_server):
-    """The leaderboard of the search when no one disturbs it."""
-    searches = Searches(tmp_path_factory.mktemp("undisturbed"), prefect_server)
-    searches.write("search", **CONFIG)
-    searches.run("run", "search.yaml")
-    return searches.json("leaderboard", "search")
-
-
 def wait_for_round(searches: Searches, study: str, number: int) -> None:
     """Until a study has trained an epoch of a round."""
     jobs = searches.folder / "nasflow-runs" / study / "jobs"

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from typing import Any
 
-import pytest
 from flow_searches import Searches
 
 from nasflow.study.study import Study
@@ -16,18 +15,6 @@ CONFIG: dict[str, Any] = {
     "training_service": {"kind": "local", "slots": 1},
 }
 TRIALS, EPOCHS = 6, 4
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, searches: Searches) -> str:
-    """One database for both."""
-    if request.param == "sqlite":
-        return f"sqlite:///{searches.folder / 'nasflow.db'}"
-    server: str = request.getfixturevalue("postgresql_server")
-    psycopg = pytest.importorskip("psycopg")
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE two_searches")
-    return server.replace("/postgres?", "/two_searches?")
 
 
 def test_two_searches_share_a_database(searches: Searches, store_url: str) -> None:

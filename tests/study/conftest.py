@@ -1,6 +1,5 @@
 """A store of each kind, and a study in it."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,6 @@ import pytest
 
 from nasflow.config import SearchConfig, parse_config
 from nasflow.study.study import Study
-
-_NUMBERS = itertools.count()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty store of each kind; on PostgreSQL a schema of its own, which is quicker to make than a database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'nasflow.db'}"
-    server: str = request.getfixturevalue("postgresql_server")
-    psycopg = pytest.importorskip("psycopg")
-    name = f"test{next(_NUMBERS)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {name}")
-    return f"{server}&options=-csearch_path%3D{name}"
 
 
 @pytest.fixture
