@@ -5,7 +5,7 @@ import sys
 
 import psutil
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.training_service.local_slots import slot_environments
 
 PINNED = "NASFLOW_BENCHMARK_CORE"

@@ -28,14 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.data import DataLoader, TensorDataset
 
-from nasflow.config import (
-    CheckpointConfig,
-    ClassificationConfig,
-    DataConfig,
-    LocalServiceConfig,
-    OptimizerConfig,
-    Target,
-)
+from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
+from nasflow.config_services import LocalServiceConfig
 from nasflow.config_values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import load_data

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nasflow.config import LocalServiceConfig, SearchConfig, ServiceConfig
+from nasflow.config import SearchConfig
+from nasflow.config_services import LocalServiceConfig, ServiceConfig
 from nasflow.errors import UserError
 from nasflow.report.text import numbers_text
 from nasflow.training_service.local_slots import slot_environments

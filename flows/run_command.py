@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from nasflow.config import LocalServiceConfig, SearchConfig
+from nasflow.config import SearchConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.local import LocalService
 

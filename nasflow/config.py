@@ -6,26 +6,18 @@ from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
-    BaseModel,
     Field,
     PositiveFloat,
     PositiveInt,
     Tag,
     ValidationError,
     field_validator,
-    model_validator,
 )
 
 from nasflow.config_errors import explain
-from nasflow.config_values import STRICT, Options, SearchedBool, SearchedFloat, SearchedInt, SearchedTags
+from nasflow.config_services import LocalServiceConfig, ServiceConfig
+from nasflow.config_values import Options, SearchedBool, SearchedFloat, SearchedInt, SearchedTags, Section
 from nasflow.errors import ConfigError
-
-
-class Section(BaseModel):
-    """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
-
-    model_config = STRICT
-
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
 ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear"]
@@ -108,7 +100,7 @@ class ClassificationConfig(SupervisedConfig):
     kind: Literal["classification"] = "classification"
     loss: Literal["cross_entropy"] = "cross_entropy"
     label_smoothing: SearchedFloat = 0.0
-    metrics: list[Literal["accuracy", "f1", "precision", "recall", "auroc"]] = ["accuracy"]
+    metrics: list[Literal["accuracy", "f1", "precision", "recall", "auroc"]] = Field(default=["accuracy"])
 
 
 class RegressionConfig(SupervisedConfig):
@@ -118,7 +110,7 @@ class RegressionConfig(SupervisedConfig):
     loss: Annotated[
         Annotated[RegressionLoss, Tag("value")] | Annotated[Options[RegressionLoss], Tag("pick")], SearchedTags
     ] = "mse"
-    metrics: list[Literal["mse", "rmse", "mae", "r2"]] = ["rmse", "r2"]
+    metrics: list[Literal["mse", "rmse", "mae", "r2"]] = Field(default=["rmse", "r2"])
 
 
 class LightningConfig(TrainingConfig):
@@ -133,7 +125,7 @@ class CustomEvaluatorConfig(TrainingConfig):
 
     kind: Literal["custom"] = "custom"
     target: str
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default={})
 
 
 EvaluatorConfig = Annotated[
@@ -169,7 +161,7 @@ class OptunaConfig(Section):
     """An Optuna sampler by name; `params` go to its constructor."""
 
     kind: Literal["tpe", "nsga2", "gp", "cmaes", "qmc"]
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default={})
 
 
 class CustomStrategyConfig(Section):
@@ -177,7 +169,7 @@ class CustomStrategyConfig(Section):
 
     kind: Literal["custom"] = "custom"
     target: str
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default={})
 
 
 StrategyConfig = Annotated[
@@ -211,37 +203,6 @@ class CustomPrunerConfig(Target):
 
 
 PrunerConfig = Annotated[MedianPrunerConfig | HalvingPrunerConfig | CustomPrunerConfig, Field(discriminator="kind")]
-
-# --- training service --------------------------------------------------------------------------------------------
-
-
-class LocalServiceConfig(Section):
-    """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
-
-    kind: Literal["local"] = "local"
-    slots: PositiveInt | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
-    gpus: list[Annotated[int, Field(ge=0)]] = []
-    slots_per_gpu: PositiveInt = 1
-    idle_timeout: PositiveFloat = Field(
-        default=600.0, description="seconds without work after which an abandoned worker ends itself"
-    )
-
-    @model_validator(mode="after")
-    def _slots_or_gpus(self) -> "LocalServiceConfig":
-        if self.slots is not None and self.gpus:
-            raise ValueError("give either 'slots' (CPU) or 'gpus' with 'slots_per_gpu', not both")
-        return self
-
-
-class CustomServiceConfig(Section):
-    """A user's `nasflow.training_service.base.TrainingService` subclass."""
-
-    kind: Literal["custom"] = "custom"
-    target: str
-    params: dict[str, Any] = {}
-
-
-ServiceConfig = Annotated[LocalServiceConfig | CustomServiceConfig, Field(discriminator="kind")]
 
 # --- the rest ----------------------------------------------------------------------------------------------------
 

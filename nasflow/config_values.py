@@ -7,10 +7,14 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, T
 STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
-class SearchedValue(BaseModel):
-    """Base of what may stand in place of a plain value."""
+class Section(BaseModel):
+    """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
 
     model_config = STRICT
+
+
+class SearchedValue(Section):
+    """Base of what may stand in place of a plain value."""
 
 
 class FloatRange(SearchedValue):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.training.events import read_lines

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 
 _ALL = {"PYTHONUNBUFFERED": "1"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nasflow.config import LocalServiceConfig, ServiceConfig
+from nasflow.config_services import CustomServiceConfig, LocalServiceConfig, ServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
@@ -18,13 +18,19 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
     Args:
         config: the `training_service` section of the search config.
         root: the folder of the study's jobs and checkpoints.
-        base_dir: where a `file.py:Name` target is looked for.
+        base_dir: the folder of the user's code; where a `file.py:Name` target is looked for.
 
     Raises:
         ConfigError: the target of a custom service does not exist, is no training service, or refuses its params.
     """
-    if isinstance(config, LocalServiceConfig):
-        return LocalService(config, root)
+    match config:
+        case LocalServiceConfig():
+            return LocalService(config, root)
+        case CustomServiceConfig():
+            return _custom(config, root, base_dir)
+
+
+def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> TrainingService:
     service: Any = load_target(config.target, base_dir)
     if not (isinstance(service, type) and issubclass(service, TrainingService)):
         raise ConfigError(

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from flow_searches import HERE, NASFLOW
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.flows.cli import main
 from nasflow.flows.plan_command import slot_environment
 

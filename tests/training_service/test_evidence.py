@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from memory_limit import memory_limit
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.study.records import AttemptState
 from nasflow.testing.training_service import finish, numbers, script, until
 from nasflow.training.events import Ended

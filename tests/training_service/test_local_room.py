@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training import room
 from nasflow.training.spec import job_dir

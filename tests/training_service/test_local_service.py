@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, LocalServiceConfig, Target
+from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, Target
+from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import (

@@ -1,13 +1,13 @@
 import pytest
 
-from nasflow.config import CustomServiceConfig, LocalServiceConfig
+from nasflow.config_services import CustomServiceConfig, LocalServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.training_service.local import LocalService
 from nasflow.training_service.make import make_service
 
 MY_SERVICE = """
 from nasflow.training_service.local import LocalService
-from nasflow.config import LocalServiceConfig
+from nasflow.config_services import LocalServiceConfig
 
 class Mine(LocalService):
     def __init__(self, root, places):
