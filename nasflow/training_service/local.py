@@ -19,14 +19,14 @@ import psutil
 from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
-from nasflow.training.events import read_lines
 from nasflow.training.room import is_full
-from nasflow.training.spec import JobSpec, job_dir
-from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.training.spec import JobSpec
+from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.local_slots import gpu_count, slot_environments
 from nasflow.training_service.local_state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
 from nasflow.training_service.local_worker import GRACE
 from nasflow.training_service.processes import carriers, descendants, end_all
+from nasflow.training_service.root_here import RootHere, import_path
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # What nearly every job needs and is slow to import; a forked job has it at once.
@@ -44,7 +44,7 @@ class _Program:
     token: str
 
 
-class LocalService(TrainingService):
+class LocalService(RootHere):
     """Runs jobs in processes of this machine.
 
     The workers outlive this process and are found again by the next `LocalService` on the same root; one that is left
@@ -62,8 +62,8 @@ class LocalService(TrainingService):
     """
 
     def __init__(self, config: LocalServiceConfig, root: Path, runner: str = RUNNER, preload: Sequence[str] = PRELOAD):
+        super().__init__(root)
         self._config = config
-        self._root = root.resolve()
         self._state = LocalState(self._root)
         options = ["--runner", runner, "--idle-timeout", str(config.idle_timeout), "--preload", *preload]
         program = [sys.executable, "-P", "-m", "nasflow.training_service.local_worker", str(self._root)]
@@ -93,9 +93,7 @@ class LocalService(TrainingService):
             self._early = {}
 
     def validate(self) -> None:  # noqa: D102
-        folder = next(path for path in (self._root, *self._root.parents) if path.exists())
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise ServiceError(f"training_service: can't write below {folder}; set work_dir to a folder you own")
+        super().validate()
         gpus = self._config.gpus
         if len(set(gpus)) < len(gpus):
             raise ServiceError(
@@ -133,31 +131,6 @@ class LocalService(TrainingService):
             if self._state.queued():
                 self._start_missing()
             return self._look(handle.job_id)
-
-    def events(self, handle: JobHandle, offset: int = 0) -> tuple[list[str], int]:  # noqa: D102
-        return read_lines(job_dir(self._root, handle.job_id) / "events.jsonl", offset)
-
-    def log_tail(self, handle: JobHandle, lines: int = 20) -> str:  # noqa: D102
-        log = job_dir(self._root, handle.job_id) / "job.log"
-        if not log.exists():
-            return ""
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 1000 * lines))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-
-    def fetch(self, path: str) -> Path:
-        """Where `path` (relative to the root, a file or folder) lies on this machine.
-
-        Raises:
-            FileNotFoundError: there is no such path.
-            ServiceError: the path leads out of the root.
-        """
-        place = (self._root / path).resolve()
-        if not place.is_relative_to(self._root):
-            raise ServiceError(f"path '{path}' leads out of {self._root}; give one relative to it")
-        if not place.exists():
-            raise FileNotFoundError(f"there is no '{path}' in {self._root}")
-        return place
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
         deadline = time.monotonic() + _WORKER_ANSWERS_WITHIN
@@ -269,14 +242,14 @@ class LocalService(TrainingService):
                 self._state.register(record)
         if early is not None and early.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has died, which the next look at its record shows
-                early.process.stdin.write(f"{_import_path()}\n".encode())
+                early.process.stdin.write(f"{import_path()}\n".encode())
                 early.process.stdin.close()
 
     def _launch(self, group: tuple[str, ...], early: bool = False) -> _Program:
         """Start the program of some slots; an early one waits for a line, and its output waits with it."""
         log = self._state.log(group[0])
         token = secrets.token_hex(8)
-        marks = {"PYTHONPATH": _import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
+        marks = {"PYTHONPATH": import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
         layout = self._layouts[group[0]]
         also = [*(["--early"] if early else []), *(["--also", *group[1:]] if group[1:] else [])]
         if not early:
@@ -322,9 +295,3 @@ class LocalService(TrainingService):
 
 def _handle(job_id: str) -> JobHandle:
     return JobHandle(service="local", job_id=job_id)
-
-
-def _import_path() -> str:
-    """What a worker has to look through so that it can import what this process can: all but the interpreter's own."""
-    own = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    return os.pathsep.join(place for entry in sys.path if not (place := str(Path(entry).absolute())).startswith(own))

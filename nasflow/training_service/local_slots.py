@@ -26,15 +26,18 @@ def slot_environments(config: LocalServiceConfig) -> dict[str, dict[str, str]]:
         visible = {f"gpu-{gpu}.{k}": str(gpu) for gpu in config.gpus for k in range(config.slots_per_gpu)}
     else:
         visible = {f"cpu-{k}": "" for k in range(config.slots or max(1, cores // 2))}
-    threads = str(max(1, cores // len(visible)))
-    shared = {**_ALL, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    shared = job_environment(max(1, cores // len(visible)), bool(config.gpus))
+    return {slot: {**shared, "CUDA_VISIBLE_DEVICES": gpu} for slot, gpu in visible.items()}
+
+
+def job_environment(threads: int, gpus: bool) -> dict[str, str]:
+    """What jobs with this many threads, on GPUs or not, need in their environment to run at full speed."""
+    shared = {**_ALL, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     # Spinning threads starve each other when anything else wants a core: 10 times slower epochs were measured.
     shared["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
     if sys.platform == "linux":
         shared |= _GLIBC
-    if config.gpus:
-        shared |= _GPU
-    return {slot: {**shared, "CUDA_VISIBLE_DEVICES": gpu} for slot, gpu in visible.items()}
+    return shared | _GPU if gpus else shared
 
 
 def gpu_count() -> int:
