@@ -169,16 +169,16 @@ def start_sshd(folder: Path, *, path_prefix: Sequence[Path] = (), **environment:
         host.stop()
 
 
-def ssh_section(hosts: Sequence[Sshd], known_hosts: Path, **options: Any) -> dict[str, Any]:
+def ssh_section(sshds: Sequence[Sshd], known_hosts: Path, **options: Any) -> dict[str, Any]:
     """A config's `training_service` on these hosts, whose keys are written to `known_hosts`.
 
     An option `hosts` (a list of `config_host`) takes the place of theirs. The user's own OpenSSH configuration is not
     read.
     """
-    known_hosts.write_text("".join(host.known_hosts_line() for host in hosts))
+    known_hosts.write_text("".join(sshd.known_hosts_line() for sshd in sshds))
     return {
         "kind": "ssh",
-        "hosts": [host.config_host() for host in hosts],
+        "hosts": [sshd.config_host() for sshd in sshds],
         "known_hosts": str(known_hosts),
         "ssh_config": os.devnull,
     } | options
