@@ -1,0 +1,140 @@
+"""Unpacking: whole or not at all, nothing but files, nothing outside of the folder."""
+
+import io
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nasflow.config_services import CodeConfig
+from nasflow.training_service import code_archive
+from nasflow.training_service.code_archive import ArchiveError, unpack
+from nasflow.training_service.code_dir import CodeArchive, collect
+
+
+@pytest.fixture
+def archive(tmp_path) -> CodeArchive:
+    (tmp_path / "code" / "sub").mkdir(parents=True)
+    (tmp_path / "code" / "sub" / "a.py").write_text("a = 1\n")
+    (tmp_path / "code" / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "code" / "run.sh").chmod(0o755)
+    return collect(tmp_path / "code", CodeConfig())
+
+
+@pytest.fixture
+def packed(archive) -> bytes:
+    stream = io.BytesIO()
+    archive.write(stream)
+    return stream.getvalue()
+
+
+def tar(*members: tarfile.TarInfo) -> io.BytesIO:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as file:
+        for each in members:
+            file.addfile(each, io.BytesIO(bytes(each.size)))
+    stream.seek(0)
+    return stream
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 3) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size if kind == tarfile.REGTYPE else 0
+    return info
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([member("../evil")], "'../evil', which leads out of it"),
+        ([member("a/../../evil")], "'a/../../evil', which leads out of it"),
+        ([member("/tmp/nasflow-evil")], "'/tmp/nasflow-evil', which leads out of it"),
+        ([member("ok"), member("out", tarfile.SYMTYPE, "/etc/passwd")], "'out', which is no regular file"),
+        ([member("in", tarfile.SYMTYPE, "ok")], "'in', which is no regular file"),
+        ([member("up", tarfile.SYMTYPE, ".."), member("up/evil")], "'up', which is no regular file"),
+        ([member("hard", tarfile.LNKTYPE, "../../evil")], "'hard', which is no regular file"),
+        ([member("null", tarfile.CHRTYPE)], "'null', which is no regular file"),
+        ([member("pipe", tarfile.FIFOTYPE)], "'pipe', which is no regular file"),
+        ([member("folder", tarfile.DIRTYPE)], "'folder', which is no regular file"),
+        ([member("twice"), member("twice")], "damaged: .*File exists"),
+        ([member("a"), member("a/b")], "damaged: .*exists|damaged: .*Not a directory"),
+        ([member("other")], "not 0123: its files changed"),
+        ([], "not 0123: its files changed"),
+    ],
+    ids=lambda value: (
+        "-".join(f"{each.name}.{each.type.decode()}" for each in value) if isinstance(value, list) else ""
+    ),
+)
+def test_archives_of_others_are_refused(tmp_path, members, reason):
+    with pytest.raises(ArchiveError, match=reason):
+        unpack(tar(*members), tmp_path / "host", "0123")
+    assert list(tmp_path.iterdir()) == [tmp_path / "host"]
+    assert list((tmp_path / "host").iterdir()) == []
+    assert not Path("/tmp/nasflow-evil").exists()
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.1, 0.5, 0.8])
+def test_a_transfer_that_was_cut_is_found_out(tmp_path, archive, packed, share):
+    with pytest.raises(ArchiveError):
+        unpack(io.BytesIO(packed[: int(share * len(packed))]), tmp_path / "host", archive.digest)
+    assert list((tmp_path / "host").iterdir()) == []
+
+
+def test_flipped_bits_are_found_out(tmp_path, archive, packed):
+    """But for those that mean nothing, as the time in gzip's header."""
+    unharmed = 0
+    for at in range(len(packed)):
+        broken = packed[:at] + bytes([packed[at] ^ 0x10]) + packed[at + 1 :]
+        try:
+            place = unpack(io.BytesIO(broken), tmp_path / str(at), archive.digest)
+        except ArchiveError:
+            assert list((tmp_path / str(at)).iterdir()) == []
+        else:
+            assert collect(place, CodeConfig()).digest == archive.digest
+            unharmed += 1
+    assert unharmed < len(packed) / 2
+
+
+def test_files_that_changed_after_they_were_hashed(tmp_path, archive):
+    (tmp_path / "code" / "run.sh").write_text("#!/bin/bash\n")
+    stream = io.BytesIO()
+    archive.write(stream)
+    stream.seek(0)
+    with pytest.raises(ArchiveError, match="its files changed while they were packed"):
+        unpack(stream, tmp_path / "host", archive.digest)
+
+
+def test_what_is_there_already_is_left_alone(tmp_path, archive, packed):
+    place = unpack(io.BytesIO(packed), tmp_path / "host", archive.digest)
+    (place / "result.txt").touch()
+    assert unpack(io.BytesIO(b"not even looked at"), tmp_path / "host", archive.digest) == place
+    assert (place / "result.txt").exists()
+
+
+def test_several_unpack_the_same_at_once(tmp_path, archive, packed):
+    with ThreadPoolExecutor(8) as pool:
+        places = list(pool.map(lambda _: unpack(io.BytesIO(packed), tmp_path / "host", archive.digest), range(24)))
+    assert set(places) == {tmp_path / "host" / archive.digest}
+    assert list((tmp_path / "host").iterdir()) == [places[0]]
+    assert collect(places[0], CodeConfig()).digest == archive.digest
+
+
+def test_as_a_program_on_a_host_without_nasflow(tmp_path, archive, packed):
+    """Isolated, and without installed packages; its text comes on standard input."""
+    (tmp_path / "code.tar.gz").write_bytes(packed)
+    program = Path(code_archive.__file__).read_text()
+
+    def run(digest: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-S", "-", tmp_path / "code.tar.gz", tmp_path / "host", digest]
+        return subprocess.run(command, input=program, capture_output=True, text=True, check=False)
+
+    done = run(archive.digest)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'host' / archive.digest}\n", "")
+    assert collect(tmp_path / "host" / archive.digest, CodeConfig()).digest == archive.digest
+    refused = run("0123")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"the archive holds {archive.digest}, not 0123")
+    assert len(refused.stderr.splitlines()) == 1
