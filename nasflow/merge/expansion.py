@@ -33,7 +33,8 @@ class _Part:
     output: Any
 
 
-_parts: "OrderedDict[Hashable, _Part]" = OrderedDict()
+_parts: "OrderedDict[Hashable, _Part | None]" = OrderedDict()
+"""None for one that was seen once: most whole candidates never come again, while their blocks do."""
 
 
 class Expansion:
@@ -57,9 +58,9 @@ class Expansion:
         if part is not None:
             _parts.move_to_end(key)
             return self._write(part, module, path, given)
-        start = len(self._nodes)
+        start, again = len(self._nodes), key in _parts
         output = self._call(module, path, args, kwargs)
-        _parts[key] = _remember(self._nodes[start:], path, given, output)
+        _parts[key] = _remember(self._nodes[start:], path, given, output) if again else None
         if len(_parts) > _REMEMBERED:
             _parts.popitem(last=False)
         return output
