@@ -1,0 +1,168 @@
+"""A program that looks at a host before anything is shipped there, and prints what it found as one JSON object.
+
+It is sent to the host's Python, which may be any from 3.6 on and have nothing but its standard library: one that is too
+old has to say so itself. It leaves nothing behind.
+
+Arguments: the work_dir, and as JSON the distributions whose versions are wanted.
+"""
+
+import sys
+
+if __name__ == "__main__" and not sys.path[0]:
+    del sys.path[0]  # the user's home, where any file may be named as a module of the standard library
+
+import csv
+import errno
+import json
+import os
+import platform
+import pwd
+import runpy
+import shutil
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+MARK = "nasflow-host: "  # what a shell prints at a login may come before
+MIN_PYTHON = (3, 11)
+_SMI_ANSWERS_WITHIN = 20  # seconds
+
+
+def look(work_dir: str, distributions: "list[str]") -> "dict[str, object]":
+    """What there is on this machine; of a Python that is too old, only that."""
+    found = {"python": platform.python_version(), "executable": sys.executable}  # type: dict[str, object]
+    if sys.version_info[:2] >= MIN_PYTHON:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found.update(versions=versions(distributions), torch_cuda=torch_cuda())
+        found.update(safe_tar=hasattr(tarfile, "data_filter"), platform=platform.platform())
+        found.update(cpus=len(os.sched_getaffinity(0)), memory=memory, user=user_name(os.getuid()))
+        found.update(folder(Path(work_dir).expanduser().absolute()))
+        found.update(gpus())
+        found["time"] = time.time()
+    return found
+
+
+def versions(distributions: "list[str]") -> "dict[str, object]":
+    """The installed version of each distribution, None without one."""
+    from importlib import metadata  # noqa: PLC0415 - older Pythons have none
+
+    found = {}  # type: dict[str, object]
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def torch_cuda() -> object:
+    """The CUDA version for which torch is built, None without; read, for its import takes seconds."""
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    spec = find_spec("torch")
+    for place in (spec and spec.submodule_search_locations) or ():
+        file = Path(place, "version.py")
+        if file.exists():
+            return runpy.run_path(str(file)).get("cuda")
+    return None
+
+
+def folder(path: Path) -> "dict[str, object]":
+    """Whether work_dir can be made and written, which is tried, and the room there."""
+    there = next(place for place in (path, *path.parents) if is_seen(place))
+    error = None
+    try:
+        try_folder(path)
+    except OSError as caught:
+        error = {"full": caught.errno in (errno.ENOSPC, errno.EDQUOT), "text": caught.strerror or str(caught)}
+    room = os.statvfs(str(there))
+    inodes = room.f_favail if room.f_files else None  # some file systems do not count them
+    return {"work_dir": str(path), "folder_error": error, "free": room.f_bavail * room.f_frsize, "free_inodes": inodes}
+
+
+def try_folder(path: Path) -> None:
+    """Make it, write a file in it, and remove what was made. Raises OSError."""
+    made = []
+    try:
+        for place in [place for place in (*reversed(path.parents), path) if not is_seen(place)]:
+            place.mkdir()
+            made.append(place)
+        file = path / f".nasflow-probe-{os.getpid()}"
+        try:
+            with file.open("wb") as handle:
+                handle.write(bytes(1 << 16))
+                handle.flush()
+                os.fsync(handle.fileno())
+        finally:
+            if file.exists():
+                file.unlink()
+    finally:
+        for place in reversed(made):
+            place.rmdir()
+
+
+def is_seen(place: Path) -> bool:
+    """It exists, and this user may know it."""
+    try:
+        return place.exists()
+    except PermissionError:
+        return False
+
+
+def gpus() -> "dict[str, object]":
+    """The GPUs and who computes on them, or why nvidia-smi does not say."""
+    if shutil.which("nvidia-smi") is None:
+        return {"gpus": [], "gpu_error": None}
+    try:
+        rows = ask_smi("--query-gpu=index,name,memory.used,memory.total,uuid")
+        users = ask_smi("--query-compute-apps=gpu_uuid,pid,process_name") if rows else []
+        found = [
+            {
+                "index": int(index),
+                "name": name,
+                "memory_used": used,
+                "memory_total": total,
+                "users": [process(pid, program) for of, pid, program in users if of == uuid],
+            }
+            for index, name, used, total, uuid in rows
+        ]
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return {"gpus": [], "gpu_error": str(error)}
+    return {"gpus": found, "gpu_error": None}
+
+
+def ask_smi(query: str) -> "list[list[str]]":
+    """The cells of its answer. Raises ValueError with what it says in place of one."""
+    command = ["nvidia-smi", query, "--format=csv,noheader"]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_SMI_ANSWERS_WITHIN, check=False
+    )
+    text = done.stdout.decode(errors="replace").strip()
+    if "No devices were found" in text:
+        return []
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    if done.returncode != 0 or any(len(row) != query.count(",") + 1 for row in rows):
+        raise ValueError((text.splitlines() or [f"exit code {done.returncode}"])[0])
+    return rows
+
+
+def process(pid: str, program: str) -> str:
+    """A process as a person knows it."""
+    try:
+        owner = user_name(Path("/proc", pid).stat().st_uid)
+    except OSError:
+        owner = "?"  # it is gone, or the pid is one of another container
+    return f"{Path(program).name} ({owner}, pid {pid})"
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or the number of one that has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+if __name__ == "__main__":
+    print(MARK + json.dumps(look(sys.argv[1], json.loads(sys.argv[2]))))
