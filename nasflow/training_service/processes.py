@@ -62,11 +62,11 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent, process `parent`, ends (Linux; elsewhere nothing)."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel signal this process when its parent, process `parent`, ends (Linux; elsewhere nothing)."""
+    _prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:  # it ended before the line above
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), by)
 
 
 def be_first_to_die_for_memory() -> None:

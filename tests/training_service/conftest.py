@@ -1,3 +1,6 @@
 import pytest
+from slurm import slurm
 
-pytest.register_assert_rewrite("nasflow.testing.training_service")  # a failed assert there shows its values too
+__all__ = ["slurm"]
+
+pytest.register_assert_rewrite("nasflow.testing")  # a failed assert there shows its values too
