@@ -1,4 +1,4 @@
-"""Jobs on this machine: one warm worker process a slot, which forks a process for each job."""
+"""Jobs on this machine: one worker process a slot, which forks a process for each job."""
 
 import contextlib
 import os
@@ -21,8 +21,10 @@ from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.training.room import is_full
 from nasflow.training.spec import JobSpec
+from nasflow.training_service.active_gpus import ActiveGpus
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
-from nasflow.training_service.local_slots import gpu_count, slot_environments
+from nasflow.training_service.gpus import read_gpus
+from nasflow.training_service.local_slots import gpu_slots, slot_environments
 from nasflow.training_service.local_state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
 from nasflow.training_service.local_worker import GRACE
 from nasflow.training_service.processes import carriers, descendants, end_all
@@ -34,6 +36,7 @@ PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.trai
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
 _STILLBORN_LIMIT = 3
+_BEAT = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,36 @@ class LocalService(RootHere):
     environment it inherited and ended by the next call to any service on this root. Only a process that has cleared its
     environment, left its session and lost its parent escapes that, and only that.
 
+    With `use_active_gpu: false`, a slot takes no new job while others compute on its GPU; as long as no slot can take
+    it, a job waits. This is seen to in `prepare`, `submit`, `status` and `free_slots`.
+
     Args:
         config: the slots and the idle timeout.
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and gives an exit code.
-        preload: modules that a worker imports before its first job.
+        preload: modules that a worker imports before its first job, unless each job is to have a program of its own.
+        abandoned_after: seconds without one of the same calls after which a worker ends its job, which is LOST, and
+            itself; None for never.
     """
 
-    def __init__(self, config: LocalServiceConfig, root: Path, runner: str = RUNNER, preload: Sequence[str] = PRELOAD):
+    def __init__(
+        self,
+        config: LocalServiceConfig,
+        root: Path,
+        runner: str = RUNNER,
+        preload: Sequence[str] = PRELOAD,
+        abandoned_after: float | None = None,
+    ):
         super().__init__(root)
         self._config = config
         self._state = LocalState(self._root)
-        options = ["--runner", runner, "--idle-timeout", str(config.idle_timeout), "--preload", *preload]
+        self._abandoned_after, self._beaten = abandoned_after, float("-inf")
+        self._active = None if config.use_active_gpu or not config.gpus else ActiveGpus(self._state, gpu_slots(config))
+        options = [
+            *("--runner", runner, "--idle-timeout", str(config.idle_timeout)),
+            *([] if abandoned_after is None else ["--abandoned-after", str(abandoned_after)]),
+            *(["--preload", *preload] if config.reuse else ["--fresh"]),
+        ]
         program = [sys.executable, "-P", "-m", "nasflow.training_service.local_worker", str(self._root)]
         self._layouts = {
             slot: Layout(command=[*program, slot, *options], environment=environment)
@@ -99,7 +120,7 @@ class LocalService(RootHere):
             raise ServiceError(
                 f"training_service.gpus: {gpus} names a GPU twice; to share one, raise training_service.slots_per_gpu"
             )
-        if gpus and max(gpus) >= (count := gpu_count()):
+        if gpus and max(gpus) >= (count := len(read_gpus())):
             raise ServiceError(
                 f"training_service.gpus: there is no GPU {max(gpus)}, this machine has {count}; "
                 "name others (counted from 0) or leave the key out to train on the CPU"
@@ -107,7 +128,7 @@ class LocalService(RootHere):
 
     def prepare(self) -> None:  # noqa: D102
         with self._lock():
-            self._bury_the_dead()
+            self._attend()
             for worker in self._state.workers():
                 if worker.layout == self._layouts.get(worker.slot):
                     continue
@@ -119,7 +140,7 @@ class LocalService(RootHere):
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
         with self._lock():
-            self._bury_the_dead()
+            self._attend()
             if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
                 self._state.enqueue(spec)
             self._start_missing()
@@ -127,7 +148,7 @@ class LocalService(RootHere):
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
         with self._lock():
-            self._bury_the_dead()
+            self._attend()
             if self._state.queued():
                 self._start_missing()
             return self._look(handle.job_id)
@@ -155,6 +176,14 @@ class LocalService(RootHere):
     def slots(self) -> Sequence[str]:  # noqa: D102
         return tuple(self._layouts)
 
+    def free_slots(self) -> Sequence[str]:
+        """The slots that would take one more job now: neither at work nor held for others, less what jobs wait for."""
+        with self._lock():
+            self._attend()
+            taken = {worker.slot for worker in self._state.workers() if self._state.claimed(worker.slot)}
+            free = [slot for slot in self._layouts if slot not in taken | set(self._state.held())]
+            return tuple(free[len(self._state.queued()) :])
+
     def cleanup(self) -> None:  # noqa: D102
         with self._lock():
             self._bury_the_dead()
@@ -163,6 +192,8 @@ class LocalService(RootHere):
                 self._ask_to_cancel(job_id)
         for job_id in jobs:
             self.cancel(_handle(job_id))
+        if self._active:
+            self._active.rest()
         with self._lock():
             for worker in self._state.workers():
                 self._bury(worker)
@@ -186,11 +217,21 @@ class LocalService(RootHere):
                 raise
             raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
+    def _attend(self) -> None:
+        """What a controller does as often as it calls."""
+        self._bury_the_dead()
+        now = time.monotonic()
+        if self._abandoned_after is not None and now - self._beaten > _BEAT and self._state.dir.exists():
+            self._state.controller.touch()
+            self._beaten = now
+        if self._active:
+            self._active.look()
+
     def _look(self, job_id: str) -> JobState:
         if outcome := self._state.outcome(job_id):
             return outcome
         if job_id in self._state.queued():
-            return JobState(status=JobStatus.PENDING)
+            return JobState(status=JobStatus.PENDING, reason="; ".join(dict.fromkeys(self._state.held().values())))
         for worker in self._state.workers():
             if job_id in self._state.claimed(worker.slot):
                 return JobState(status=JobStatus.RUNNING, slot=worker.slot)
@@ -220,6 +261,8 @@ class LocalService(RootHere):
         return [tuple(group) for group in groups.values()]
 
     def _start_missing(self) -> None:
+        if not self._active:
+            self._state.release()  # what an earlier config's rule may have left
         for group in self._groups(slot for slot in self._layouts if self._state.worker(slot) is None):
             self._start(group)
 

@@ -1,12 +1,9 @@
 """The slots of the local service: their names and each one's share of the machine, as environment variables."""
 
 import os
-import shutil
-import subprocess
 import sys
 
 from nasflow.config_services import LocalServiceConfig
-from nasflow.errors import ServiceError
 
 _ALL = {"PYTHONUNBUFFERED": "1"}
 _GLIBC = {  # keep freed memory: big tensors then cost no page faults when they are allocated again
@@ -23,7 +20,7 @@ def slot_environments(config: LocalServiceConfig) -> dict[str, dict[str, str]]:
     """Each slot's name (`cpu-0`, `gpu-1.0` for the first place on GPU 1) and what sets its worker apart."""
     cores = _cores()
     if config.gpus:
-        visible = {f"gpu-{gpu}.{k}": str(gpu) for gpu in config.gpus for k in range(config.slots_per_gpu)}
+        visible = {slot: str(gpu) for gpu, slots in gpu_slots(config).items() for slot in slots}
     else:
         visible = {f"cpu-{k}": "" for k in range(config.slots or max(1, cores // 2))}
     shared = job_environment(max(1, cores // len(visible)), bool(config.gpus))
@@ -40,22 +37,9 @@ def job_environment(threads: int, gpus: bool) -> dict[str, str]:
     return shared | _GPU if gpus else shared
 
 
-def gpu_count() -> int:
-    """How many NVIDIA GPUs this machine has.
-
-    Raises:
-        ServiceError: the driver does not answer.
-    """
-    smi = shutil.which("nvidia-smi")
-    command = (
-        [smi, "-L"] if smi else [sys.executable, "-c", "import torch; print('GPU \\n' * torch.cuda.device_count())"]
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        words = (answer.stdout + answer.stderr).strip().splitlines() or ["no message"]
-        raise ServiceError(f"training_service.gpus: '{command[0]}' can't list the GPUs: {words[-1]}")
-    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+def gpu_slots(config: LocalServiceConfig) -> dict[int, list[str]]:
+    """The slots of each GPU; none on the CPU."""
+    return {gpu: [f"gpu-{gpu}.{k}" for k in range(config.slots_per_gpu)] for gpu in config.gpus}
 
 
 def _cores() -> int:

@@ -6,6 +6,8 @@
                                 claim/<job_id>    the job it took
                                 ready             it has started up
                                 retired           it ends itself after this job
+                 held/<slot>              why the slot takes no new job for now
+                 controller               changed whenever a controller is heard of
                  logs/<slot>.log          what the worker itself says
 """
 
@@ -46,6 +48,7 @@ class LocalState(JobRecords):
 
     def __init__(self, root: Path):
         super().__init__(root, "local")
+        self._held = self.dir / "held"
 
     @waiting_for_room
     def register(self, worker: WorkerRecord) -> None:
@@ -73,6 +76,27 @@ class LocalState(JobRecords):
         """The mark by which a worker takes no more jobs."""
         return self._workers / slot / "retired"
 
+    def claim(self, holder: str) -> str | None:
+        """Give the oldest waiting job to a slot that is not held."""
+        return None if (self._held / holder).exists() else super().claim(holder)
+
+    @waiting_for_room
+    def hold(self, slot: str, reason: str) -> None:
+        """Let a slot take no new job or, without a reason, let it take some again. Its present job goes on."""
+        if reason:
+            self._held.mkdir(parents=True, exist_ok=True)
+            write_aside(self._held / slot, reason)
+        else:
+            (self._held / slot).unlink(missing_ok=True)
+
+    def held(self) -> dict[str, str]:
+        """The slots that take no new job, and why."""
+        return {file.name: file.read_text() for file in self._held.glob("*") if file.suffix != ".new"}
+
+    def release(self) -> None:
+        """Let every slot take jobs."""
+        shutil.rmtree(self._held, ignore_errors=True)
+
     def log(self, slot: str) -> Path:
         """What the worker of a slot itself says."""
         return self.dir / "logs" / f"{slot}.log"
@@ -81,9 +105,15 @@ class LocalState(JobRecords):
         """The mark by which a worker says that it has started up."""
         return self._workers / slot / "ready"
 
+    @property
+    def controller(self) -> Path:
+        """The file that every call of a controller changes (its time of modification), at most once a second."""
+        return self.dir / "controller"
+
     def news(self, slot: str) -> bool:
         """Without the lock: whether there may be something to do for the worker of a slot."""
         try:
-            return any(self._queue.iterdir()) or self.retire(slot).exists() or not self.claims(slot).exists()
+            work = any(self._queue.iterdir()) and not (self._held / slot).exists()
+            return work or self.retire(slot).exists() or not self.claims(slot).exists()
         except FileNotFoundError:
             return True

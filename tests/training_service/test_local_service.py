@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -67,6 +68,23 @@ def test_one_worker_serves_one_job_after_the_other(root):
     assert first["session"] == first["pid"]  # a session of its own: untouched by the terminal's Ctrl-C
 
 
+def test_a_worker_whose_controllers_are_silent_ends_its_job_and_itself(root):
+    options = LocalServiceConfig(slots=2, idle_timeout=60)
+    service = LocalService(options, root, runner=SCRIPTED, preload=(), abandoned_after=3.0)
+    handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
+    began = time.monotonic()
+    await_status(service, handle, JobStatus.RUNNING)
+    while time.monotonic() - began < 4.0 or not numbers(service, "jobs/job/pids"):  # it sees that someone asks
+        assert service.status(handle).status is JobStatus.RUNNING
+        time.sleep(0.1)
+    pids = numbers(service, "jobs/job/pids") + numbers(service, "jobs/job/runs")
+    until(lambda: not list(root.glob("local/workers/*/worker.json")), "end of both workers")
+    assert not any(process_id(pid) for pid in pids)
+    assert service.fetch("trials/00000/epoch-1").exists()
+    state = service.status(handle)
+    assert (state.status, state.reason) == (JobStatus.LOST, "no controller was heard of for 3 s")
+
+
 def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
     data = DataConfig(target="nasflow.evaluator.data:DigitsRows", params={"batch_size": 256})
     architecture = {"depth": 1, "width0": 16, "activation": "relu", "dropout": 0.0}
@@ -123,22 +141,6 @@ def test_gpu_slots_see_their_gpu_only(root, monkeypatch):
         environment = json.loads(service.fetch(f"jobs/{handle.job_id}/report.json").read_text())["environment"]
         assert environment["CUDA_VISIBLE_DEVICES"] == slot[4]
         assert environment["OMP_NUM_THREADS"] == "2"
-
-
-def test_validate_names_a_gpu_that_is_not_there(root, monkeypatch, tmp_path):
-    smi = tmp_path / "bin" / "nvidia-smi"
-    smi.parent.mkdir()
-    smi.write_text("#!/bin/sh\necho 'GPU 0: H100 (UUID: GPU-1)'\necho 'GPU 1: H100 (UUID: GPU-2)'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
-    make(root, slots=None, gpus=[0, 1]).validate()
-    with pytest.raises(ServiceError, match=r"training_service\.gpus: there is no GPU 2, this machine has 2;"):
-        make(root, slots=None, gpus=[0, 2]).validate()
-    with pytest.raises(ServiceError, match="names a GPU twice"):
-        make(root, slots=None, gpus=[1, 1]).validate()
-    smi.write_text("#!/bin/sh\necho 'no driver'; exit 9\n")
-    with pytest.raises(ServiceError, match="can't list the GPUs: no driver"):
-        make(root, slots=None, gpus=[0]).validate()
 
 
 def test_validate_names_a_root_that_can_not_be_made(tmp_path):

@@ -1,0 +1,61 @@
+"""The local service with `reuse: false`, where each job is a program of its own, keeps the contract too."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nasflow.config_services import LocalServiceConfig
+from nasflow.process_id import process_id
+from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.local import LocalService
+from nasflow.training_service.local_state import LocalState
+
+SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
+
+
+def make(root: Path, slots: int = 1) -> LocalService:
+    return LocalService(LocalServiceConfig(slots=slots, idle_timeout=60, reuse=False), root, runner=SCRIPTED)
+
+
+class TestLocalPrograms(TrainingServiceContract):
+    factory = f"{__file__}:make"
+
+    def lose(self, service, handle):
+        (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
+        psutil.Process(pid).parent().kill()
+
+
+@pytest.fixture
+def root(tmp_path):
+    yield tmp_path / "root"
+    make(tmp_path / "root").cleanup()
+
+
+def report(service: LocalService, job_id: str) -> dict:
+    assert finish(service, service.submit(script(job_id, ["report", "report.json"]))).exit_code == 0
+    return json.loads(service.fetch(f"jobs/{job_id}/report.json").read_text())
+
+
+def test_each_job_is_a_program_of_its_own(root):
+    service = make(root)
+    first, second = report(service, "first"), report(service, "second")
+    state = LocalState(root)
+    with state.lock():
+        (worker,) = state.workers()
+    for job in (first, second):
+        assert (job["parent"], job["session"]) == (worker.process.pid, job["pid"])
+        assert "nasflow.training_service.local_worker" not in job["modules"]
+        assert job["environment"]["NASFLOW_LOCAL_WORKER"] == worker.token
+    handle = service.submit(script("job", ["wait", "never"]))
+    await_status(service, handle, JobStatus.RUNNING)
+    (pid,) = until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
+    assert psutil.Process(pid).cmdline()[-2:] == [SCRIPTED, str(root / "jobs/job/job.json")]
+    if sys.platform == "linux":
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 500
+    worker.process.send(signal.SIGKILL)
+    until(lambda: process_id(pid) is None, "end of the job with its worker")
