@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -77,20 +76,27 @@ def hosts_json(hosts: list[CheckedHost]) -> list[dict[str, Any]]:
     ]
 
 
-def hosts_table(hosts: list[CheckedHost]) -> RenderableType:
-    """A row a host, and below the table what to do."""
+def hosts_table(hosts: list[CheckedHost]) -> Table:
+    """A row a host."""
     table = Table(*_COLUMNS, title="hosts")
     for host in hosts:
         style = "" if host.in_order else "red"
         table.add_row(escape(host.name), _yes(host.reachable), _yes(host.key_accepted), *_cells(host), style=style)
+    return table
+
+
+def hosts_advice(hosts: list[CheckedHost]) -> list[Text]:
+    """A line a problem, with what to do, and one that sums up."""
     styles = {"error": "red", "warning": "yellow"}
-    lines = [
-        Text(f"{problem.level}: {problem.text}", style=styles[problem.level])
-        for host in hosts
-        for problem in host.problems
-    ]
     good = sum(host.in_order for host in hosts)
-    return Group(table, *lines, f"{good} of {len(hosts)} hosts can run jobs")
+    return [
+        *(
+            Text(f"{problem.level}: {problem.text}", style=styles[problem.level])
+            for host in hosts
+            for problem in host.problems
+        ),
+        Text(f"{good} of {len(hosts)} hosts can run jobs"),
+    ]
 
 
 def _check(host: SshHostConfig, service: SshServiceConfig) -> CheckedHost:
@@ -119,7 +125,7 @@ def _cells(host: CheckedHost) -> list[str]:
         python = escape(report.python) if report else _UNKNOWN
         return [python, *[_UNKNOWN] * (len(_COLUMNS) - 4)]
     torch = report.versions.get("torch") or "none"
-    gpus = "\n".join(map(_gpu, report.gpus)) or f"none ({report.cpus} CPU cores)"
+    gpus = "\n".join(map(_gpu, report.gpus)) or f"none; CPU cores: {report.cpus}"
     in_step = abs(report.clock_offset) <= max(1.0, report.clock_error)
     clock = "in step" if in_step else f"{report.clock_offset:+.0f} s"
     return [escape(cell) for cell in (report.python, torch, gpus, f"{report.free / 1e9:.1f} GB", clock)]

@@ -27,6 +27,8 @@ from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
+from .secret_blocks import use_prefect_blocks
+
 Listener = Callable[[Attempt, Event], None]
 
 
@@ -144,6 +146,7 @@ def search_session(
     if present is not None:
         yield present
         return
+    use_prefect_blocks()
     space = check_search(config)
     check_pruner(config)
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)

@@ -181,14 +181,14 @@ def _python_errors(report: HostReport, service: SshServiceConfig) -> list[str]:
 def _folder_errors(report: HostReport) -> list[str]:
     error = report.folder_error
     free = f"{report.free / 10**6:.0f} MB"
-    if (error and error.full) or report.free < _FREE_BYTES:
+    if error and not error.full:
+        return [
+            f"work_dir {report.work_dir} can't be written ({error.text}); name a folder that {report.user} may write"
+        ]
+    if error or report.free < _FREE_BYTES:
         return [
             f"the disk of work_dir {report.work_dir} is full ({free} free, {_FREE_BYTES / 10**6:.0f} MB needed); make "
             "room there, or name a folder on another disk"
-        ]
-    if error:
-        return [
-            f"work_dir {report.work_dir} can't be written ({error.text}); name a folder that {report.user} may write"
         ]
     if report.free_inodes is not None and report.free_inodes < _FREE_INODES:
         return [

@@ -33,7 +33,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from nasflow.config_services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service.ssh_errors import Unreachable
+from nasflow.training_service.ssh_errors import Refused, Unreachable
 from nasflow.training_service.ssh_login import Login
 from nasflow.training_service.ssh_route import Hop, find_route, place_of
 
@@ -72,7 +72,8 @@ class SshConnection:
         """Connect and log in; what was connected before is closed.
 
         Raises:
-            ServiceError: a key, a name or a file that someone has to mend.
+            Refused: the host's key, or ours, is not accepted.
+            ServiceError: what else someone has to mend: a file, the OpenSSH configuration.
             Unreachable: no answer, or nobody listens there.
         """
         self.close()
@@ -96,7 +97,7 @@ class SshConnection:
         """Run a command to its end, after the host's `env_setup`.
 
         Args:
-            argv: program and arguments; none of them is seen by a shell.
+            argv: program and arguments, of which no shell sees more than a leading `~/`: the home there.
             input: for its standard input.
             timeout: seconds it may take in all; default: the config's `connect_timeout`.
 
@@ -157,7 +158,7 @@ class SshConnection:
             self._proxy = None
 
     def _command(self, argv: Sequence[str]) -> str:
-        command = f"exec {shlex.join(argv)}"
+        command = f"exec {' '.join(map(_quoted, argv))}"
         return f"{{ {self._host.env_setup}\n}} && {command}" if self._host.env_setup else command
 
     def _open_sftp(self) -> SFTPClient:
@@ -269,7 +270,7 @@ class SshConnection:
         at = f"{hop.place}: {hop.address}"
         match error:
             case BadHostKeyException():
-                return ServiceError(f"{hop.place}: {_changed_key(hop, error)}")
+                return Refused(f"{hop.place}: {_changed_key(hop, error)}")
             case IncompatiblePeer():
                 return ServiceError(f"{at}: its sshd is too old, or too strict, for paramiko: {error}")
             case socket.gaierror():
@@ -309,7 +310,7 @@ class _RefuseUnknown(MissingHostKeyPolicy):
             if self._direct
             else f"echo '{hostname} {key.get_name()} {key.get_base64()}' >> {file}"
         )
-        raise ServiceError(
+        raise Refused(
             f"{hop.place}: {hop.address} is not in {file}; if its {key.get_name()} key is {key.fingerprint}, add it "
             f"with: {remedy}"
         )
@@ -332,6 +333,10 @@ def _load_known_hosts(client: SSHClient, hop: Hop) -> None:
             continue  # knows nobody
         except (OSError, UnicodeDecodeError, InvalidHostKey) as error:
             raise ServiceError(f"{hop.place}: {file} can't be read as known hosts: {error}; mend it") from error
+
+
+def _quoted(word: str) -> str:
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
 
 
 def _channel(client: SFTPClient) -> Channel:

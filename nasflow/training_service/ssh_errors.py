@@ -9,3 +9,7 @@ from nasflow.errors import ServiceError
 
 class Unreachable(ServiceError):  # noqa: N818 - it is a state of the host
     """A host does not answer now, or the connection to it broke; whether it did what it was asked to is unknown."""
+
+
+class Refused(ServiceError):  # noqa: N818 - likewise
+    """A host answers, but we don't trust its key, or it lets none of ours in."""

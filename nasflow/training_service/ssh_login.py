@@ -21,7 +21,7 @@ from paramiko.auth_strategy import AuthSource, AuthStrategy, SourceResult
 
 from nasflow.errors import ServiceError
 from nasflow.secret import reveal
-from nasflow.training_service.ssh_errors import Unreachable
+from nasflow.training_service.ssh_errors import Refused, Unreachable
 from nasflow.training_service.ssh_route import Hop
 
 _KEY_KINDS: tuple[type[PKey], ...] = (Ed25519Key, ECDSAKey, RSAKey)
@@ -55,7 +55,8 @@ class Login(AuthStrategy):
         """Log in on a connection.
 
         Raises:
-            ServiceError: nothing to offer, or nothing that is accepted; the message says what to do.
+            Refused: nothing to offer, or nothing that is accepted; the message says what to do.
+            ServiceError: a key file that can't be used.
             Unreachable: no answer, or the connection broke.
         """
         refused = list[str]()
@@ -77,7 +78,7 @@ class Login(AuthStrategy):
             refused.append(offer.name)
             if not transport.is_active():  # after too many keys
                 break
-        raise ServiceError(f"{self._hop.place}: {self._advice(refused, allowed)}")
+        raise Refused(f"{self._hop.place}: {self._advice(refused, allowed)}")
 
     def get_sources(self) -> Iterator[_Offer]:
         """What to offer, one after the other."""
