@@ -20,6 +20,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+hosts = typer.Typer(help="The hosts of the SSH service.", no_args_is_help=True)
+app.add_typer(hosts, name="hosts")
+
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
 StoreUrl = Annotated[
@@ -94,6 +97,14 @@ def recover(
 
 
 @app.command()
+def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOver = False) -> None:
+    """End what a dead controller left running, here and on the study's hosts. Results stay; it can be resumed."""
+    from .cleanup_command import clean_up  # noqa: PLC0415
+
+    clean_up(_study(store, study).config, take_over)
+
+
+@app.command()
 def setup(verbose: Verbose = False) -> None:
     """Prepare the Prefect server in use: searches whose process is killed shall end as crashed."""
     from .setup_command import set_up_server  # noqa: PLC0415
@@ -138,6 +149,18 @@ def plan(
         _exit(run_in_slot(lacking, ["plan", str(config), *given]))
     else:
         plan_search(parsed if seed is None else parsed.model_copy(update={"seed": seed}), trials, draw)
+
+
+@hosts.command()
+def check(config: ConfigFile, as_json: AsJson = False) -> None:
+    """Look whether the hosts of a config can run jobs, and say what to do where they can't. Leaves nothing there."""
+    from .hosts_command import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
+
+    found = check_hosts(_load(config))
+    _print(hosts_json(found) if as_json else hosts_table(found))
+    for line in [] if as_json else hosts_advice(found):
+        console().print(line, soft_wrap=True)  # commands in it stay whole
+    _exit(0 if all(host.in_order for host in found) else 2)
 
 
 @app.command()

@@ -164,4 +164,4 @@ class CustomServiceConfig(Section):
     params: dict[str, Any] = Field(default={})
 
 
-ServiceConfig = Annotated[LocalServiceConfig | CustomServiceConfig, Field(discriminator="kind")]
+ServiceConfig = Annotated[LocalServiceConfig | SshServiceConfig | CustomServiceConfig, Field(discriminator="kind")]

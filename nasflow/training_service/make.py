@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nasflow.config_services import CustomServiceConfig, LocalServiceConfig, ServiceConfig
+from nasflow.config_services import CustomServiceConfig, LocalServiceConfig, ServiceConfig, SshServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
@@ -26,6 +26,10 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
     match config:
         case LocalServiceConfig():
             return LocalService(config, root)
+        case SshServiceConfig():
+            from nasflow.training_service.ssh import SshService  # noqa: PLC0415 - slow
+
+            return SshService(config, root, base_dir)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)
 

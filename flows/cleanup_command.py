@@ -1,0 +1,24 @@
+"""`nasflow cleanup`: end what a study left running, on this machine and on its hosts."""
+
+from nasflow.config import SearchConfig
+from nasflow.study.lease import Lease
+from nasflow.study.study import Study
+from nasflow.training_service.make import make_service
+
+from .console import console
+
+
+def clean_up(config: SearchConfig, take_over: bool) -> None:
+    """End a study's jobs and workers; its results stay, and it can be resumed.
+
+    Raises:
+        UserError: another controller runs the study, or its training service can't be made.
+    """
+    lease = Lease(take_over)
+    study = Study.open(config, lease)
+    try:
+        with lease.kept(lambda: None):
+            make_service(config.training_service, config.study_dir, config.base_dir).cleanup()
+    finally:
+        study.close()
+    console().print(f"study '{config.name}': nothing of it runs any more; `nasflow run` with its config resumes it")
