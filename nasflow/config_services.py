@@ -164,4 +164,6 @@ class CustomServiceConfig(Section):
     params: dict[str, Any] = Field(default={})
 
 
-ServiceConfig = Annotated[LocalServiceConfig | SshServiceConfig | CustomServiceConfig, Field(discriminator="kind")]
+ServiceConfig = Annotated[
+    LocalServiceConfig | SshServiceConfig | DebugServiceConfig | CustomServiceConfig, Field(discriminator="kind")
+]

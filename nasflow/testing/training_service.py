@@ -1,29 +1,37 @@
-"""The contract suite of training services: inherit `TrainingServiceContract` in a test module and pytest runs it."""
+"""The contract suite of training services: inherit `TrainingServiceContract` in a test module and pytest runs it.
 
-import json
+A service that runs jobs in the process that asks for it inherits `InProcessServiceContract`.
+"""
+
 import os
 import signal
 import subprocess
 import sys
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from abc import abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 import psutil
 import pytest
 
-from nasflow.config import CheckpointConfig, DataConfig, RegressionConfig, Target
-from nasflow.errors import ServiceError
-from nasflow.target import load_target
+from nasflow.testing.in_process_service import InProcessServiceContract, Open
+from nasflow.testing.service_jobs import await_status, epochs, finish, mentions, numbers, running, script, until
 from nasflow.training.events import parse_event
-from nasflow.training.spec import JobSpec, MemberSpec
-from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.training_service.base import JobHandle, JobStatus, TrainingService
 
-T = TypeVar("T")
-Open = Callable[..., TrainingService]
+__all__ = [
+    "InProcessServiceContract",
+    "TrainingServiceContract",
+    "await_status",
+    "epochs",
+    "finish",
+    "mentions",
+    "numbers",
+    "running",
+    "script",
+    "until",
+]
 
 _CONTROLLER = """
 import sys, time
@@ -37,68 +45,12 @@ time.sleep(300)
 """
 
 
-def script(job_id: str, *steps: list[Any]) -> JobSpec:
-    """A job that does these steps (nasflow.testing.scripted_job)."""
-    data = DataConfig(target="none:none")
-    return JobSpec(
-        job_id=job_id,
-        study="contract",
-        space=Target(target="none:none", params={"steps": list(steps)}),
-        evaluator=RegressionConfig(data=data),
-        data=data,
-        checkpoint=CheckpointConfig(),
-        data_seed=0,
-        base_dir=Path(),
-        members=[MemberSpec(trial=0, architecture={}, seed=0)],
-    )
-
-
-def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
-    """The first value of `condition` that is true; a failure that says `what` did not come in time."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"after {seconds} s still no: {what}")
-        time.sleep(0.01)
-    return value
-
-
-def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:
-    """Wait for the end of a job."""
-    until(lambda: service.status(handle).status.finished, f"end of {handle.job_id}", seconds)
-    return service.status(handle)
-
-
-def await_status(service: TrainingService, handle: JobHandle, status: JobStatus) -> JobState:
-    """Wait until a job has this status."""
-    until(lambda: service.status(handle).status is status, f"{handle.job_id} {status}")
-    return service.status(handle)
-
-
-def numbers(service: TrainingService, path: str) -> list[int]:
-    """The numbers in a job's file, none before there is one."""
-    try:
-        return [int(line) for line in service.fetch(path).read_text().splitlines()]
-    except FileNotFoundError:
-        return []
-
-
-def epochs(service: TrainingService, handle: JobHandle) -> list[tuple[int, bool]]:
-    """The epochs that a job told, and whether each was replayed."""
-    events = [parse_event(line) for line in service.events(handle)[0]]
-    return [(event.epoch, event.replayed) for event in events if event.kind == "epoch"]
-
-
-class TrainingServiceContract(ABC):
+class TrainingServiceContract(InProcessServiceContract):
     """Every promise of `nasflow.training_service.base.TrainingService`, as tests.
 
     A subclass names a `factory` and says how a job is lost; a service whose root or processes are not on this machine
     overrides `release`, `living` and `strays` too.
     """
-
-    factory: ClassVar[str]
-    """`module:function` or `file.py:function`, called with (root: Path, slots: int); its service runs
-    `nasflow.testing.scripted_job:run_job_file` in place of the real runner."""
 
     @abstractmethod
     def lose(self, service: TrainingService, handle: JobHandle) -> None:
@@ -116,36 +68,9 @@ class TrainingServiceContract(ABC):
         """All processes that have to do with the root: it stands in their command line or environment."""
         return {p.pid for p in psutil.process_iter() if p.pid != os.getpid() and mentions(p, str(root)) and running(p)}
 
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        """The root folder of the service under test."""
-        return tmp_path / "root"
-
-    @pytest.fixture
-    def open_service(self, root: Path) -> Iterator[Open]:
-        """Makes services on the root, with one slot unless told; what they run ends with the test."""
-        make = load_target(self.factory, Path())
-        yield lambda slots=1: make(root, slots)
-        make(root, 1).cleanup()
-
-    @pytest.fixture
-    def service(self, open_service: Open) -> TrainingService:
-        """A service with one slot that is ready for jobs."""
-        service = open_service()
-        service.validate()
-        service.prepare()
-        return service
-
-    @pytest.fixture
-    def two_slots(self, open_service: Open) -> TrainingService:
-        """The same with two slots."""
-        service = open_service(slots=2)
-        service.prepare()
-        return service
-
     # --- submit, status, slots, list -------------------------------------------------------------------------------
 
-    def test_a_job_waits_for_a_slot_runs_and_exits(self, two_slots: TrainingService, root: Path) -> None:
+    def test_jobs_run_and_exit(self, two_slots: TrainingService, root: Path) -> None:
         """PENDING, RUNNING, EXITED, with no more jobs at a time than slots, first come, first served."""
         service = two_slots
         assert len(service.slots()) == 2
@@ -161,8 +86,8 @@ class TrainingServiceContract(ABC):
             assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, 0, None)
         assert list(service.list()) == []
 
-    def test_submit_needs_no_prepare_and_returns_at_once(self, open_service: Open) -> None:
-        """A job that is submitted first thing runs too."""
+    def test_submit_needs_no_prepare(self, open_service: Open) -> None:
+        """A job that is submitted first thing runs too, and `submit` does not wait for it."""
         service = open_service()
         handle = service.submit(script("first"))
         assert not service.status(handle).status.finished
@@ -181,56 +106,25 @@ class TrainingServiceContract(ABC):
         assert service.status(handle).status is JobStatus.EXITED
         assert len(numbers(service, "jobs/once/runs")) == 1
 
-    def test_many_threads_at_once(self, two_slots: TrainingService) -> None:
-        """Eight threads submit the same twelve jobs: each runs once, and each thread sees the same end."""
-        service = two_slots
-        specs = [script(f"job-{i}", ["epoch", 1]) for i in range(12)]
-
-        def all_of_them(_: int) -> list[JobState]:
-            handles = [service.submit(spec) for spec in specs]
-            return [finish(service, handle) for handle in handles]
-
-        with ThreadPoolExecutor(8) as pool:
-            ends = list(pool.map(all_of_them, range(8)))
-        assert all(end == ends[0] for end in ends)
-        assert {state.status for state in ends[0]} == {JobStatus.EXITED}
-        assert [len(numbers(service, f"jobs/job-{i}/runs")) for i in range(12)] == [1] * 12
-
-    def test_an_unknown_job_is_lost(self, service: TrainingService) -> None:
-        """And it has neither events nor a log."""
-        handle = JobHandle(service="any", job_id="nobody")
-        assert service.status(handle).status is JobStatus.LOST
-        assert service.events(handle) == ([], 0)
-        assert service.log_tail(handle) == ""
-
     # --- how jobs end ----------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
-        ("steps", "exit_code", "number"),
+        ("step", "exit_code", "number"),
         [
-            ([["return", 3]], 3, None),
-            ([["exit", 7]], 7, None),
-            ([["raise", "boom"]], 1, None),
-            ([["signal", int(signal.SIGKILL)]], None, int(signal.SIGKILL)),
-            ([["signal", int(signal.SIGSEGV)]], None, int(signal.SIGSEGV)),
+            (["exit", 7], 7, None),
+            (["signal", int(signal.SIGKILL)], None, int(signal.SIGKILL)),
+            (["signal", int(signal.SIGSEGV)], None, int(signal.SIGSEGV)),
         ],
-        ids=["return", "exit", "raise", "SIGKILL", "SIGSEGV"],
+        ids=["exit", "SIGKILL", "SIGSEGV"],
     )
-    def test_exit_codes_and_signals(
-        self, service: TrainingService, steps: list[list[Any]], exit_code: int | None, number: int | None
+    def test_violent_ends(
+        self, service: TrainingService, step: list[Any], exit_code: int | None, number: int | None
     ) -> None:
         """However violent a job's end, it is told as it was, and the slot serves the next job."""
-        state = finish(service, service.submit(script("bad", ["epoch", 1], *steps)))
+        state = finish(service, service.submit(script("bad", ["epoch", 1], step)))
         assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, exit_code, number)
         assert epochs(service, JobHandle(service="any", job_id="bad")) == [(1, False)]
         assert finish(service, service.submit(script("next"))).exit_code == 0
-
-    def test_log_tail(self, service: TrainingService) -> None:
-        """Standard output and the traceback of an exception, the last lines of it on demand; the reason for people."""
-        handle = service.submit(script("loud", ["print", "one"], ["print", "two"], ["raise", "boom"]))
-        state = finish(service, handle)
-        assert service.log_tail(handle, 100).splitlines()[:2] == ["one", "two"]
-        assert service.log_tail(handle, 1) == "RuntimeError: boom" == state.reason
 
     def test_what_a_job_left_running_ends_with_it(self, service: TrainingService) -> None:
         """A slot is clean for the next job."""
@@ -255,18 +149,6 @@ class TrainingServiceContract(ABC):
         assert [parse_event(line).kind for line in everything[0]] == ["started", "epoch", "epoch", "ended"]
         assert service.events(handle, end) == ([], end)
 
-    def test_fetch(self, service: TrainingService) -> None:
-        """A file, a folder, a missing path, and the ways out of the root."""
-        finish(service, service.submit(script("files", ["epoch", 1], ["epoch", 2])))
-        assert json.loads(service.fetch("jobs/files/job.json").read_text())["job_id"] == "files"
-        checkpoints = service.fetch("trials/00000")
-        assert {path.name: path.read_text() for path in checkpoints.iterdir()} == {"epoch-1": "1\n", "epoch-2": "2\n"}
-        with pytest.raises(FileNotFoundError):
-            service.fetch("trials/00001")
-        for path in ("../secret", "/etc/passwd", "jobs/../../secret"):
-            with pytest.raises(ServiceError):
-                service.fetch(path)
-
     # --- cancel ----------------------------------------------------------------------------------------------------
 
     def test_cancel_ends_the_whole_tree(self, service: TrainingService) -> None:
@@ -288,9 +170,8 @@ class TrainingServiceContract(ABC):
         assert epochs(service, handle) == [(1, False)]
         assert finish(service, service.submit(script("next"))).exit_code == 0
 
-    def test_cancel_of_a_waiting_a_finished_and_an_unknown_job(self, open_service: Open, root: Path) -> None:
+    def test_cancel_of_jobs_that_do_not_run(self, service: TrainingService, root: Path) -> None:
         """The first never runs; the others stay as they are."""
-        service = open_service()
         first = service.submit(script("first", ["wait", "go"]))
         await_status(service, first, JobStatus.RUNNING)
         waiting = service.submit(script("waiting"))
@@ -374,25 +255,6 @@ class TrainingServiceContract(ABC):
         assert list(service.list()) == []
         service.cleanup()
         assert self.strays(root) == set()
-        assert service.status(done).status is JobStatus.EXITED
-        assert epochs(service, done) == [(1, False)]
-        assert service.log_tail(done) == "hello"
-        assert service.fetch("trials/00000/epoch-1").read_text() == "1\n"
+        self.check_what_is_left(service, done)
         assert service.submit(script("waiting")) == waiting
         assert finish(service, waiting).exit_code == 0
-
-
-def running(process: psutil.Process) -> bool:
-    """It is there and no zombie."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def mentions(process: psutil.Process, text: str) -> bool:
-    """`text` stands in its command line or environment."""
-    try:
-        return any(text in part for part in (*process.cmdline(), *process.environ().values()))
-    except (psutil.Error, OSError):
-        return False

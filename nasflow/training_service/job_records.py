@@ -65,7 +65,8 @@ class JobRecords:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other thread and process out. The system frees it when its holder dies."""
+        """Keep every other thread and process out. The system frees it when its holder dies. Makes the root."""
+        self.root.mkdir(parents=True, exist_ok=True)
         with self._lock_file.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:

@@ -5,7 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nasflow.config_services import CustomServiceConfig, LocalServiceConfig, ServiceConfig, SshServiceConfig
+from nasflow.config_services import (
+    CustomServiceConfig,
+    DebugServiceConfig,
+    LocalServiceConfig,
+    ServiceConfig,
+    SshServiceConfig,
+)
 from nasflow.errors import ConfigError
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
@@ -30,6 +36,10 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
             from nasflow.training_service.ssh import SshService  # noqa: PLC0415 - slow
 
             return SshService(config, root, base_dir)
+        case DebugServiceConfig():
+            from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
+
+            return DebugService(config, root)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)
 

@@ -1,7 +1,8 @@
 import pytest
 
-from nasflow.config_services import CustomServiceConfig, LocalServiceConfig
+from nasflow.config_services import CustomServiceConfig, DebugServiceConfig, LocalServiceConfig
 from nasflow.errors import ConfigError
+from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local import LocalService
 from nasflow.training_service.make import make_service
 
@@ -22,6 +23,12 @@ def test_local(tmp_path):
     service = make_service(LocalServiceConfig(slots=3), tmp_path / "root", tmp_path)
     assert isinstance(service, LocalService)
     assert service.slots() == ("cpu-0", "cpu-1", "cpu-2")
+
+
+def test_debug(tmp_path):
+    service = make_service(DebugServiceConfig(), tmp_path / "root", tmp_path)
+    assert isinstance(service, DebugService)
+    assert service.slots() == ("here",)
 
 
 def test_custom(tmp_path):

@@ -1,0 +1,84 @@
+"""Scripted jobs for the contract suite of training services, how to wait for them, and what they left."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from nasflow.config import CheckpointConfig, DataConfig, RegressionConfig, Target
+from nasflow.training.events import parse_event
+from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+
+T = TypeVar("T")
+
+
+def script(job_id: str, *steps: list[Any]) -> JobSpec:
+    """A job that does these steps (nasflow.testing.scripted_job)."""
+    data = DataConfig(target="none:none")
+    return JobSpec(
+        job_id=job_id,
+        study="contract",
+        space=Target(target="none:none", params={"steps": list(steps)}),
+        evaluator=RegressionConfig(data=data),
+        data=data,
+        checkpoint=CheckpointConfig(),
+        data_seed=0,
+        base_dir=Path(),
+        members=[MemberSpec(trial=0, architecture={}, seed=0)],
+    )
+
+
+def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+    """The first value of `condition` that is true; a failure that says `what` did not come in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {seconds} s still no: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:
+    """Wait for the end of a job."""
+    until(lambda: service.status(handle).status.finished, f"end of {handle.job_id}", seconds)
+    return service.status(handle)
+
+
+def await_status(service: TrainingService, handle: JobHandle, status: JobStatus) -> JobState:
+    """Wait until a job has this status."""
+    until(lambda: service.status(handle).status is status, f"{handle.job_id} {status}")
+    return service.status(handle)
+
+
+def numbers(service: TrainingService, path: str) -> list[int]:
+    """The numbers in a job's file, none before there is one."""
+    try:
+        return [int(line) for line in service.fetch(path).read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def epochs(service: TrainingService, handle: JobHandle) -> list[tuple[int, bool]]:
+    """The epochs that a job told, and whether each was replayed."""
+    events = [parse_event(line) for line in service.events(handle)[0]]
+    return [(event.epoch, event.replayed) for event in events if event.kind == "epoch"]
+
+
+def running(process: psutil.Process) -> bool:
+    """It is there and no zombie."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def mentions(process: psutil.Process, text: str) -> bool:
+    """`text` stands in its command line or environment."""
+    try:
+        return any(text in part for part in (*process.cmdline(), *process.environ().values()))
+    except (psutil.Error, OSError):
+        return False

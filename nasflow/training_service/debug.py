@@ -1,0 +1,99 @@
+"""Jobs in the process that asks for them: for tests, notebooks and breakpoints, and as an example of a service."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from nasflow.config_services import DebugServiceConfig
+from nasflow.training.spec import JobSpec, job_dir
+from nasflow.training_service.base import JobHandle, JobState, JobStatus
+from nasflow.training_service.job_records import JobRecords
+from nasflow.training_service.root_here import RootHere
+from nasflow.training_service.run_here import run_here
+
+_SLOT = "here"
+
+
+class DebugService(RootHere):
+    """Runs the jobs that wait, one after the other, in the call of `status` that asks for the last of them.
+
+    What a service without processes can't promise: a job ends with its controller (it is LOST then, and can be started
+    again), and its controller with a job that crashes; `cancel` of a running job, from another thread, awaits its end.
+    """
+
+    def __init__(self, _: DebugServiceConfig, root: Path, runner: str = "nasflow.training.runner:run_job_file"):
+        super().__init__(root)
+        self._runner = runner
+        self._records = JobRecords(self._root, "debug")
+        self._turn = threading.Lock()
+        self._running: str | None = None
+
+    def prepare(self) -> None:  # noqa: D102
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
+        with self._records.lock():
+            if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
+                self._records.enqueue(spec)
+        return _handle(spec.job_id)
+
+    def status(self, handle: JobHandle) -> JobState:  # noqa: D102
+        while True:
+            with self._records.lock():
+                state = self._look(handle.job_id)
+            if state.status is not JobStatus.PENDING or not self._turn.acquire(blocking=False):
+                return state
+            try:
+                self._run_next()
+            finally:
+                self._turn.release()
+
+    def cancel(self, handle: JobHandle) -> None:  # noqa: D102
+        with self._records.lock():
+            if waiting := self._records.queued().get(handle.job_id):
+                waiting.unlink()
+                self._records.settle(handle.job_id, JobState(status=JobStatus.CANCELLED))
+        if self._running == handle.job_id:
+            with self._turn:  # whoever runs it has this until it has ended
+                pass
+
+    def list(self) -> Sequence[JobHandle]:  # noqa: D102
+        with self._records.lock():
+            return [_handle(job_id) for job_id in (self._running, *self._records.queued()) if job_id]
+
+    def slots(self) -> Sequence[str]:  # noqa: D102
+        return (_SLOT,)
+
+    def cleanup(self) -> None:  # noqa: D102
+        for handle in self.list():
+            self.cancel(handle)
+
+    def _look(self, job_id: str) -> JobState:
+        if outcome := self._records.outcome(job_id):
+            return outcome
+        if job_id == self._running:
+            return JobState(status=JobStatus.RUNNING, slot=_SLOT)
+        if job_id in self._records.queued():
+            return JobState(status=JobStatus.PENDING)
+        return JobState(status=JobStatus.LOST, reason="its process has ended, or it was never submitted")
+
+    def _run_next(self) -> None:
+        with self._records.lock():
+            job_id, waiting = next(iter(self._records.queued().items()), ("", None))
+            if waiting is None:  # it ran in another thread, or was cancelled
+                return
+            waiting.unlink()
+            self._running = job_id
+        state = JobState(status=JobStatus.LOST, slot=_SLOT, reason="it was interrupted")
+        try:
+            code = run_here(self._runner, job_dir(self._root, job_id))
+            why = self.log_tail(_handle(job_id), 1)
+            state = JobState(status=JobStatus.EXITED, exit_code=code, slot=_SLOT, reason=why)
+        finally:
+            with self._records.lock():
+                self._records.settle(job_id, state)
+                self._running = None
+
+
+def _handle(job_id: str) -> JobHandle:
+    return JobHandle(service="debug", job_id=job_id)

@@ -1,0 +1,46 @@
+"""A job in this process, as a program of its own would run it as far as that goes."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, TextIO
+
+
+def run_here(runner: str, folder: Path) -> int:
+    """Run the job of a folder, with a copy in its `job.log` of what is printed meanwhile; its exit code.
+
+    Args:
+        runner: `module:function`.
+        folder: of the job.
+    """
+    with (folder / "job.log").open("a", buffering=1) as log, _copied_to(log):
+        try:
+            return int(resolve_name(runner)(folder / "job.json"))
+        except (Exception, SystemExit):
+            traceback.print_exc()
+            return 1
+
+
+class _Tee:
+    """A stream whose text goes to a log, too. For all else it is the stream, so that a debugger can be talked to."""
+
+    def __init__(self, stream: TextIO, log: TextIO):
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        self._log.write(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _copied_to(log: TextIO) -> Iterator[None]:
+    out: Any = _Tee(sys.stdout, log)
+    err: Any = _Tee(sys.stderr, log)
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
