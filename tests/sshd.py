@@ -130,6 +130,14 @@ class Sshd:
         connections = set(self.connections())
         return [process for process in self._listener.children(recursive=True) if process not in connections]
 
+    def wait_until_left(self) -> None:
+        """Wait until no connection is held, and nothing runs that was started through one; it must end by itself."""
+        assert self._listener is not None
+        deadline = time.monotonic() + _STARTS_WITHIN
+        while left := [process for process in self._listener.children(recursive=True) if alive(process)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
+
     def _config(self) -> str:
         environment = " ".join(f'"{name}={value}"' for name, value in self._environment.items())
         return f"""\
