@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import yaml
@@ -22,6 +22,9 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.space.architecture import Architecture
 from nasflow.strategy.random_search import RandomSearch
 from nasflow.study.study import Study
+
+if TYPE_CHECKING:
+    from tests.sshd import Sshd
 
 SLOTS = 2
 NAME = "digits-mlp"
@@ -124,9 +127,17 @@ class NasflowRun(Contestant):
 
     name = "nasflow run"
 
-    def __init__(self, workload: Workload, server: PrefectServer):
+    def __init__(
+        self,
+        workload: Workload,
+        server: PrefectServer,
+        name: str = name,
+        service: Mapping[str, Any] | None = None,
+    ):
         super().__init__(workload, workload.trials)
+        self.name = name
         self._server = server
+        self._service = service
 
     def run(self, folder: Path, seed: int) -> Outcome:
         """The seeds of nasflow's trials follow from the config alone, so `seed` changes nothing here.
@@ -134,7 +145,10 @@ class NasflowRun(Contestant):
         What nasflow measured of its kernels is kept beside the folder, for the next run on this workload only.
         """
         config = folder / "search.yaml"
-        config.write_text(yaml.safe_dump(self.workload.config(folder)))
+        values = self.workload.config(folder)
+        if self._service is not None:
+            values["training_service"] = dict(self._service)
+        config.write_text(yaml.safe_dump(values))
         command = [sys.executable, "-m", "nasflow.flows.cli", "run", config]
         cache = folder.parent / f"cache-{len(self.architectures)}"
         environment = {**self._server.environment, "XDG_CACHE_HOME": str(cache)}
@@ -179,12 +193,22 @@ class OptunaRun(Contestant):
 
 
 class NniRun(Contestant):
-    """An NNI 3.0 experiment on its local training service, two trials at a time, each a process of plain PyTorch."""
+    """An NNI 3.0 experiment, two trials at a time, each a process of plain PyTorch.
+
+    Args:
+        workload: what is searched.
+        trials: how many of it.
+        folder: of NNI's environment.
+        host: an sshd on this machine for its remote training service; None for its local one.
+    """
 
     name = "NNI 3.0 local"
 
-    def __init__(self, workload: Workload, trials: int, folder: Path):
+    def __init__(self, workload: Workload, trials: int, folder: Path, host: "Sshd | None" = None):
         super().__init__(workload, trials)
+        self._host = host
+        if host is not None:
+            self.name = "NNI 3.0 remote"
         self._environment = folder / "nni-environment"
         self._home = folder / "nni-home"
         self._python = self._environment / "bin" / "python"
@@ -206,12 +230,23 @@ class NniRun(Contestant):
         """NNI keeps a manifest of all experiments in the home folder, so it gets one of its own."""
         self._home.mkdir(exist_ok=True)
         given, result = self._write(folder), folder / "result.json"
-        command = [self._python, "-m", "benchmarks.nni_side.experiment", given, result, "--folder", folder / "nni"]
+        command: list[object] = [
+            self._python,
+            "-m",
+            "benchmarks.nni_side.experiment",
+            given,
+            result,
+            "--folder",
+            folder / "nni",
+        ]
         environment = {
             "HOME": str(self._home),
             "BENCHMARK_EPOCHS": str(self.workload.epochs),
             "BENCHMARK_SEED": str(seed),
         }
+        if self._host is not None:
+            host = self._host
+            command += ["--remote", json.dumps({"port": host.port, "user": host.user, "key": str(host.user_key)})]
         wall = run_commands([command], folder, environment, timeout=120 + 60 * len(self.architectures))
         told = json.loads(result.read_text())
         if failed := [status for status in told["statuses"] if status != "SUCCEEDED"]:

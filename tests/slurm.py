@@ -1,5 +1,6 @@
 """A real Slurm of three small nodes in a temporary folder, all on this machine, for a test session."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -154,10 +155,23 @@ class Slurm:
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
     """The cluster, to which the client commands of this process and of its children speak."""
+    if reason := lacking():
+        pytest.skip(f"needs {reason}")
+    with start_slurm() as cluster:
+        yield cluster
+
+
+def lacking() -> str:
+    """What there is not, of what a Slurm takes; nothing if it can be started."""
     if os.geteuid() != 0:
-        pytest.skip("needs root to start Slurm")
-    if missing := [name for name in _PROGRAMS if not _program(name)]:
-        pytest.skip(f"needs Slurm's programs, of which {', '.join(missing)} are missing")
+        return "root to start Slurm"
+    missing = [name for name in _PROGRAMS if not _program(name)]
+    return f"Slurm's programs, of which {', '.join(missing)} are missing" if missing else ""
+
+
+@contextlib.contextmanager
+def start_slurm() -> Iterator[Slurm]:
+    """The cluster, to which the client commands of this process and of its children speak."""
     folder = Path(tempfile.mkdtemp(prefix="nasflow-slurm-"))
     folder.chmod(0o755)
     cluster = Slurm(folder)

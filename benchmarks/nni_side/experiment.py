@@ -1,4 +1,4 @@
-"""An NNI experiment on the local training service that tries given architectures, two at a time.
+"""An NNI experiment that tries given architectures, two at a time, on the local or the remote training service.
 
 `python -m benchmarks.nni_side.experiment ARCHITECTURES.json RESULT.json --folder DIR`, in NNI's environment.
 """
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from nni.experiment import Experiment
+from nni.experiment.config import RemoteMachineConfig
 
 POLL = 0.2  # seconds; NNI's own wait looks every 10 s
 CONCURRENCY = 2
@@ -22,10 +23,11 @@ def main() -> None:
     parser.add_argument("architectures", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="NNI's working directory")
+    parser.add_argument("--remote", type=json.loads, help='{"port": of an sshd here, "user":, "key": its file}')
     options = parser.parse_args()
     architectures = json.loads(options.architectures.read_text())
 
-    experiment = Experiment("local")
+    experiment = Experiment("remote" if options.remote else "local")
     config = experiment.config
     config.experiment_name = "digits"
     config.experiment_working_directory = options.folder
@@ -35,6 +37,16 @@ def main() -> None:
     config.max_trial_number = len(architectures)
     config.search_space = {"combine_params": {"_type": "choice", "_value": architectures}}
     config.tuner.name = "BatchTuner"  # NNI's way to try given configurations
+    if options.remote:
+        config.nni_manager_ip = "127.0.0.1"
+        machine = RemoteMachineConfig(
+            host="127.0.0.1",
+            port=options.remote["port"],
+            user=options.remote["user"],
+            ssh_key_file=options.remote["key"],
+            python_path=str(Path(sys.executable).parent),
+        )
+        config.training_service.machine_list = [machine]
     experiment.start(port=free_port())
     try:
         while experiment.get_status() not in ("DONE", "STOPPED", "ERROR"):

@@ -20,6 +20,7 @@ from nasflow.training.spec import JobSpec, job_dir, trial_dir
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.gpus import read_gpus
 from nasflow.training_service.host_messages import (
+    KEPT,
     Answer,
     JobNews,
     Known,
@@ -40,7 +41,6 @@ CHUNK = 1 << 22  # bytes of events, and of a log, in one answer
 GREETING = "nasflow host agent"
 """The first line; what comes before it was printed by the user's set-up commands."""
 _CLAIM = "claim"
-_OF_THE_SERVICE = {"events.jsonl", "job.log", "job.json", "exit.json", "cancel", _CLAIM}
 
 
 class HostAgent:
@@ -146,7 +146,7 @@ class HostAgent:
         if events or state.status.finished:
             for member in JobSpec.model_validate_json((folder / "job.json").read_bytes()).members:
                 checkpoints += self._files(trial_dir(self._root, member.trial))
-        files = [file for file in self._files(folder) if Path(file.path).name not in _OF_THE_SERVICE]
+        files = [file for file in self._files(folder) if Path(file.path).name not in KEPT]
         return JobNews(
             state=state,
             events=events.decode("latin-1"),

@@ -4,6 +4,9 @@ from pydantic import BaseModel, ConfigDict
 
 from nasflow.training_service.base import JobState
 
+KEPT = frozenset({"events.jsonl", "job.log", "job.json", "exit.json", "cancel", "claim"})
+"""In a job's folder: what each side writes by itself, and no one copies as a file."""
+
 
 class Message(BaseModel):
     """Base of all of them."""

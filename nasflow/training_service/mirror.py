@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import paramiko
 
+from nasflow.errors import ServiceError
 from nasflow.training.spec import job_dir, trial_dir
-from nasflow.training_service.host_messages import JobNews, RemoteFile, Upload
+from nasflow.training_service.host_messages import KEPT, JobNews, RemoteFile, Upload
 
 
 class Mirror:
@@ -100,11 +101,18 @@ class Mirror:
         return True
 
     def _place(self, path: str) -> Path:
-        """Where a host's file goes. What a host says is not trusted to stay in the root."""
         place = (self._root / path).resolve()
         if not place.is_relative_to(self._root):
-            raise ValueError(f"the host named a file '{path}', which leads out of {self._root}")
+            raise ServiceError(f"training_service.hosts: a host sends a file '{path}', which leads out of {self._root}")
         return place
+
+
+def refuse_others(files: Iterable[RemoteFile], folders: Sequence[str]) -> None:
+    """Raise ServiceError if a host names files that were not asked for: what it says is not trusted."""
+    for file in files:
+        path = PurePosixPath(file.path)
+        if ".." in path.parts or path.name in KEPT or not any(path.is_relative_to(folder) for folder in folders):
+            raise ServiceError(f"training_service.hosts: a host sends a file '{path}' that was not asked for")
 
 
 def _is_there(place: Path, size: int) -> bool:

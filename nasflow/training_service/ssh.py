@@ -109,8 +109,9 @@ class SshService(RootHere):
                     return  # without the mark it was submitted again meanwhile
             time.sleep(_POLL)
         with self._lock():
-            self._records.settle(handle.job_id, JobState(status=JobStatus.CANCELLED, slot=holder))
-            self._records.drop_claim(holder, handle.job_id)
+            if self._records.holder(handle.job_id) == holder:
+                self._records.settle(handle.job_id, JobState(status=JobStatus.CANCELLED, slot=holder))
+                self._records.drop_claim(holder, handle.job_id)
 
     def slots(self) -> Sequence[str]:  # noqa: D102
         return tuple(slot for host in self._hosts.values() for slot in host.slots)

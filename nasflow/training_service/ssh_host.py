@@ -14,6 +14,7 @@ from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.agent_client import AgentClient
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.host_messages import (
+    KEPT,
     JobNews,
     Known,
     Listing,
@@ -23,7 +24,7 @@ from nasflow.training_service.host_messages import (
     RemoteFile,
     Submission,
 )
-from nasflow.training_service.mirror import Mirror
+from nasflow.training_service.mirror import Mirror, refuse_others
 from nasflow.training_service.ssh_connection import SshConnection
 from nasflow.training_service.ssh_errors import Unreachable
 from nasflow.training_service.ssh_records import SshRecords
@@ -128,7 +129,8 @@ class SshHost:
             self._reach()
             complete = False
             while not complete:
-                files = self._list([path])
+                files = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
+                refuse_others(files, (path,))
                 with self._connection.sftp() as sftp:
                     complete = self._mirror().download(sftp, files)
 
@@ -219,6 +221,7 @@ class SshHost:
     def _take(self, job_id: str, known: Known, news: JobNews) -> bool:
         """Bring a job's files, then its events, then its end; whether there is more."""
         mirror = self._mirror()
+        refuse_others([*news.checkpoints, *news.files], (f"jobs/{job_id}", "trials"))
         with self._connection.sftp() as sftp:
             if not mirror.download(sftp, [*news.checkpoints, *news.files]):
                 return True  # asked again, the host names the newer ones

@@ -98,7 +98,7 @@ class Supplies:
     @cached_property
     def _packed(self) -> list[Packed]:
         """The user's code and, if it is shipped, nasflow."""
-        archives = [collect(self._base_dir, self._config.code, leave_out=[self._root.parent])]
+        archives = [collect(self._base_dir, self._config.code, leave_out=[self._root, self._root.parent])]
         if self._config.nasflow == "ship":
             archives.append(nasflow_package())
         packed = []
