@@ -70,7 +70,8 @@ class TrainingService(ABC):
     nasflow.training.runner <root>/jobs/<job_id>/job.json`, or the same function in a warm process, so that each job
     is a process of its own, and a job's end, however violent, harms no other job.
 
-    Promises every implementation keeps (`nasflow.testing.training_service` checks them):
+    Promises every implementation keeps (`nasflow.testing.training_service` checks them), but for one that runs jobs in
+    the process that asks for them, which says what it can't keep (`nasflow.testing.in_process_service`):
 
     - `submit` returns at once; a job waits (PENDING) until a slot is free. A job id is submitted once: again, and the
       handle of the first time comes back, unless that job is LOST or CANCELLED; then it starts anew and goes on from

@@ -131,7 +131,7 @@ def test_histories_caches_environments_and_results_are_left_out(code):
 def test_the_callers_own_folders_are_left_out(code):
     touch(code, "space.py", "runs/study/jobs/1/job.json", "runs/note.txt")
     (code / "link").symlink_to("runs/study")
-    archive = collect(code, CodeConfig(), leave_out=[code / "runs" / "study", code / "absent"])
+    archive = collect(code, CodeConfig(), leave_out=[code / "runs" / "study", code / "absent", code])
     assert [file.path for file in archive.files] == ["runs/note.txt", "space.py"]
 
 
