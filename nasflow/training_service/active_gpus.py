@@ -9,7 +9,7 @@ import psutil
 
 from nasflow.errors import ServiceError
 from nasflow.training_service.gpus import Gpu, read_gpus
-from nasflow.training_service.local_state import ROOT_VARIABLE, LocalState
+from nasflow.training_service.local_state import LocalState
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,11 +37,10 @@ class ActiveGpus:
         """Have the GPUs read if that is due. The caller, one of a service's, holds the lock, and calls this often."""
         age = float("inf") if self._read_at is None else time.monotonic() - self._read_at
         if age > _OLD:
-            self._read_at = None
+            self._read_at, held = None, self._state.held()
             for gpu, slots in self._slots.items():
-                for slot in slots:
-                    if slot not in self._state.held():
-                        self._state.hold(slot, f"GPU {gpu} is being looked at")
+                for slot in set(slots) - set(held):
+                    self._state.hold(slot, f"GPU {gpu} is being looked at")
         if age > _EVERY and not (self._reading and self._reading.is_alive()):
             self._reading = threading.Thread(target=self._read, name="active GPUs", daemon=True)
             self._reading.start()
@@ -82,22 +81,10 @@ class ActiveGpus:
         """Why no job shall start on a GPU; empty if one may."""
         if gpu is None:
             return f"there is no GPU {index} any more"
-        verdicts = {pid: self._ours(pid, workers) for pid in gpu.pids}
+        verdicts = {pid: _below(workers, pid) for pid in gpu.pids}
         # A pid that is none here is one of a namespace around this one, in which our jobs have such pids too.
         others = [str(pid or "unknown") for pid, ours in verdicts.items() if not (at_work if ours is None else ours)]
         return f"GPU {index} is in use by others (process {', '.join(others)})" if others else ""
-
-    def _ours(self, pid: int, workers: set[int]) -> bool | None:
-        """Whether a process belongs to a job of this root; None if there is no such process here."""
-        try:
-            process = psutil.Process(pid)
-            if workers & {pid, *(parent.pid for parent in process.parents())}:
-                return True
-            return process.environ().get(ROOT_VARIABLE) == str(self._state.root)
-        except psutil.NoSuchProcess:
-            return None
-        except psutil.AccessDenied:
-            return False
 
     def _tell(self, reasons: Mapping[int, str]) -> None:
         """Log what has changed, once."""
@@ -107,3 +94,11 @@ class ActiveGpus:
         for index in [index for index, reason in reasons.items() if self._told.get(index) and not reason]:
             _LOG.info("GPU %d is free of others again", index)
         self._told = dict(reasons)
+
+
+def _below(workers: set[int], pid: int) -> bool | None:
+    """Whether a process descends from one of the workers, orphans being adopted by them; None if it is not here."""
+    try:
+        return not workers.isdisjoint({pid, *(parent.pid for parent in psutil.Process(pid).parents())})
+    except psutil.NoSuchProcess:
+        return None

@@ -72,8 +72,8 @@ def test_a_worker_whose_controllers_are_silent_ends_its_job_and_itself(root):
     options = LocalServiceConfig(slots=2, idle_timeout=60)
     service = LocalService(options, root, runner=SCRIPTED, preload=(), abandoned_after=3.0)
     handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
-    began = time.monotonic()
     await_status(service, handle, JobStatus.RUNNING)
+    began = time.monotonic()
     while time.monotonic() - began < 4.0 or not numbers(service, "jobs/job/pids"):  # it sees that someone asks
         assert service.status(handle).status is JobStatus.RUNNING
         time.sleep(0.1)
