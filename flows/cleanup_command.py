@@ -6,6 +6,7 @@ from nasflow.study.study import Study
 from nasflow.training_service.make import make_service
 
 from .console import console
+from .secret_blocks import use_prefect_blocks
 
 
 def clean_up(config: SearchConfig, take_over: bool) -> None:
@@ -14,6 +15,7 @@ def clean_up(config: SearchConfig, take_over: bool) -> None:
     Raises:
         UserError: another controller runs the study, or its training service can't be made.
     """
+    use_prefect_blocks()
     lease = Lease(take_over)
     study = Study.open(config, lease)
     try:

@@ -144,7 +144,7 @@ class SshConnection:
                 if told_of_a_file and not _channel(client).closed:
                     raise
                 self._sftp = None
-                client.close()
+                _close(client)
                 raise self._lost(error, isinstance(error, TimeoutError), self._timeout) from error
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class SshConnection:
 
         def give_up() -> None:
             late.set()
-            channel.close()
+            _close(channel)
 
         timer = threading.Timer(timeout, give_up)
         timer.daemon = True
@@ -343,6 +343,11 @@ def _channel(client: SFTPClient) -> Channel:
     channel = client.get_channel()
     assert channel is not None  # noqa: S101 - it was made of one
     return channel
+
+
+def _close(what: Channel | SFTPClient) -> None:
+    with contextlib.suppress(SSHException, EOFError, OSError):  # it counts as closed before the host is told so
+        what.close()
 
 
 def _send(channel: Channel, data: bytes) -> None:
