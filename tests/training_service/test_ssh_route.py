@@ -43,12 +43,12 @@ class Net:
         config = SshServiceConfig.model_validate(section)
         return SshConnection(config.hosts[0], config)
 
-    def arrive(self, connection: SshConnection) -> tuple[bool, int]:
-        """Whether it leads to `inner`, and how many connections the gate holds for it."""
+    def arrive(self, connection: SshConnection) -> tuple[bool, bool]:
+        """Whether it leads to `inner`, and whether through the gate."""
         connection.connect()
         try:
             home = connection.run(["printenv", "HOME"]).stdout.decode().strip()
-            return home == str(self.inner.home), len(self.gate.connections())
+            return home == str(self.inner.home), bool(self.gate.connections())
         finally:
             connection.close()
 
@@ -70,20 +70,20 @@ def net(sshds: tuple[Sshd, Sshd], tmp_path: Path) -> Iterator[Net]:
 
 def test_an_alias_and_its_jump_are_followed(net):
     config = net.host("inner", net.inner, "ProxyJump gate") + net.host("gate", net.gate)
-    assert net.arrive(net.connection(config)) == (True, 1)
+    assert net.arrive(net.connection(config)) == (True, True)
 
 
 def test_the_configs_own_jump_goes_before_and_none_is_a_jump_too_few(net):
     config = net.host("inner", net.inner, "ProxyJump nowhere") + net.host("gate", net.gate)
-    assert net.arrive(net.connection(config, proxy_jump="gate")) == (True, 1)
-    assert net.arrive(net.connection(config, proxy_jump="none")) == (True, 0)
+    assert net.arrive(net.connection(config, proxy_jump="gate")) == (True, True)
+    assert net.arrive(net.connection(config, proxy_jump="none")) == (True, False)
 
 
 def test_a_jump_may_have_a_jump_and_a_chain_is_walked_in_its_order(net):
     gate = net.host("gate", net.gate)
     jumps = gate + net.host("middle", net.inner, "ProxyJump gate") + net.host("inner", net.inner)
-    assert net.arrive(net.connection(jumps, proxy_jump="middle")) == (True, 1)
-    assert net.arrive(net.connection(jumps, proxy_jump="gate,middle")) == (True, 1)
+    assert net.arrive(net.connection(jumps, proxy_jump="middle")) == (True, True)
+    assert net.arrive(net.connection(jumps, proxy_jump="gate,middle")) == (True, True)
 
 
 def test_a_jump_without_a_key_of_its_own_takes_the_hosts(net):
@@ -96,7 +96,7 @@ def test_a_jump_without_a_key_of_its_own_takes_the_hosts(net):
         Refused, match=rf"^training_service.hosts: 'inner': proxy_jump 'gate': .* {net.inner.user_key};"
     ):
         connection.connect()
-    assert net.arrive(net.connection(config, proxy_jump="gate", key_file=str(both_accept(net)))) == (True, 1)
+    assert net.arrive(net.connection(config, proxy_jump="gate", key_file=str(both_accept(net)))) == (True, True)
 
 
 def both_accept(net: Net) -> Path:
@@ -124,7 +124,7 @@ def test_the_key_of_a_host_behind_a_jump_can_be_added_by_hand(net):
         connection.connect()
     _, _, remedy = str(caught.value).partition("add it with: ")
     subprocess.run(["sh", "-c", remedy], check=True)
-    assert net.arrive(connection) == (True, 1)
+    assert net.arrive(connection) == (True, True)
 
 
 def test_a_jump_that_is_down_and_a_host_that_is_down_behind_it(net):
@@ -146,7 +146,7 @@ def test_a_jump_that_is_down_and_a_host_that_is_down_behind_it(net):
         f"training_service.hosts: 'inner': proxy_jump 'gate': 127.0.0.1 port {net.gate.port} refuses connections; "
         "check the port, and that sshd runs there"
     )
-    assert net.arrive(connection) == (True, 1)
+    assert net.arrive(connection) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_proxy_command_takes_the_place_of_a_connection(net):
         "while data := there.recv(65536): os.write(1, data)\n"
     )
     lead = f"ProxyCommand {sys.executable} {relay} %h %p"
-    assert net.arrive(net.connection(net.host("inner", net.inner, lead))) == (True, 0)
+    assert net.arrive(net.connection(net.host("inner", net.inner, lead))) == (True, False)
     with pytest.raises(Unreachable, match=r"its ProxyCommand 'exit 3' does not lead to an sshd: "):
         net.connection(net.host("inner", net.inner, "ProxyCommand exit 3")).connect()
 
@@ -188,7 +188,7 @@ def test_includes_and_hashed_and_additional_known_hosts(net):
     )
     name, kind, key = net.inner.known_hosts_line().split()
     (net.folder / "mine").write_text(f"{HostKeys.hash_host(name)} {kind} {key}\n")
-    assert net.arrive(net.connection("Include *.conf\n", known_hosts="")) == (True, 0)
+    assert net.arrive(net.connection("Include *.conf\n", known_hosts="")) == (True, False)
 
 
 def test_a_configuration_that_can_t_be_understood(net):
@@ -206,7 +206,7 @@ def test_a_passphrase_from_the_environment_opens_a_key(net, monkeypatch):
     config = f"Host inner\nHostName 127.0.0.1\nPort {net.inner.port}\nUser {net.inner.user}\n"
     connection = net.connection(config, key_file=str(key), passphrase={"env": "NASFLOW_TEST_PASSPHRASE"})
     monkeypatch.setenv("NASFLOW_TEST_PASSPHRASE", PASSPHRASE)
-    assert net.arrive(connection) == (True, 0)
+    assert net.arrive(connection) == (True, False)
 
 
 def test_an_agent_has_a_key_open(net, monkeypatch):
@@ -226,7 +226,7 @@ def test_an_agent_has_a_key_open(net, monkeypatch):
         while subprocess.run(add, env=env, capture_output=True, check=False).returncode == 2:  # it is not up yet
             assert agent.poll() is None
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-        assert net.arrive(net.connection(config, key_file=str(key), agent=True)) == (True, 0)
+        assert net.arrive(net.connection(config, key_file=str(key), agent=True)) == (True, False)
         with pytest.raises(
             Refused, match=r"is encrypted; add 'passphrase: \{env: NAME\}', or load it into an ssh-agent$"
         ):
