@@ -165,5 +165,12 @@ class CustomServiceConfig(Section):
 
 
 ServiceConfig = Annotated[
-    LocalServiceConfig | SshServiceConfig | DebugServiceConfig | CustomServiceConfig, Field(discriminator="kind")
+    LocalServiceConfig
+    | SshServiceConfig
+    | SlurmServiceConfig
+    | RayServiceConfig
+    | DaskServiceConfig
+    | DebugServiceConfig
+    | CustomServiceConfig,
+    Field(discriminator="kind"),
 ]

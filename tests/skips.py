@@ -1,7 +1,7 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
-But for what no CI promises: a GPU, and leave to limit the memory of processes. A test that needs one of them skips with
-a reason that starts with `needs a GPU` or `needs a memory cgroup`.
+But for what no CI promises: a GPU, leave to limit the memory of processes, and Ray, whose packages have 300 MB. A test
+that needs one of them skips with a reason that starts with `needs a GPU`, `needs a memory cgroup` or `needs Ray`.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
-_ALLOWED = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup")
+_ALLOWED = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup", "Skipped: needs Ray")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

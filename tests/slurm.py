@@ -2,9 +2,9 @@
 
 import contextlib
 import os
+import pwd
 import shutil
 import socket
-import stat
 import subprocess
 import tempfile
 import time
@@ -23,8 +23,8 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
-SlurmUser=root
-SlurmdUser=root
+SlurmUser={user}
+SlurmdUser={user}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -76,13 +76,14 @@ class Slurm:
         ]
         text = _CONFIG.format(
             host=socket.gethostname(),
+            user=pwd.getpwuid(os.geteuid()).pw_name,
             folder=self.folder,
             controller_port=ports[0],
             nodes="\n".join(nodes),
             names=",".join(NODES),
         )
         (self.folder / "slurm.conf").write_text(text)
-        gpus = [f"NodeName={name} Name=gpu File={self._pretend_gpu(name)}" for name in NODES]
+        gpus = [f"NodeName={name} Name=gpu File=/dev/null" for name in NODES]  # Slurm counts files
         (self.folder / "gres.conf").write_text("\n".join(["AutoDetect=off", *gpus, ""]))
         for name in ("munge", "state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(mode=0o755)
@@ -127,14 +128,8 @@ class Slurm:
                     str(self.folder)
                 ):
                     process.kill()
-            except psutil.NoSuchProcess:
+            except psutil.Error:  # gone by now, or another user's
                 continue
-
-    def _pretend_gpu(self, node: str) -> Path:
-        """A device file that Slurm can count; it makes CUDA_VISIBLE_DEVICES of its number."""
-        file = self.folder / f"{node}-gpu0"
-        os.mknod(file, 0o600 | stat.S_IFCHR, os.makedev(195, 0))
-        return file
 
     def _idle(self) -> int:
         try:
@@ -163,8 +158,6 @@ def slurm() -> Iterator[Slurm]:
 
 def lacking() -> str:
     """What there is not, of what a Slurm takes; nothing if it can be started."""
-    if os.geteuid() != 0:
-        return "root to start Slurm"
     missing = [name for name in _PROGRAMS if not _program(name)]
     return f"Slurm's programs, of which {', '.join(missing)} are missing" if missing else ""
 

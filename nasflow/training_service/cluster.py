@@ -229,20 +229,25 @@ class ClusterService(RootHere):
         if last_word is not None and last_word.status is JobStatus.EXITED:
             self._stillborn = 0
             return last_word
+        cancelled = self._records.cancel_mark(run.job_id).exists()
+        if last_word is not None and cancelled:
+            return last_word
         seen = self._seen_of(run)
         if last_word is None and (seen is None or not seen.status.finished):
+            self._ended_since.pop(run.name, None)
             return None
         since = self._ended_since.setdefault(run.name, time.monotonic())
-        patient = time.monotonic() - since < _LAST_WORD and not self._records.cancel_mark(run.job_id).exists()
         if seen is None or not seen.status.finished:  # its program was told to end; the cluster will know more of that
-            return None if patient else last_word
+            return None if time.monotonic() - since < _LAST_WORD else last_word
         if seen.out_of_memory:
             return JobState(status=JobStatus.EXITED, signal=9, oom_kills=1, reason=seen.reason)
-        if last_word is None and seen.ran and patient:  # the cluster is quicker than the files
+        may_come = seen.ran and (run.began() or not cancelled)
+        if last_word is None and may_come and self._seen_at - since < _LAST_WORD:  # the cluster is quicker than files
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
-        return JobState(status=JobStatus.LOST, reason=seen.reason)
+        told = last_word is not None and run.name not in self._seen
+        return JobState(status=JobStatus.LOST, reason=last_word.reason if last_word and told else seen.reason)
 
     def _seen_of(self, run: Run) -> Seen | None:
         """What the cluster says of a run that it was given; None if that has to be asked first."""
@@ -291,13 +296,15 @@ class ClusterService(RootHere):
                 self._records.revoke(run)
 
     def _await_gone(self) -> None:
-        """End whatever the cluster has of this root."""
-        deadline = time.monotonic() + _CLUSTER_ACTS_WITHIN
+        """Wait until the cluster has nothing of this root; by and by by force."""
+        begin = time.monotonic()
         while alive := [name for name, seen in self._look().items() if not seen.status.finished]:
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if waited > _CLUSTER_ACTS_WITHIN:
                 raise ServiceError(f"training_service: {self.kind} does not end its jobs {', '.join(alive)}")
-            self._withdraw(alive)
-            time.sleep(_LOOK)
+            if waited > GRACE:
+                self._withdraw(alive)
+            time.sleep(_POLL)
 
     # --- below, it is not ----------------------------------------------------------------------------------------
 
@@ -312,9 +319,7 @@ class ClusterService(RootHere):
                 if self._state(job_id).status.finished or not self._records.cancel_mark(job_id).exists():
                     return  # without the mark it was submitted again meanwhile
                 if now - begin > _CLUSTER_ACTS_WITHIN:
-                    raise ServiceError(
-                        f"training_service: {self.kind} does not end job {job_id} as it was asked to"
-                    )
+                    raise ServiceError(f"training_service: {self.kind} does not end job {job_id} as it was asked to")
                 run = self._records.run(job_id)
                 if now >= next_force and run and not (run.began() and now - begin < _RUN_ANSWERS_WITHIN):
                     self._withdraw_or_say([run.name])

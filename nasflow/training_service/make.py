@@ -1,18 +1,22 @@
 """The training service that a config asks for."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nasflow.config_services import (
     CustomServiceConfig,
+    DaskServiceConfig,
     DebugServiceConfig,
     LocalServiceConfig,
+    RayServiceConfig,
     ServiceConfig,
+    SlurmServiceConfig,
     SshServiceConfig,
 )
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, ServiceError
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.local import LocalService
@@ -28,6 +32,7 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
 
     Raises:
         ConfigError: the target of a custom service does not exist, is no training service, or refuses its params.
+        ServiceError: what the service needs is not installed.
     """
     match config:
         case LocalServiceConfig():
@@ -36,12 +41,34 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
             from nasflow.training_service.ssh import SshService  # noqa: PLC0415 - slow
 
             return SshService(config, root, base_dir)
+        case SlurmServiceConfig():
+            from nasflow.training_service.slurm import SlurmService  # noqa: PLC0415 - rarely asked for
+
+            return SlurmService(config, root)
+        case RayServiceConfig():
+            with _needing("ray"):
+                from nasflow.training_service.ray_jobs import RayService  # noqa: PLC0415 - an extra
+            return RayService(config, root)
+        case DaskServiceConfig():
+            with _needing("dask"):
+                from nasflow.training_service.dask_jobs import DaskService  # noqa: PLC0415 - an extra
+            return DaskService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 
             return DebugService(config, root)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)
+
+
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ServiceError(
+            f"training_service.kind: '{extra}' needs the module '{error.name}'; install nasflow[{extra}]"
+        ) from error
 
 
 def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> TrainingService:

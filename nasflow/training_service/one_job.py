@@ -48,11 +48,11 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
         signal.signal(number, told.by_signal)
     die_with_parent(os.getppid(), signal.SIGTERM)
     adopt_orphans()
-    if not run.is_current():
-        run.end(JobState(status=JobStatus.LOST, reason="it was told to end before it began"))
-        return
     if not run.begin():
         sys.stderr.write(f"run {run.token} of job {run.job_id} has begun elsewhere\n")
+        return
+    if not run.is_current():  # in this order: a controller tells it to end, and then looks whether it has begun
+        run.end(JobState(status=JobStatus.LOST, reason="it was told to end before it began"))
         return
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)

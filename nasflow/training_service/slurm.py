@@ -176,7 +176,7 @@ class SlurmService(ClusterService):
 def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
     where = f" on {nodes}" if nodes else ""
     if state in _WAITING:
-        return Seen(JobStatus.PENDING, f"Slurm's job {number} waits: {reason}")
+        return Seen(JobStatus.PENDING, f"Slurm's job {number} waits{'' if reason == 'None' else ': ' + reason}")
     if state == _OUT_OF_MEMORY:
         return Seen(JobStatus.EXITED, f"Slurm ended its job {number}{where} for want of memory", out_of_memory=True)
     if state in _EXITED:

@@ -1,7 +1,16 @@
+import sys
+
 import pytest
 
-from nasflow.config_services import CustomServiceConfig, DebugServiceConfig, LocalServiceConfig
-from nasflow.errors import ConfigError
+from nasflow.config_services import (
+    CustomServiceConfig,
+    DaskServiceConfig,
+    DebugServiceConfig,
+    LocalServiceConfig,
+    RayServiceConfig,
+    SlurmServiceConfig,
+)
+from nasflow.errors import ConfigError, ServiceError
 from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local import LocalService
 from nasflow.training_service.make import make_service
@@ -49,3 +58,19 @@ def test_custom_with_a_mistake(tmp_path, target, params, message):
     (tmp_path / "mine.py").write_text(MY_SERVICE)
     with pytest.raises(ConfigError, match=message):
         make_service(CustomServiceConfig(target=target, params=params), tmp_path / "root", tmp_path)
+
+
+def test_slurm(tmp_path):
+    service = make_service(SlurmServiceConfig(max_jobs=2), tmp_path / "root", tmp_path)
+    assert service.slots() == ("slurm-0", "slurm-1")
+
+
+@pytest.mark.parametrize(
+    ("config", "module"), [(RayServiceConfig(), "ray"), (DaskServiceConfig(), "distributed")], ids=["ray", "dask"]
+)
+def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
+    monkeypatch.delitem(sys.modules, f"nasflow.training_service.{config.kind}_jobs", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
+    with pytest.raises(ServiceError, match=text):
+        make_service(config, tmp_path / "root", tmp_path)

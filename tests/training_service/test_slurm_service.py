@@ -100,7 +100,7 @@ def test_a_job_gets_the_gpus_it_asks_for(root):
     handles = [service.submit(script(f"job-{i}", ["report", "report.json"], ["wait", "go"])) for i in range(4)]
     for handle in handles[:3]:
         await_status(service, handle, JobStatus.RUNNING)
-    state = until(lambda: s if (s := service.status(handles[3])).reason else None, "reason for waiting")
+    state = until(lambda: s if "waits: " in (s := service.status(handles[3])).reason else None, "reason for waiting")
     assert state.status is JobStatus.PENDING  # there are three GPUs
     assert "Resources" in state.reason or "Priority" in state.reason
     (root / "go").touch()
@@ -158,7 +158,7 @@ def test_a_job_whose_program_is_killed_on_its_node_is_lost(root, monkeypatch):
 
 
 def test_slurm_ended_a_job_for_want_of_memory(root, monkeypatch, tmp_path):
-    """Its program is killed, and Slurm's word for that is what it is on a cluster with cgroups, which this one lacks."""
+    """Its program is killed, and Slurm's word for that is as on a cluster with cgroups, which this one lacks."""
     service = make(root, memory_gb=0.2)
     handle = service.submit(script("job", ["wait", "never"]))
     (pid,) = until(lambda: numbers(service, "jobs/job/runs"), "start of the job")

@@ -1,0 +1,146 @@
+"""The Dask service keeps the contract, and its own promises, on a real scheduler with real workers."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nasflow.config_services import DaskServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.testing.training_service import (
+    TrainingServiceContract,
+    await_status,
+    epochs,
+    finish,
+    numbers,
+    script,
+    until,
+)
+from nasflow.training_service.base import JobStatus
+
+distributed = pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
+dask_jobs = pytest.importorskip("nasflow.training_service.dask_jobs")
+
+SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
+ADDRESS = "NASFLOW_TEST_DASK"
+WORKERS = 3
+
+
+class Dask:
+    """A scheduler and workers of one thread, each with a GPU so to speak."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        (self.address,) = until(
+            lambda: re.findall(r"Scheduler at: +(tcp://\S+)", (folder / "scheduler.log").read_text()), "scheduler", 60
+        )
+        options = ["--nworkers", str(WORKERS), "--nthreads", "1", "--resources", "GPU=1", "--memory-limit", "0"]
+        self.workers = self._start("worker", self.address, *options, "--no-dashboard", "--local-directory", str(folder))
+        with distributed.Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(WORKERS, timeout=60)
+
+    def _start(self, program, *arguments):
+        with (self.folder / f"{program}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "distributed.cli.dask_" + program, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def stop(self):
+        for process in (self.workers, self.scheduler):
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture(scope="session")
+def dask(tmp_path_factory):
+    cluster = Dask(tmp_path_factory.mktemp("dask"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ADDRESS, cluster.address)
+        yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def root(tmp_path):
+    yield tmp_path / "root"
+    make(tmp_path / "root").cleanup()
+
+
+pytestmark = pytest.mark.usefixtures("dask")
+
+
+def make(root: Path, slots: int = 1, **options):
+    return dask_jobs.DaskService(
+        DaskServiceConfig(address=os.environ[ADDRESS], max_jobs=slots, **options), root, runner=SCRIPTED
+    )
+
+
+class TestDaskService(TrainingServiceContract):
+    factory = f"{__file__}:make"
+
+    def lose(self, service, handle):
+        """Its worker, which its nanny starts again."""
+        (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
+        one_job = psutil.Process(pid).parent()
+        one_job.parent().kill()
+
+
+def test_the_environment_of_jobs(root, monkeypatch):
+    monkeypatch.syspath_prepend("/added")
+    service = make(root)
+    handle = service.submit(script("job", ["report", "report.json"]))
+    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
+    environment = json.loads((root / "jobs/job/report.json").read_text())["environment"]
+    assert environment["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # a worker has one thread here
+    assert environment["MALLOC_MMAP_MAX_"] == "0"
+    assert "/added" in environment["PYTHONPATH"].split(":")
+
+
+def test_jobs_take_what_workers_have(root):
+    service = make(root, slots=WORKERS + 1, resources={"GPU": 1})
+    service.validate()
+    handles = [service.submit(script(f"job-{i}", ["wait", "go"])) for i in range(WORKERS + 1)]
+    for handle in handles[:WORKERS]:
+        await_status(service, handle, JobStatus.RUNNING)
+    state = until(lambda: s if (s := service.status(handles[-1])).reason else None, "reason for waiting")
+    assert (state.status, state.reason) == (JobStatus.PENDING, "Dask's task is with a worker")
+    (root / "go").touch()
+    assert [finish(service, handle).exit_code for handle in handles] == [0] * (WORKERS + 1)
+
+
+def test_validate_says_what_is_wrong(root, monkeypatch):
+    make(root).validate()
+    with pytest.raises(ServiceError, match=r"no worker of the Dask cluster has \{'FPGA': 2\.0\}; .*--resources FPGA=2"):
+        make(root, resources={"FPGA": 2}).validate()
+    with monkeypatch.context() as patch:
+        patch.setattr(dask_jobs, "version", lambda _: "9.9")
+        with pytest.raises(ServiceError, match=r"Dask's worker tcp://\S+ needs nasflow 9\.9, and has \d"):
+            make(root).validate()
+    monkeypatch.setattr(dask_jobs, "_CONNECT_WITHIN", 1.0)
+    monkeypatch.setenv(ADDRESS, "tcp://127.0.0.1:9")
+    with pytest.raises(ServiceError, match=r"training_service\.address: there is no Dask scheduler at tcp://127"):
+        make(root).validate()
+    monkeypatch.undo()
+    assert not root.exists()
+
+
+def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
+    """A job's end is seen by its files."""
+    service = make(root)
+    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
+    until(lambda: epochs(service, handle), "first epoch")
+    service._client.close()  # as if the connection had broken
+    assert service.status(handle).status is JobStatus.RUNNING
+    (root / "go").touch()
+    assert finish(service, handle).exit_code == 0
+    assert finish(service, service.submit(script("next"))).exit_code == 0
