@@ -83,7 +83,7 @@ class AgentClient:
 
     def _ended(self) -> Exception:
         """Why the channel came to its end: the agent's, if it said so, else the connection's."""
-        if not self._channel.exit_status_ready():
+        if not self._channel.exit_status_ready() or self._channel.recv_exit_status() == -1:
             return Unreachable(f"the connection to {self._where} ended")
         said = self._errors().strip().splitlines() or ["it says nothing"]
         return ServiceError(

@@ -124,15 +124,17 @@ class SshHost:
         return time.monotonic() - self._answered
 
     def fetch(self, path: str) -> None:
-        """Bring the files at `path`, relative to the root, as they are on the host now."""
+        """Bring the files at `path`, relative to the root, as they are on the host now.
+
+        Raises:
+            Unreachable: it does not answer, on a new connection either.
+        """
         with self._io:
-            self._reach()
-            complete = False
-            while not complete:
-                files = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
-                refuse_others(files, (path,))
-                with self._connection.sftp() as sftp:
-                    complete = self._mirror().download(sftp, files)
+            try:
+                self._fetch(path)
+            except Unreachable:
+                self._drop()
+                self._fetch(path)
 
     def stop(self) -> None:
         """Ask no more."""
@@ -259,6 +261,15 @@ class SshHost:
             claim=known.claim,
         )
         self._call("submit", submission)
+
+    def _fetch(self, path: str) -> None:
+        self._reach()
+        complete = False
+        while not complete:
+            files = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
+            refuse_others(files, (path,))
+            with self._connection.sftp() as sftp:
+                complete = self._mirror().download(sftp, files)
 
     def _lose_jobs(self, why: str) -> None:
         if self.silence() > self._config.lost_after:
