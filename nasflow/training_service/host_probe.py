@@ -60,7 +60,6 @@ class HostReport(BaseModel):
         executable: the interpreter's own path.
         versions: of each needed distribution and of nasflow, None where it is missing.
         torch_cuda: the CUDA version for which torch is built.
-        safe_tar: Python's tarfile knows its `data` filter.
         memory, free: bytes.
         work_dir: expanded.
         free_inodes: None where the file system does not count them.
@@ -71,7 +70,6 @@ class HostReport(BaseModel):
     executable: str
     versions: dict[str, str | None] = {}
     torch_cuda: str | None = None
-    safe_tar: bool = False
     platform: str = ""
     cpus: int = 0
     memory: int = 0
@@ -166,8 +164,6 @@ def _python_errors(report: HostReport, service: SshServiceConfig) -> list[str]:
     if missing:
         wanted = shlex.join(f"{name}=={_public(metadata.version(name))}" for name in missing)
         errors.append(f"{report.executable} has no {', '.join(missing)}; install there: {pip} {wanted}")
-    if not report.safe_tar:
-        errors.append(f"Python {report.python} can't unpack archives safely; take its last bug-fix release in 'python'")
     ours, theirs = metadata.version("nasflow"), report.versions.get("nasflow")
     if service.nasflow == "installed" and theirs != ours:
         found = f"nasflow {theirs} is installed" if theirs else "no nasflow is installed"

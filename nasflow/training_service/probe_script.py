@@ -20,7 +20,6 @@ import pwd
 import runpy
 import shutil
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 
@@ -34,8 +33,7 @@ def look(work_dir: str, distributions: "list[str]") -> "dict[str, object]":
     found = {"python": platform.python_version(), "executable": sys.executable}  # type: dict[str, object]
     if sys.version_info[:2] >= MIN_PYTHON:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found.update(versions=versions(distributions), torch_cuda=torch_cuda())
-        found.update(safe_tar=hasattr(tarfile, "data_filter"), platform=platform.platform())
+        found.update(versions=versions(distributions), torch_cuda=torch_cuda(), platform=platform.platform())
         found.update(cpus=len(os.sched_getaffinity(0)), memory=memory, user=user_name(os.getuid()))
         found.update(folder(Path(work_dir).expanduser().absolute()))
         found.update(gpus())

@@ -20,7 +20,7 @@ def report(**changes: Any) -> HostReport:
     """Of a host in order but for the changes."""
     needed = {name: metadata.version(name) for name in (*NEEDED, "nasflow")}
     python = ".".join(map(str, sys.version_info[:3]))
-    fields = {"python": python, "executable": "/py", "versions": needed, "safe_tar": True, "free": 10**12, "user": "me"}
+    fields = {"python": python, "executable": "/py", "versions": needed, "free": 10**12, "user": "me"}
     return HostReport.model_validate(fields | changes)
 
 
