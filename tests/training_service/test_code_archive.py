@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import tarfile
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -120,6 +121,20 @@ def test_several_unpack_the_same_at_once(tmp_path, archive, packed):
     assert set(places) == {tmp_path / "host" / archive.digest}
     assert list((tmp_path / "host").iterdir()) == [places[0]]
     assert collect(places[0], CodeConfig()).digest == archive.digest
+
+
+def test_another_was_faster(tmp_path, archive, packed, monkeypatch):
+    """Between the look whether it is there and the renaming."""
+    make_folder = tempfile.mkdtemp
+
+    def make_folder_late(**options) -> str:
+        monkeypatch.setattr(tempfile, "mkdtemp", make_folder)
+        unpack(io.BytesIO(packed), tmp_path / "host", archive.digest)
+        return make_folder(**options)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_folder_late)
+    place = unpack(io.BytesIO(packed), tmp_path / "host", archive.digest)
+    assert list((tmp_path / "host").iterdir()) == [place]
 
 
 def test_as_a_program_on_a_host_without_nasflow(tmp_path, archive, packed):
