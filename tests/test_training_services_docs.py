@@ -11,7 +11,6 @@ from typing import get_args
 import pytest
 import yaml
 
-from nasflow import config_services
 from nasflow.config import parse_config
 from nasflow.config_services import CodeConfig, ServiceConfig, SshHostConfig
 from nasflow.target import load_target
@@ -24,12 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "training-services.md").read_text()
 NAMED = re.compile(r"^```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## )", TEXT, flags=re.MULTILINE | re.DOTALL))
-CLASSES = {
-    section.model_fields["kind"].default: section
-    for name, section in vars(config_services).items()
-    if name.endswith("ServiceConfig") and "kind" in getattr(section, "model_fields", {})
-}
-UNION = {section.model_fields["kind"].default for section in get_args(get_args(ServiceConfig)[0])}
+CLASSES = {section.model_fields["kind"].default: section for section in get_args(get_args(ServiceConfig)[0])}
 SEARCH = {
     "name": "any",
     "space": {"target": "nasflow.space.ready:mlp"},
@@ -48,17 +42,13 @@ def named_blocks(name: str) -> list[str]:
 def test_it_tells_of_every_kind_and_of_no_other():
     chosen = re.findall(r"^\| `(\w+)` \|", TEXT.partition("## Choosing one")[2].partition("## ")[0], re.MULTILINE)
     assert sorted(chosen) == sorted(SECTIONS) == sorted(CLASSES)
-    assert set(SECTIONS) >= UNION
 
 
 @pytest.mark.parametrize("kind", sorted(SECTIONS))
 def test_its_configs_parse(kind):
     (block,) = yaml_blocks(SECTIONS[kind])
     assert list(block) == ["training_service"]
-    parsed = CLASSES[kind].model_validate(block["training_service"])
-    assert parsed.kind == kind
-    if kind in UNION:
-        assert parse_config({**SEARCH, **block}).training_service == parsed
+    assert isinstance(parse_config({**SEARCH, **block}).training_service, CLASSES[kind])
 
 
 def test_no_config_of_it_is_left_untested():
