@@ -1,6 +1,8 @@
 """The table of messages: what a user reads when a host can't be used, word for word, and that nothing stays there."""
 
+import os
 import pwd
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -276,22 +278,37 @@ def test_a_work_dir_that_can_t_be_made(case):
     )
 
 
+def on_a_disk(case: Case, options: str) -> tuple[Path, Path]:
+    """A Python before whose eyes a tmpfs is mounted, and where; in `left` beside it stands what it left there.
+
+    As root of a mount namespace of its own, which no one else sees.
+    """
+    enter = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount"]
+    if subprocess.run([*enter, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this machine lets no one have a mount namespace")
+    disk = case.folder / "disk"
+    disk.mkdir()
+    fill = "true" if options == "ro" else f"head -c 1M /dev/zero > {disk}/filler"
+    run = f'{sys.executable} "$@"; ls -a {disk} > {disk}/../left'
+    inside = ["sh", "-c", f"mount -t tmpfs -o {options} tmpfs {disk} && {fill} && {run}"]
+    script = f'#!/bin/sh\nexec {shlex.join([*enter, *inside])} sh "$@"\n'
+    return fake_program(case.folder, "python", script), disk
+
+
 def test_a_work_dir_that_can_t_be_written(case):
-    with mounted(case.folder / "read-only", "ro"):
-        assert said(case, {"work_dir": str(case.folder / "read-only" / "work")}) == (
-            f"work_dir {case.folder}/read-only/work can't be written (Read-only file system); name a folder that "
-            f"{case.host.user} may write"
-        )
+    python, disk = on_a_disk(case, "ro")
+    assert said(case, {"python": str(python), "work_dir": f"{disk}/work"}) == (
+        f"work_dir {disk}/work can't be written (Read-only file system); name a folder that root may write"
+    )
 
 
 def test_a_full_disk(case):
-    with mounted(case.folder / "full", "size=1m") as place:
-        (place / "filler").write_bytes(bytes(1 << 20))
-        assert said(case, {"work_dir": str(place / "work")}) == (
-            f"the disk of work_dir {place}/work is full (0 MB free, 200 MB needed); make room there, or name a "
-            "folder on another disk"
-        )
-        assert [path.name for path in place.iterdir()] == ["filler"]
+    python, disk = on_a_disk(case, "size=1m")
+    assert said(case, {"python": str(python), "work_dir": f"{disk}/a/work"}) == (
+        f"the disk of work_dir {disk}/a/work is full (0 MB free, 200 MB needed); make room there, or name a folder on "
+        "another disk"
+    )
+    assert (case.folder / "left").read_text().split() == [".", "..", "filler"]
 
 
 def test_another_nasflow(case, tmp_path_factory):
@@ -310,21 +327,3 @@ def test_a_gpu_that_is_not_there(case):
     assert said(case, {"gpu_indices": [0, 2]}) == (
         "gpu_indices names GPU 0, but it has none; name others, or set 'slots' to train on the CPU"
     )
-
-
-class mounted:
-    """A tmpfs; skips the test where this user may mount none."""
-
-    def __init__(self, place: Path, options: str):
-        self.place, self.options = place, options
-
-    def __enter__(self) -> Path:
-        self.place.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", self.options, "tmpfs", str(self.place)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"needs to mount a tmpfs: {done.stderr.strip()}")
-        return self.place
-
-    def __exit__(self, *_: object) -> None:
-        subprocess.run(["umount", str(self.place)], check=True)
