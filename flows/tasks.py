@@ -45,9 +45,9 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
 
 @task(name="batch trials", cache_policy=NO_CACHE, task_run_name="batch trials of round {number}")
 def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
-    """The batches of a round: those on record, or its untrained trials placed by data and cost, one job a slot.
+    """The batches of a round: those on record, or its untrained trials placed by data and cost.
 
-    Without merging it is one job a trial.
+    They make `merge.jobs_per_slot` jobs a slot; without merging it is one job a trial.
     """
     if present := session.study.batches(number):
         return present
@@ -57,7 +57,8 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
             outline = session.outline(trial)
             loads.append(Load(trial.number, fingerprint(outline.data), outline.parameters))
     merged = session.config.merge.enabled
-    groups = place(loads, len(session.service.slots())) if merged else [[load.trial] for load in loads]
+    jobs = len(session.service.slots()) * session.config.merge.jobs_per_slot
+    groups = place(loads, jobs) if merged else [[load.trial] for load in loads]
     return session.study.plan_batches(number, groups)
 
 

@@ -230,6 +230,10 @@ class MergeConfig(Section):
 
     enabled: bool = True
     max_members: PositiveInt = 16
+    jobs_per_slot: PositiveInt = Field(
+        default=1,
+        description="jobs that a round makes for each slot; of more, smaller ones fast hosts take more",
+    )
     fuse: Literal["measured", "always", "never"] = Field(
         default="measured",
         description="run equal operations of several members as one kernel: where that was measured to be faster",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
@@ -392,4 +393,5 @@ def make_trainer(precision: Any) -> Trainer:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         default_root_dir=Path.cwd(),
+        plugins=[LightningEnvironment()],  # in a Slurm allocation it would take itself for one of several ranks
     )

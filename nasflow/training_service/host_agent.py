@@ -111,12 +111,15 @@ class HostAgent:
     def remove(self) -> None:
         """Remove the root, and what was shipped if no other study of this user is on the host."""
         shutil.rmtree(self._root)
-        studies = self._root.parent
-        if not any(studies.iterdir()):
-            for folder in (studies, studies.parent / "code"):
-                shutil.rmtree(folder, ignore_errors=True)
-            if not any(studies.parent.iterdir()):
-                studies.parent.rmdir()
+        studies, work_dir = self._root.parent, self._root.parent.parent
+        if any(studies.iterdir()):
+            return
+        studies.rmdir()
+        shutil.rmtree(work_dir / "code")
+        for left in work_dir.glob("incoming-*.tar.gz"):  # by a controller that was killed while it sent it
+            left.unlink()
+        if not any(work_dir.iterdir()):
+            work_dir.rmdir()
 
     def _end(self, job_id: str) -> None:
         """Cancel a job, which may take as long as its grace, and let the next calls see it."""

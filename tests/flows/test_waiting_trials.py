@@ -73,3 +73,13 @@ def test_a_lost_worker_changes_no_verdict(searches: Searches) -> None:
     shown = searches.json("show", "lost")
     assert [attempt["restarts"] for attempt in shown["attempts"]] == [1]
     assert results(shown) == results(expected)
+
+
+def test_more_jobs_than_slots(searches: Searches) -> None:
+    """They wait for the slot, one after the other."""
+    values = config(["ok"], WIDTHS[:6], max_members=3)
+    searches.write("many", **values | {"merge": {**values["merge"], "jobs_per_slot": 3}})
+    searches.run("run", "many.yaml")
+    shown = searches.json("show", "many")
+    assert [len(attempt["members"]) for attempt in shown["attempts"]] == [2, 2, 2]
+    assert {trial["status"] for trial in shown["trials"]} == {"trained"}
