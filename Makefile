@@ -4,6 +4,8 @@
 PYTHON ?= python3
 CONFIG ?= examples/digits.yaml
 EXPORT ?= exported
+# that run tests; more than two cores keep busy, for many tests wait for programs that they start
+WORKERS ?= 4
 ARGS   ?=
 
 VENV := .venv
@@ -21,7 +23,7 @@ set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON=python3.12 (of a new .venv), ARGS='...' (more arguments for search and test), CONFIG=, EXPORT="
+	@echo "Variables: PYTHON=python3.12 (of a new .venv), ARGS='...' (more arguments for search and test), CONFIG=, EXPORT=, WORKERS="
 
 search: ## install nasflow, search cells on digits, print the leaderboard, export the best model
 	@$(call set_up,search.stamp)
@@ -29,7 +31,7 @@ search: ## install nasflow, search cells on digits, print the leaderboard, expor
 
 test: ## install nasflow and its development tools, run all tests
 	@$(call set_up,dev.stamp)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/dev.stamp ## style, format, and which room imports which
 	$(BIN)/ruff check .
