@@ -5,7 +5,7 @@ PYTHON ?= python3
 CONFIG ?= examples/digits.yaml
 EXPORT ?= exported
 # that run tests; more than two cores keep busy, for many tests wait for programs that they start
-WORKERS ?= 4
+WORKERS ?= 3
 ARGS   ?=
 
 VENV := .venv

@@ -12,7 +12,7 @@ import pytest
 from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, Target
 from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.process_id import process_id
+from nasflow.process_id import ProcessId, process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
     await_status,
@@ -39,6 +39,12 @@ def workers(root: Path) -> dict[str, WorkerRecord]:
     state = LocalState(root)
     with state.lock():
         return {worker.slot: worker for worker in state.workers()}
+
+
+def stop(root: Path, worker: ProcessId) -> None:
+    """SIGSTOP, while the worker does not hold the lock, for which everyone would wait then."""
+    with LocalState(root).lock():
+        worker.send(signal.SIGSTOP)
 
 
 def report(service: TrainingService, job_id: str) -> dict:
@@ -217,7 +223,7 @@ def test_a_worker_killed_between_claim_and_fork_loses_its_job(root):
     service.prepare()
     worker = workers(root)["cpu-0"].process
     until((root / "local/workers/cpu-0/ready").exists, "ready worker")
-    worker.send(signal.SIGSTOP)
+    stop(root, worker)
     state = LocalState(root)
     handle = service.submit(script("job"))
     with state.lock():
@@ -233,7 +239,7 @@ def test_a_dead_idle_worker_is_replaced_for_a_job_that_waits(root):
     service = make(root)
     service.prepare()
     worker = workers(root)["cpu-0"].process
-    worker.send(signal.SIGSTOP)
+    stop(root, worker)
     handle = service.submit(script("job"))
     worker.send(signal.SIGKILL)
     assert finish(service, handle).exit_code == 0
@@ -244,7 +250,7 @@ def test_cancel_ends_a_hung_worker(root, monkeypatch):
     service = make(root)
     handle = service.submit(script("job", ["spawn", "daemon"], ["wait", "never"]))
     pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
-    workers(root)["cpu-0"].process.send(signal.SIGSTOP)
+    stop(root, workers(root)["cpu-0"].process)
     service.cancel(handle)
     assert service.status(handle).status is JobStatus.CANCELLED
     assert not any(process_id(pid) for pid in pids)
