@@ -4,14 +4,12 @@ import logging
 import shutil
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from nasflow.errors import ServiceError
-from nasflow.training.room import is_full
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster_runs import ClusterRecords, Run
@@ -109,11 +107,11 @@ class ClusterService(RootHere):
     # --- the contract --------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend(fresh=True)
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend()
             if self._state(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
                 self._records.enqueue(spec)
@@ -121,18 +119,18 @@ class ClusterService(RootHere):
         return self._handle(spec.job_id)
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend()
             return self._state(handle.job_id)
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend()
             self._ask_to_cancel(handle.job_id)
         self._await_cancelled(handle.job_id)
 
     def list(self) -> Sequence[JobHandle]:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend()
             return [self._handle(job_id) for job_id in self._unfinished()]
 
@@ -140,30 +138,19 @@ class ClusterService(RootHere):
         return self._slots
 
     def cleanup(self) -> None:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             self._tend()
             jobs = self._unfinished()
             for job_id in jobs:  # all at once, so that their grace periods pass together
                 self._ask_to_cancel(job_id)
         for job_id in jobs:
             self._await_cancelled(job_id)
-        with self._lock():
+        with self._records.service_lock():
             self._await_gone()
             if self._records.dir.exists():
                 shutil.rmtree(self._records.dir)
 
     # --- below, the lock is held ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            with self._records.lock():
-                yield
-        except OSError as error:
-            if not is_full(error):
-                raise
-            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
     def _tend(self, *, fresh: bool = False) -> None:
         """Bring the records up to date with runs and cluster, and hand over what waits."""
@@ -314,7 +301,7 @@ class ClusterService(RootHere):
         next_force = begin
         while True:
             now = time.monotonic()
-            with self._lock():
+            with self._records.service_lock():
                 self._tend(fresh=now >= next_force)
                 if self._state(job_id).status.finished or not self._records.cancel_mark(job_id).exists():
                     return  # without the mark it was submitted again meanwhile

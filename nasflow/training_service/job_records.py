@@ -22,6 +22,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from nasflow.errors import ServiceError
 from nasflow.training.room import is_full, wait_for_room
 from nasflow.training.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobState, JobStatus
@@ -73,6 +74,17 @@ class JobRecords:
                 yield
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)  # also for a copy of `file` in a process forked meanwhile
+
+    @contextmanager
+    def service_lock(self) -> Iterator[None]:
+        """`lock`, for a service's own calls: if the disk is full, what is done within it is a ServiceError."""
+        try:
+            with self.lock():
+                yield
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
     @waiting_for_room
     def enqueue(self, spec: JobSpec) -> None:

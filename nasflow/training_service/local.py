@@ -19,7 +19,6 @@ import psutil
 from nasflow.config_services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
-from nasflow.training.room import is_full
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.active_gpus import ActiveGpus
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
@@ -127,7 +126,7 @@ class LocalService(RootHere):
             )
 
     def prepare(self) -> None:  # noqa: D102
-        with self._lock():
+        with self._state.service_lock():
             self._attend()
             for worker in self._state.workers():
                 if worker.layout == self._layouts.get(worker.slot):
@@ -139,7 +138,7 @@ class LocalService(RootHere):
             self._start_missing()
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
-        with self._lock():
+        with self._state.service_lock():
             self._attend()
             if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
                 self._state.enqueue(spec)
@@ -147,7 +146,7 @@ class LocalService(RootHere):
         return _handle(spec.job_id)
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
-        with self._lock():
+        with self._state.service_lock():
             self._attend()
             if self._state.queued():
                 self._start_missing()
@@ -155,11 +154,11 @@ class LocalService(RootHere):
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
         deadline = time.monotonic() + _WORKER_ANSWERS_WITHIN
-        with self._lock():
+        with self._state.service_lock():
             self._bury_the_dead()
             self._ask_to_cancel(handle.job_id)
         while True:
-            with self._lock():
+            with self._state.service_lock():
                 self._bury_the_dead()
                 state = self._look(handle.job_id)
                 if state.status.finished or not self._state.cancel_mark(handle.job_id).exists():
@@ -169,7 +168,7 @@ class LocalService(RootHere):
             time.sleep(_POLL)
 
     def list(self) -> Sequence[JobHandle]:  # noqa: D102
-        with self._lock():
+        with self._state.service_lock():
             self._bury_the_dead()
             return [_handle(job_id) for job_id in self._unfinished()]
 
@@ -178,14 +177,14 @@ class LocalService(RootHere):
 
     def free_slots(self) -> Sequence[str]:
         """The slots that would take one more job now: neither at work nor held for others, less what jobs wait for."""
-        with self._lock():
+        with self._state.service_lock():
             self._attend()
             taken = {worker.slot for worker in self._state.workers() if self._state.claimed(worker.slot)}
             free = [slot for slot in self._layouts if slot not in taken | set(self._state.held())]
             return tuple(free[len(self._state.queued()) :])
 
     def cleanup(self) -> None:  # noqa: D102
-        with self._lock():
+        with self._state.service_lock():
             self._bury_the_dead()
             jobs = self._unfinished()
             for job_id in jobs:  # all at once, so that their grace periods pass together
@@ -194,7 +193,7 @@ class LocalService(RootHere):
             self.cancel(_handle(job_id))
         if self._active:
             self._active.rest()
-        with self._lock():
+        with self._state.service_lock():
             for worker in self._state.workers():
                 self._bury(worker)
             end_all(lambda: carriers(ROOT_VARIABLE, str(self._root)))
@@ -205,17 +204,6 @@ class LocalService(RootHere):
             self._reap()
 
     # --- below, the lock is held ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            with self._state.lock():
-                yield
-        except OSError as error:
-            if not is_full(error):
-                raise
-            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
     def _attend(self) -> None:
         """What a controller does as often as it calls."""

@@ -3,14 +3,12 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from nasflow.config_services import SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.training.room import is_full
 from nasflow.training.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.local import PRELOAD, RUNNER
@@ -63,7 +61,7 @@ class SshService(RootHere):
         self._in_order(SshHost.check)
 
     def prepare(self) -> None:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             for gone in set(self._records.hosts()) - self._hosts.keys():
                 self._records.lose(gone, f"host {gone} is no longer among training_service.hosts")
         self._in_order(SshHost.start)
@@ -71,14 +69,14 @@ class SshService(RootHere):
             host.follow()
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
                 self._records.enqueue(spec)
         self._wake()
         return _handle(spec.job_id)
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             return self._look(handle.job_id)
 
     def fetch(self, path: str) -> Path:
@@ -90,7 +88,7 @@ class SshService(RootHere):
         """
         parts = Path(path).parts
         if parts[:1] == ("jobs",) and len(parts) > 1 and ".." not in parts:
-            with self._lock():
+            with self._records.service_lock():
                 holder = self._records.holder(parts[1])
             if holder in self._hosts:
                 self._hosts[holder].fetch(path)
@@ -98,17 +96,17 @@ class SshService(RootHere):
 
     def cancel(self, handle: JobHandle) -> None:
         """As promised, but that a job whose host is silent counts as cancelled; it is ended when the host answers."""
-        with self._lock():
+        with self._records.service_lock():
             holder = self._ask_to_cancel(handle.job_id)
         if holder is None:
             return
         self._wake()
         while holder in self._hosts and self._hosts[holder].silence() < self._config.connect_timeout:
-            with self._lock():
+            with self._records.service_lock():
                 if self._look(handle.job_id).status.finished or not self._records.cancel_mark(handle.job_id).exists():
                     return  # without the mark it was submitted again meanwhile
             time.sleep(_POLL)
-        with self._lock():
+        with self._records.service_lock():
             if self._records.holder(handle.job_id) == holder:
                 self._records.settle(handle.job_id, JobState(status=JobStatus.CANCELLED, slot=holder))
                 self._records.drop_claim(holder, handle.job_id)
@@ -122,13 +120,13 @@ class SshService(RootHere):
             return
         for host in self._hosts.values():
             host.stop()
-        with self._lock():
+        with self._records.service_lock():
             for job_id in self._records.unfinished():
                 self._ask_to_cancel(job_id)
         left = self._each(SshHost.cleanup)
         for name, error in left.items():
             _LOG.warning("host %s was not cleaned up: %s; `nasflow cleanup` tries again", name, error)
-        with self._lock():
+        with self._records.service_lock():
             for name in self._records.hosts():
                 self._records.lose(name, "it was cleaned up while its host was silent")
             if not left:
@@ -137,21 +135,10 @@ class SshService(RootHere):
             host.close()
 
     def list(self) -> Sequence[JobHandle]:  # noqa: D102
-        with self._lock():
+        with self._records.service_lock():
             return [_handle(job_id) for job_id in self._records.unfinished()]
 
     # --- below, the lock is held -------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            with self._records.lock():
-                yield
-        except OSError as error:
-            if not is_full(error):
-                raise
-            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
 
     def _look(self, job_id: str) -> JobState:
         if outcome := self._records.outcome(job_id):
@@ -177,7 +164,7 @@ class SshService(RootHere):
 
     def _study(self) -> str:
         """The name of this study's folder on the hosts."""
-        with self._lock():
+        with self._records.service_lock():
             return f"{self._root.name}-{self._records.study_id()}"
 
     def _wake(self) -> None:

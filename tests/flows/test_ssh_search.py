@@ -76,6 +76,16 @@ def kill(host: Any) -> None:
             process.kill()
 
 
+def kill_controller(searches: Searches, hosts: list[Any]) -> None:
+    """Of a search that trains on all hosts, where it lives on."""
+    write(searches, hosts)
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 8)
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.communicate()
+    assert all(processes(host) for host in hosts)
+
+
 def files(host: Any) -> list[Path]:
     work_dir = Path(host.config_host()["work_dir"])
     return [path for path in work_dir.rglob("*") if path.is_file()] if work_dir.exists() else []
@@ -137,24 +147,14 @@ def test_a_connection_drops_for_a_minute(searches, undisturbed, hosts):
 
 def test_kill_of_the_controller(searches, undisturbed, hosts):
     """Its jobs live on, and the next one finds them."""
-    write(searches, hosts)
-    controller = searches.start("run", "search.yaml")
-    wait_for_epochs(searches, 8)
-    os.kill(controller.pid, signal.SIGKILL)
-    controller.communicate()
-    assert all(processes(host) for host in hosts)
+    kill_controller(searches, hosts)
     searches.run("run", "search.yaml")
     assert_whole(searches, undisturbed)
     assert not any(attempt["restarts"] for attempt in searches.json("show", "search")["attempts"])
 
 
 def test_kill_of_the_controller_and_cleanup(searches, undisturbed, hosts):
-    write(searches, hosts)
-    controller = searches.start("run", "search.yaml")
-    wait_for_epochs(searches, 8)
-    os.kill(controller.pid, signal.SIGKILL)
-    controller.communicate()
-    assert all(processes(host) for host in hosts)
+    kill_controller(searches, hosts)
     searches.run("cleanup", "search")
     assert [processes(host) for host in hosts] == [[], [], []]
     assert [files(host) for host in hosts] == [[], [], []]

@@ -46,11 +46,11 @@ class TestSshService(TrainingServiceContract):
         return tmp_path / "root"
 
     def release(self, root, name):
-        (folder,) = (root.parent / "host/work/studies").iterdir()
+        (folder,) = (root.parent / "host" / "work" / "studies").iterdir()
         (folder / name).touch()
 
     def strays(self, root):
-        places = (str(root), str(root.parent / "host/work"))
+        places = (str(root), str(root.parent / "host" / "work"))
         others = (p for p in psutil.process_iter() if p.pid != os.getpid())
         return {p.pid for p in others if any(mentions(p, place) for place in places) and running(p)}
 
@@ -91,7 +91,7 @@ def open_service(tmp_path):
 
 
 def root_on(host) -> Path:
-    (folder,) = (host.folder / "work/studies").iterdir()
+    (folder,) = (host.folder / "work" / "studies").iterdir()
     return folder
 
 
