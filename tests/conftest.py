@@ -3,14 +3,17 @@
 from collections.abc import Iterator
 
 import pytest
+from browser import chromium, screenshots
 from postgresql import postgresql_server, store_url
 from skips import pytest_make_collect_report, pytest_runtest_makereport
 
 __all__ = [
     "cache_of_its_own",
+    "chromium",
     "postgresql_server",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
+    "screenshots",
     "store_url",
 ]
 
