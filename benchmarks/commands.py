@@ -1,5 +1,6 @@
 """Running the programs of a benchmark: their time, their output, nothing of them left behind; a Prefect server."""
 
+import json
 import os
 import resource
 import secrets
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +58,20 @@ def run_commands(
         _reap()
 
 
+def install(environment: Path, requirements: Path) -> None:
+    """Make an environment with `requirements`, once for each state of them. Raises ContestantError."""
+    stamp = environment / "installed.txt"
+    if stamp.exists() and stamp.read_text() == requirements.read_text():
+        return
+    try:
+        venv.create(environment, clear=True, with_pip=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ContestantError(f"no environment in {environment}: {error}") from error
+    command = [environment / "bin" / "python", "-m", "pip", "install", "--no-input", "-r", requirements]
+    run_commands([command], environment, {"PYTHONPATH": ""}, timeout=1800)
+    stamp.write_text(requirements.read_text())
+
+
 class CpuMeter:
     """CPU seconds since it was made: those of ours, and those of other people's processes.
 
@@ -76,10 +92,14 @@ class CpuMeter:
         """CPU seconds of the machine since it started, and ours since we did."""
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         ended = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        trees = [process for root in self._running for process in (root, *root.children(recursive=True))]
         times = psutil.cpu_times()
         busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
-        return busy, ended + sum(sum(process.cpu_times()[:2]) for process in trees)
+        return busy, ended + sum(map(cpu_seconds, self._running))
+
+
+def cpu_seconds(root: psutil.Process) -> float:
+    """What a running process and those below it have used so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
 class PrefectServer:
@@ -112,6 +132,14 @@ class PrefectServer:
             self.close()
             raise
         self.cold_start = time.perf_counter() - began
+
+    def count_task_runs(self) -> int:
+        """How many task runs are on its record and have ended."""
+        ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
+        request = urllib.request.Request(f"{self._url}/task_runs/count", json.dumps(ended).encode())
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.read())
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -2,9 +2,7 @@
 
 import json
 import statistics
-import subprocess
 import sys
-import venv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 import yaml
 
-from benchmarks.commands import ContestantError, PrefectServer, run_commands
+from benchmarks.commands import ContestantError, PrefectServer, install, run_commands
 from benchmarks.optuna_worker import LEARNING_RATES
 from nasflow.config import parse_config
 from nasflow.evaluator.candidate import candidate_space
@@ -214,17 +212,8 @@ class NniRun(Contestant):
         self._python = self._environment / "bin" / "python"
 
     def prepare(self) -> None:
-        """Install NNI into its own environment, once for each state of its requirements."""
-        stamp = self._environment / "installed.txt"
-        if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
-            return
-        try:
-            venv.create(self._environment, clear=True, with_pip=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise ContestantError(f"no environment in {self._environment}: {error}") from error
-        install = [self._python, "-m", "pip", "install", "--no-input", "-r", REQUIREMENTS]
-        run_commands([install], self._environment, {"PYTHONPATH": ""}, timeout=1800)
-        stamp.write_text(REQUIREMENTS.read_text())
+        """Install NNI into its own environment."""
+        install(self._environment, REQUIREMENTS)
 
     def run(self, folder: Path, seed: int) -> Outcome:
         """NNI keeps a manifest of all experiments in the home folder, so it gets one of its own."""

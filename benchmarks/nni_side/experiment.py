@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("architectures", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="NNI's working directory")
+    parser.add_argument("--trial", default="benchmarks.nni_side.trial", help="the module that is a trial's program")
     parser.add_argument("--remote", type=json.loads, help='{"port": of an sshd here, "user":, "key": its file}')
     options = parser.parse_args()
     architectures = json.loads(options.architectures.read_text())
@@ -32,7 +33,7 @@ def main() -> None:
     config.experiment_name = "digits"
     config.experiment_working_directory = options.folder
     config.trial_code_directory = Path(__file__).parent
-    config.trial_command = f"{shlex.quote(sys.executable)} -m benchmarks.nni_side.trial"
+    config.trial_command = f"{shlex.quote(sys.executable)} -m {options.trial}"
     config.trial_concurrency = CONCURRENCY
     config.max_trial_number = len(architectures)
     config.search_space = {"combine_params": {"_type": "choice", "_value": architectures}}

@@ -1,0 +1,67 @@
+"""nasflow's search without Prefect, to tell what Prefect costs: `python -m benchmarks.orchestration_plain CONFIG.yaml`.
+
+Rounds, batches, jobs and records are those of `nasflow run`. A loop takes the place of flows and tasks, a thread that
+of a task run, and nothing is retried or shown.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nasflow.config import SearchConfig, load_config
+from nasflow.flows.remaining import rounds_left
+from nasflow.flows.round_flow import unfinished
+from nasflow.flows.session import SearchSession, search_session
+from nasflow.merge.placement import Load, place
+from nasflow.study.records import Attempt, RoundState
+from nasflow.training.spec import JobSpec, MemberSpec
+
+
+def run_round(session: SearchSession, number: int) -> None:
+    """Propose, train, record."""
+    study, budget = session.study, session.config.budget
+    study.begin_round(number)
+    left = (budget.trials or 0) - sum(study.counts().values())
+    trials = study.submit_trials(number, session.strategy.ask(min(left, budget.trials_per_round)))
+    loads = [Load(trial.number, "", session.outline(trial).parameters) for trial in trials]
+    jobs = len(session.service.slots()) * session.config.merge.jobs_per_slot
+    with ThreadPoolExecutor(jobs) as threads:
+        list(threads.map(lambda batch: train(session, batch), study.plan_batches(number, place(loads, jobs))))
+    if failed := unfinished(session, number):
+        raise RuntimeError(f"{len(failed)} trials are not trained")
+    study.end_round(number, RoundState.COMPLETED)
+    session.strategy.tell(study.trials(round=number))
+
+
+def train(session: SearchSession, attempt: Attempt) -> None:
+    """One job."""
+    config, trials = session.config, [session.study.trial(number) for number in attempt.members]
+
+    def make_spec(job_id: str) -> JobSpec:
+        return JobSpec(
+            job_id=job_id,
+            study=config.name,
+            space=config.space,
+            evaluator=config.evaluator,
+            data=session.outline(trials[0]).data,
+            checkpoint=config.checkpoint,
+            data_seed=config.seed,
+            base_dir=config.base_dir,
+            members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
+            merge=config.merge,
+            places=config.merge.max_members,
+            objectives=config.objectives,
+        )
+
+    session.follower.follow(attempt, make_spec, lambda event: None)
+
+
+def main(config: SearchConfig) -> None:
+    """The search, to the end of its budget."""
+    with search_session(config) as session:
+        for number in rounds_left(session.study):
+            run_round(session, number)
+
+
+if __name__ == "__main__":
+    main(load_config(Path(sys.argv[1])))
