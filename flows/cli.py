@@ -11,6 +11,7 @@ import typer
 from nasflow.errors import NasflowError, UserError
 
 from .console import console, score_command
+from .prefect_errors import clear_prefect_errors
 
 app = typer.Typer(
     help="Neural architecture search as a Prefect pipeline.",
@@ -24,6 +25,7 @@ hosts = typer.Typer(help="The hosts of the SSH service.", no_args_is_help=True)
 app.add_typer(hosts, name="hosts")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
+OptionalConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A search config.")]
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
 StoreUrl = Annotated[
     str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
@@ -33,9 +35,11 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's o
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
 ]
+WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
 Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
+DEFAULT_POOL = "nasflow"
 
 
 @app.command()
@@ -105,11 +109,49 @@ def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOv
 
 
 @app.command()
-def setup(verbose: Verbose = False) -> None:
-    """Prepare the Prefect server in use: searches whose process is killed shall end as crashed."""
-    from .setup_command import set_up_server  # noqa: PLC0415
+def setup(
+    config: OptionalConfigFile = None,
+    *,
+    work_pool: WorkPool = DEFAULT_POOL,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Device slots that the pool's searches may take together.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Make this Secret block too; its value comes from $NAME, or is asked for."),
+    ] = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Make the Prefect server in use ready: work pool, its limit, the automation for killed searches, secrets.
 
-    set_up_server(verbose)
+    May be run again at any time. CONFIG tells which secrets are needed, and how many slots a search takes.
+    """
+    from .setup_command import set_up_server, setup_json, setup_table  # noqa: PLC0415
+
+    made = set_up_server(_load(config) if config else None, work_pool, slots, secret or [], verbose)
+    _print(setup_json(made) if as_json else setup_table(made))
+
+
+@app.command()
+def doctor(
+    config: OptionalConfigFile = None,
+    *,
+    store: StoreUrl = DEFAULT_STORE,
+    work_pool: WorkPool = DEFAULT_POOL,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether everything is in order, and say how to mend what is not. Changes nothing; exit code 2 if broken."""
+    from .doctor_command import examine  # noqa: PLC0415
+    from .doctor_findings import Level, findings_json, findings_lines  # noqa: PLC0415
+
+    findings = examine(config, store, work_pool)
+    if as_json:
+        _print(findings_json(findings))
+    else:
+        for line in findings_lines(findings):
+            console().print(line, soft_wrap=True)  # commands in it stay whole
+    _exit(2 if any(finding.level is Level.BROKEN for finding in findings) else 0)
 
 
 @app.command()
@@ -224,7 +266,8 @@ def schema() -> None:
 def main() -> None:
     """The entry point: a user's mistake is one line on standard error and exit code 2, without a traceback."""
     try:
-        app()
+        with clear_prefect_errors():
+            app()
     except NasflowError as error:
         console(stderr=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2 if isinstance(error, UserError) else 1)

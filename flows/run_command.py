@@ -16,10 +16,10 @@ from rich.console import Console
 
 from nasflow.config import SearchConfig
 from nasflow.config_services import LocalServiceConfig
-from nasflow.errors import ServiceError
 from nasflow.training_service.local import LocalService
 
 from .console import console, score_command
+from .prefect_errors import clear_prefect_errors
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -123,32 +123,16 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
         return flow(config, **options)
     except CancelledRun:
         return None
-    except RuntimeError as error:
-        if not str(error).startswith("Failed to reach API"):
-            raise
-        raise prefect_unreachable() from error
 
 
 @contextmanager
 def prefect_client() -> Iterator["SyncPrefectClient"]:
-    """A client of the Prefect server in use. Raises ServiceError if it can't be reached."""
-    from httpx import TransportError  # noqa: PLC0415 - slow
+    """A client of the Prefect server in use. Raises PrefectApiError if it is not to be had."""
     from prefect.client.orchestration import get_client  # noqa: PLC0415 - slow
 
-    try:
-        with get_client(sync_client=True) as client:
-            yield client
-    except TransportError as error:
-        raise prefect_unreachable() from error
-
-
-def prefect_unreachable() -> ServiceError:
-    """The error that says so, and what to do."""
-    url = os.environ.get("PREFECT_API_URL", "the active profile's URL")
-    return ServiceError(
-        f"Prefect's API at {url} can't be reached: start it with 'prefect server start', "
-        "or unset PREFECT_API_URL to run without a server"
-    )
+    with clear_prefect_errors(), get_client(sync_client=True) as client:
+        client.raise_for_api_version_mismatch_once()
+        yield client
 
 
 def set_up_prefect(verbose: bool) -> None:

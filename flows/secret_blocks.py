@@ -5,6 +5,8 @@ from typing import Any
 from nasflow.errors import ConfigError
 from nasflow.secret import read_blocks_with
 
+from .prefect_errors import clear_prefect_errors
+
 
 def use_prefect_blocks() -> None:
     """From now on such secrets can be revealed. Prefect is imported by the first that is."""
@@ -12,19 +14,15 @@ def use_prefect_blocks() -> None:
 
 
 def _read(name: str) -> str:
-    from httpx import TransportError  # noqa: PLC0415 - slow
     from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
-
-    from .run_command import prefect_unreachable  # noqa: PLC0415
 
     try:
         # At once also where an event loop runs, as in a notebook.
-        block: Any = Secret.load(name, _sync=True)  # type: ignore[call-arg]
+        with clear_prefect_errors():
+            block: Any = Secret.load(name, _sync=True)  # type: ignore[call-arg]
     except ValueError as error:
         raise ConfigError(
             f"Prefect has no Secret block '{name}'; create it in the UI under Blocks, or name one that "
             "'prefect block ls' lists"
         ) from error
-    except TransportError as error:
-        raise prefect_unreachable() from error
     return str(block.value.get_secret_value())  # its get() reads '1.10' as the number 1.1

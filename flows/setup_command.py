@@ -1,12 +1,21 @@
-"""`nasflow setup`: what a Prefect server needs so that it finds searches dead whose process was killed."""
+"""`nasflow setup`: what a Prefect server needs for searches: work pool, limit, automation, secrets."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from nasflow.config import SearchConfig
 from nasflow.errors import UserError
 
-from .console import console
+from .prefect_errors import api_url
 from .run_command import prefect_client, set_up_prefect
+from .setup_made import Done, Made
+from .setup_pool import ensure_pool, searches_at_once
+from .setup_secrets import ensure_secret, secret_names, values_wanted
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -16,35 +25,49 @@ AUTOMATION = "nasflow: searches without heartbeat have crashed"
 _MISSED = 3  # heartbeats; fewer would take a slow network for a death
 
 
-def set_up_server(verbose: bool) -> None:
-    """Create the automation on the Prefect server in use, or bring it up to date, and say what was done.
+def set_up_server(
+    config: SearchConfig | None, pool: str, slots: int | None, secrets: Sequence[str], verbose: bool
+) -> list[Made]:
+    """Make the Prefect server in use have what searches need, once and as it should be; what was made and found.
+
+    Args:
+        config: its secrets that are Prefect's blocks are made, too, and it says how many slots a search takes.
+        pool: name of the work pool.
+        slots: how many device slots the searches of the pool may take together; None leaves its limit as it is.
+        secrets: names of more secret blocks, or of the environment variables with their values.
 
     Raises:
-        UserError: no server is configured, it can't be reached, or heartbeats are switched off.
+        UserError: no server is configured, it can't be used, heartbeats are switched off, a secret's value is not to be
+            had, or there are too few slots for a search.
     """
     set_up_prefect(verbose)
-    from prefect.settings import PREFECT_API_URL, get_current_settings  # noqa: PLC0415 - slow
-
-    url = PREFECT_API_URL.value()
-    if not url:
+    if api_url() is None:
         raise UserError(
             "no Prefect server is configured: start one with 'prefect server start' and set PREFECT_API_URL, "
             "e.g. to http://127.0.0.1:4200/api"
         )
-    frequency = get_current_settings().flows.heartbeat_frequency
-    if frequency is None:
-        raise UserError("Prefect's heartbeats are switched off: unset PREFECT_FLOWS_HEARTBEAT_FREQUENCY or set it")
-    within = timedelta(seconds=_MISSED * frequency)
+    within = _patience()
+    limit = None if slots is None else searches_at_once(slots, config)
     with prefect_client() as client:
-        done = _ensure(client, zombie_automation(within))
-    console().print(
-        f"{url}: {done}: '{AUTOMATION}'\n"
-        f"A search whose process is killed is Crashed {within.total_seconds():.0f} s after its last heartbeat, if it "
-        f"sends one every {frequency} s\n(PREFECT_FLOWS_HEARTBEAT_FREQUENCY, 30 or more, must be there what it is "
-        "here). Call 'nasflow recover' on a schedule to resume dead searches.",
-        soft_wrap=True,
-        markup=False,
-    )
+        values = values_wanted(client, secret_names(secrets, config))  # asked for before anything is changed
+        return [
+            ensure_pool(client, pool, limit),
+            ensure_automation(client, zombie_automation(within)),
+            *(ensure_secret(client, name, value) for name, value in values.items()),
+        ]
+
+
+def setup_table(made: Sequence[Made]) -> Table:
+    """A row a thing."""
+    table = Table("what", "name", "", "note", title=f"set up: {api_url()}")
+    for thing in made:
+        table.add_row(thing.what, escape(thing.name), thing.done, escape(thing.note))
+    return table
+
+
+def setup_json(made: Sequence[Made]) -> dict[str, Any]:
+    """The same for a program."""
+    return {"server": api_url(), "made": [asdict(thing) for thing in made]}
 
 
 def zombie_automation(within: timedelta) -> "AutomationCore":
@@ -82,21 +105,31 @@ def zombie_automation(within: timedelta) -> "AutomationCore":
     )
 
 
-def _ensure(client: "SyncPrefectClient", wanted: "AutomationCore") -> str:
-    """Make the server have the automation once and as it is wanted; what was done."""
+def ensure_automation(client: "SyncPrefectClient", wanted: "AutomationCore") -> Made:
+    """Make the server have the automation once and as it is wanted, unless someone has switched it off."""
     present = client.read_automations_by_name(wanted.name)
     if not present:
         client.create_automation(wanted)
-        return "created the automation"
+        return Made("automation", wanted.name, Done.CREATED, wanted.description)
     first, *others = present
     for other in others:  # two setups at a time may both create it
         client.request("DELETE", "/automations/{id}", path_params={"id": other.id})
     if not first.enabled:
-        return "left as it is, for someone has switched it off, the automation"
+        return Made("automation", wanted.name, Done.LEFT, "someone has switched it off")
     if _essence(first) == _essence(wanted):
-        return "there already is the automation"
+        return Made("automation", wanted.name, Done.FOUND, wanted.description)
     client.update_automation(first.id, wanted)
-    return "brought up to date the automation"
+    return Made("automation", wanted.name, Done.CHANGED, wanted.description)
+
+
+def _patience() -> timedelta:
+    """After how long without a heartbeat a search is taken for dead."""
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    frequency = get_current_settings().flows.heartbeat_frequency
+    if frequency is None:
+        raise UserError("Prefect's heartbeats are switched off: unset PREFECT_FLOWS_HEARTBEAT_FREQUENCY or set it")
+    return timedelta(seconds=_MISSED * frequency)
 
 
 def _essence(automation: "AutomationCore") -> dict[str, object]:

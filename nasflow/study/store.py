@@ -44,9 +44,9 @@ from nasflow.seeds import derive_seed
 from nasflow.study.records import AttemptKind, AttemptState, RoundState
 from nasflow.trial import FailureKind, TrialStatus
 
-SCHEMA_VERSION = 2
-_CHANGES = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"]}
-"""What makes the tables of a version from those of the version before."""
+SCHEMA_VERSION = 3
+_CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: []}
+"""What makes the tables of a version from those of the version before; new ones are made without being told here."""
 BUSY_SECONDS = 120
 """How long a transaction waits for a database that others have locked."""
 STOPPED_SECONDS = 60
@@ -198,6 +198,15 @@ class LeaseRow(Base):
     ends: Mapped[datetime]
 
 
+class RunRow(Base):
+    """The study that a run of a deployment works on, and its budget there (nasflow.study.recurring)."""
+
+    __tablename__ = "recurring_runs"
+    run: Mapped[str] = mapped_column(String(36), primary_key=True)
+    study: Mapped[str] = mapped_column(String(100), index=True)
+    budget: Mapped[dict[str, Any] | None]
+
+
 class Store:
     """An open database. Any number of threads may use it; every session is one transaction.
 
@@ -210,13 +219,13 @@ class Store:
     """
 
     def __init__(self, url: str, create: bool = False):
-        self._url = _parse_url(url)
+        self._url = parse_url(url)
         self._sqlite = self._url.get_backend_name() == "sqlite"
         if self._sqlite:
             _check_file(Path(str(self._url.database)), create)
         self._engine = _make_engine(self._url)
         try:
-            with self._clear_errors(DBAPIError):
+            with clear_errors(self._url, DBAPIError):
                 self._check_schema(create)
         except BaseException:
             self.close()
@@ -225,7 +234,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads."""
-        with self._clear_errors(*_LOST), Session(self._engine) as session:
+        with clear_errors(self._url, *_LOST), Session(self._engine) as session:
             yield session
 
     @contextmanager
@@ -236,7 +245,7 @@ class Store:
         waits at its start instead of failing at its first change; PostgreSQL has an advisory lock for each name.
         """
         engine = self._engine.execution_options(nasflow_write=True)
-        with self._clear_errors(*_LOST), Session(engine, expire_on_commit=False) as session, session.begin():
+        with clear_errors(self._url, *_LOST), Session(engine, expire_on_commit=False) as session, session.begin():
             if not self._sqlite:
                 session.execute(select(func.pg_advisory_xact_lock(derive_seed("nasflow", lock))))
             yield session
@@ -260,12 +269,8 @@ class Store:
             known = inspect(session.connection()).has_table(SchemaRow.__tablename__)
             version = session.scalar(select(SchemaRow.version)) if known else None
         if version is None:
-            raise StudyError(f"store: {_shown(self._url)} holds no nasflow studies")
-        if version > SCHEMA_VERSION:
-            raise StudyError(
-                f"store: {_shown(self._url)} was written by a newer nasflow (its tables have version {version}, this "
-                f"one knows up to {SCHEMA_VERSION}); upgrade nasflow"
-            )
+            raise StudyError(f"store: {shown_url(self._url)} holds no nasflow studies")
+        refuse_newer(self._url, version)
         if version < SCHEMA_VERSION:
             self._upgrade()
 
@@ -277,19 +282,21 @@ class Store:
             Base.metadata.create_all(session.connection())
             session.execute(update(SchemaRow).values(version=SCHEMA_VERSION))
 
-    @contextmanager
-    def _clear_errors(self, *kinds: type[DBAPIError]) -> Iterator[None]:
-        """Turn the driver's errors of these kinds into a StudyError without the password."""
-        try:
-            yield
-        except kinds as error:
-            reason = " ".join(str(error.orig).split())
-            for secret in (self._url.password, self._url.query.get("password")):
-                reason = reason.replace(str(secret), "***") if secret else reason
-            raise StudyError(f"store: {_shown(self._url)} can't be used: {reason}") from error
+
+@contextmanager
+def clear_errors(url: URL, *kinds: type[DBAPIError]) -> Iterator[None]:
+    """Turn the driver's errors of these kinds into a StudyError without the password."""
+    try:
+        yield
+    except kinds as error:
+        reason = " ".join(str(error.orig).split())
+        for secret in (url.password, url.query.get("password")):
+            reason = reason.replace(str(secret), "***") if secret else reason
+        raise StudyError(f"store: {shown_url(url)} can't be used: {reason}") from error
 
 
-def _parse_url(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """The store's URL, with the driver that is used. Raises StudyError if there can be no study."""
     example = "use sqlite:///nasflow.db or postgresql://user:password@host/database"
     try:
         parsed = make_url(url)
@@ -305,6 +312,15 @@ def _parse_url(url: str) -> URL:
     raise StudyError(f"store: {backend} is not supported; {example}")
 
 
+def refuse_newer(url: URL, version: int) -> None:
+    """Raise StudyError if the tables have a version that this nasflow does not know."""
+    if version > SCHEMA_VERSION:
+        raise StudyError(
+            f"store: {shown_url(url)} was written by a newer nasflow (its tables have version {version}, this one "
+            f"knows up to {SCHEMA_VERSION}); upgrade nasflow"
+        )
+
+
 def _check_file(file: Path, create: bool) -> None:
     if create:
         try:
@@ -315,7 +331,7 @@ def _check_file(file: Path, create: bool) -> None:
         raise StudyError(f"store: there is no database {file}; run a search first, or name another store")
 
 
-def _shown(url: URL) -> str:
+def shown_url(url: URL) -> str:
     """The URL for people, without passwords."""
     return url.set(query={}).render_as_string(hide_password=True)
 

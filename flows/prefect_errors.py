@@ -1,0 +1,120 @@
+"""What can go wrong between nasflow and Prefect's API, each told in one sentence that says how to mend it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nasflow.errors import NasflowError, ServiceError
+
+if TYPE_CHECKING:
+    from httpx import Request
+
+_EXAMPLE = "http://127.0.0.1:4200/api"
+
+
+class PrefectApiError(ServiceError):
+    """Prefect's API is not to be had.
+
+    Args:
+        saw: what is wrong.
+        mend: what to do about it.
+    """
+
+    def __init__(self, saw: str, mend: str):
+        super().__init__(f"{saw}: {mend}")
+        self.saw, self.mend = saw, mend
+
+
+@contextmanager
+def clear_prefect_errors() -> Iterator[None]:
+    """Within it, an error that says that Prefect's API is not to be had is raised as PrefectApiError."""
+    try:
+        yield
+    except NasflowError:
+        raise
+    except Exception as error:
+        known = _explained(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def api_url() -> str | None:
+    """The URL of the Prefect API in use, without a password that may be in it; None if none is set."""
+    from httpx import URL, InvalidURL  # noqa: PLC0415 - slow
+    from prefect.settings import PREFECT_API_URL  # noqa: PLC0415 - slow
+
+    url = PREFECT_API_URL.value()
+    try:
+        return str(URL(url).copy_with(userinfo=b"")) if url else None
+    except InvalidURL:
+        return str(url)
+
+
+def _explained(error: Exception) -> PrefectApiError | None:
+    """What an error says of Prefect's API; None if it is about something else."""
+    if "prefect" not in sys.modules:
+        return None
+    from httpx import HTTPStatusError, InvalidURL, RequestError, UnsupportedProtocol  # noqa: PLC0415 - slow
+
+    chain = _causes(error)
+    words = " ".join(str(link) for link in chain if isinstance(link, RuntimeError))
+    for link in chain:
+        if isinstance(link, InvalidURL | UnsupportedProtocol):
+            return _wrong_url("is no URL") if "Failed to reach API" in words or _is_ours(link) else None
+        if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.status_code == 401:
+            return _refused()
+        if isinstance(link, RequestError) and _is_ours(link):
+            return PrefectApiError(
+                f"Prefect's API at {api_url()} can't be reached",
+                "start it with 'prefect server start', or unset PREFECT_API_URL to run without a server",
+            )
+    if "Failed to reach API" in words:
+        return _wrong_url("answers, but not as Prefect's API does")
+    if "Found incompatible versions" in words:
+        return PrefectApiError(
+            f"Prefect's API at {api_url()} is not of our version ({words.partition(': ')[2].removesuffix('.')})",
+            "install the same Prefect on both sides",
+        )
+    if "ephemeral Prefect API server" in words:
+        return PrefectApiError("Prefect's own server did not start", "'nasflow doctor' looks for the reason")
+    return None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error, what caused it, and so on."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    return chain
+
+
+def _refused() -> PrefectApiError:
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    given = get_current_settings().api.auth_string is not None
+    saw = "does not accept our PREFECT_API_AUTH_STRING" if given else "asks for a password, and we have none"
+    return PrefectApiError(
+        f"Prefect's API at {api_url()} {saw} (401)",
+        "set PREFECT_API_AUTH_STRING to the same user:password as PREFECT_SERVER_API_AUTH_STRING on the server",
+    )
+
+
+def _wrong_url(saw: str) -> PrefectApiError:
+    return PrefectApiError(f"{api_url()} {saw}", f"set PREFECT_API_URL to that of a Prefect server, such as {_EXAMPLE}")
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a request that failed was one to Prefect's API."""
+    from httpx import URL  # noqa: PLC0415 - slow
+
+    try:
+        request: Request = error.request  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # it failed before there was one
+        return False
+    url = api_url()
+    if url is None:  # the server that Prefect starts by itself
+        return request.url.host == "127.0.0.1"
+    ours = URL(url)
+    return (request.url.host, request.url.port) == (ours.host, ours.port)
