@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .recover_flow import recover
     from .result import BestTrial, SearchResult
+    from .retention_flow import retention
     from .retry_flow import retry_failed
     from .round_flow import sampling_round
     from .search_flow import search
 
-__all__ = ["BestTrial", "SearchResult", "recover", "retry_failed", "sampling_round", "search"]
+__all__ = ["BestTrial", "SearchResult", "recover", "retention", "retry_failed", "sampling_round", "search"]
 
 _HOMES = {
     "BestTrial": "result",
     "SearchResult": "result",
     "recover": "recover_flow",
+    "retention": "retention_flow",
     "retry_failed": "retry_flow",
     "sampling_round": "round_flow",
     "search": "search_flow",

@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,11 +36,28 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's o
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
 ]
+DeploymentName = Annotated[str | None, typer.Option("--name", help="Of the deployment; the study's by default.")]
+Cron = Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Run it by cron, such as '0 2 * * *'.")]
+Interval = Annotated[str | None, typer.Option(metavar="TIME", help="Run it every 90 (seconds), 30m, 12h, 7d.")]
+Rrule = Annotated[str | None, typer.Option(metavar="RULE", help="Run it by an iCalendar rule.")]
+Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Of the schedule, such as Europe/Berlin; else UTC.")]
 WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
 Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 DEFAULT_POOL = "nasflow"
+
+
+class Overlap(StrEnum):
+    """What becomes of a run that is due while another one of its deployment works."""
+
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+Overlaps = Annotated[
+    Overlap, typer.Option("--overlap", help="A run that is due while another works waits for its end, or is cancelled.")
+]
 
 
 @app.command()
@@ -152,6 +170,65 @@ def doctor(
         for line in findings_lines(findings):
             console().print(line, soft_wrap=True)  # commands in it stay whole
     _exit(2 if any(finding.level is Level.BROKEN for finding in findings) else 0)
+
+
+@app.command()
+def deploy(
+    config: ConfigFile,
+    *,
+    name: DeploymentName = None,
+    cron: Cron = None,
+    interval: Interval = None,
+    rrule: Rrule = None,
+    timezone: Timezone = None,
+    work_pool: WorkPool = DEFAULT_POOL,
+    overlap: Overlaps = Overlap.WAIT,
+) -> None:
+    """Make a search a deployment on the Prefect server in use, for workers to run: on demand, or on a schedule."""
+    from .deploy_command import deploy_search  # noqa: PLC0415
+    from .schedules import When  # noqa: PLC0415
+
+    deploy_search(_load(config), name, When(cron, interval, rrule, timezone), work_pool, overlap)
+
+
+@app.command()
+def serve(
+    config: ConfigFile,
+    *,
+    name: DeploymentName = None,
+    cron: Cron = None,
+    interval: Interval = None,
+    rrule: Rrule = None,
+    timezone: Timezone = None,
+    overlap: Overlaps = Overlap.WAIT,
+) -> None:
+    """Make a search a deployment whose runs this process starts: no worker is needed. Ctrl-C ends it."""
+    from .schedules import When  # noqa: PLC0415
+    from .serve_command import serve_search  # noqa: PLC0415
+
+    serve_search(_load(config), name, When(cron, interval, rrule, timezone), overlap)
+
+
+@app.command()
+def purge(
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Of studies' names, such as 'nightly-*'.")],
+    *,
+    store: StoreUrl = DEFAULT_STORE,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0, help="Only those in which nothing happened for so long.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option(metavar="COUNT", min=0, help="The newest so many stay.")] = None,
+    export_best: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Export the best model of each into this folder first.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove old studies with their folders and checkpoints, but none that a controller holds."""
+    from .retention_command import Purge, purge_studies  # noqa: PLC0415
+
+    rule = Purge(pattern, older_than, keep, export_best, dry_run)
+    gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True, markup=False))
+    _exit(0 if gone else 1)
 
 
 @app.command()

@@ -12,11 +12,12 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
-from nasflow.config import SearchConfig
+from nasflow.config import Budget, SearchConfig
 from nasflow.errors import InterruptedSearchError, TrialError
 from nasflow.study.records import RoundState
 
 from .record import show_search
+from .recurring import config_of_this_run
 from .remaining import rounds_left
 from .result import SearchResult
 from .round_flow import sampling_round
@@ -24,15 +25,20 @@ from .session import SearchSession, search_session
 
 
 @flow(name="nas-search", flow_run_name="{config.name}")
-def search(config: SearchConfig) -> SearchResult:
+def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
     """Run a search to the end of its budget, or take it up where an earlier run left it.
 
     Called in a script or a notebook it gives the SearchResult.
+
+    Args:
+        config: everything about the search
+        budget: when it ends, in place of the config's budget
 
     Raises:
         UserError: the config can't work, or does not match the study of its name.
         TrialError: not one trial could be scored.
     """
+    config = config_of_this_run(config, budget)
     with search_session(config) as session, interruptible(session):
         session.flow_began = time.monotonic()
         try:

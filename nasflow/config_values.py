@@ -1,16 +1,49 @@
-"""Values in the config that may be searched."""
+"""Values in the config that may be searched, and how forms show its sections."""
 
+import re
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetJsonSchemaHandler, PositiveInt, Tag
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+_SPELLINGS = {"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "gb": "GB", "ssh": "SSH", "url": "URL"}
+
+
+def _field_title(name: str, _field: Any) -> str:
+    """`gpus_per_job` as "GPUs per job"."""
+    words = [_SPELLINGS.get(word, word) for word in name.split("_")]
+    return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
+
+
+def _section_title(section: type) -> str:
+    """`SshServiceConfig` as "SSH service"."""
+    words = re.findall(r"[A-Z][a-z]*", section.__name__.partition("[")[0].removesuffix("Config"))
+    return _field_title("_".join(words).lower(), None)
+
+
+STRICT = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    validate_default=True,
+    field_title_generator=_field_title,
+    model_title_generator=_section_title,
+)
 
 
 class Section(BaseModel):
     """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
 
     model_config = STRICT
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """As pydantic makes it, but for `kind`, which has a default in Python and must be said in a file."""
+        made = handler(schema)
+        body = handler.resolve_ref_schema(made)
+        if "kind" in body.get("properties", {}):
+            body["required"] = list(dict.fromkeys([*body.get("required", []), "kind"]))
+        return made
 
 
 class SearchedValue(Section):
@@ -20,16 +53,16 @@ class SearchedValue(Section):
 class FloatRange(SearchedValue):
     """Search a number in `[low, high]`, evenly in its logarithm with `log: true`."""
 
-    float: tuple[float, float]
-    log: bool = False
+    float: Annotated[tuple[float, float], Field(title="Range", description="lowest and highest number")]
+    log: bool = Field(default=False, title="Logarithmic", description="evenly in the logarithm")
 
 
 class IntRange(SearchedValue):
     """Search a whole number in `[low, high]`, both included."""
 
-    int: tuple[int, int]
-    log: bool = False
-    step: PositiveInt = 1
+    int: Annotated[tuple[int, int], Field(title="Range", description="lowest and highest whole number")]
+    log: bool = Field(default=False, title="Logarithmic", description="evenly in the logarithm")
+    step: PositiveInt = Field(default=1, description="between two neighbours")
 
 
 T = TypeVar("T")
@@ -38,7 +71,7 @@ T = TypeVar("T")
 class Options(SearchedValue, Generic[T]):
     """Search one of a list of values."""
 
-    pick: list[T] = Field(min_length=1)
+    pick: list[T] = Field(min_length=1, title="Options", description="one of these")
 
 
 def _searched_tag(value: Any) -> str:
@@ -51,9 +84,12 @@ def _searched_tag(value: Any) -> str:
 
 _FloatTag = Annotated[FloatRange, Tag("float")]
 _IntTag = Annotated[IntRange, Tag("int")]
+_Value = Field(title="Value")
 SearchedTags = Discriminator(_searched_tag)
 SearchedFloat = Annotated[
-    Annotated[float, Tag("value")] | _FloatTag | _IntTag | Annotated[Options[float], Tag("pick")], SearchedTags
+    Annotated[float, _Value, Tag("value")] | _FloatTag | _IntTag | Annotated[Options[float], Tag("pick")], SearchedTags
 ]
-SearchedInt = Annotated[Annotated[int, Tag("value")] | _IntTag | Annotated[Options[int], Tag("pick")], SearchedTags]
-SearchedBool = Annotated[Annotated[bool, Tag("value")] | Annotated[Options[bool], Tag("pick")], SearchedTags]
+SearchedInt = Annotated[
+    Annotated[int, _Value, Tag("value")] | _IntTag | Annotated[Options[int], Tag("pick")], SearchedTags
+]
+SearchedBool = Annotated[Annotated[bool, _Value, Tag("value")] | Annotated[Options[bool], Tag("pick")], SearchedTags]

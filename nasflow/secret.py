@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 from nasflow.config_values import Section
 from nasflow.errors import ConfigError
@@ -15,13 +15,13 @@ _MASK = SecretStr("any").__str__()
 class EnvironmentSecret(Section):
     """The value of an environment variable."""
 
-    env: str = Field(min_length=1)
+    env: str = Field(min_length=1, title="Environment variable", description="its name, where the search runs")
 
 
 class BlockSecret(Section):
     """The value of a Prefect `Secret` block."""
 
-    prefect_block: str = Field(min_length=1)
+    prefect_block: str = Field(min_length=1, title="Prefect block", description="name of a Secret block")
 
 
 Secret = Annotated[
@@ -35,6 +35,20 @@ _block_readers: list[Callable[[str], str]] = []
 def read_blocks_with(reader: Callable[[str], str]) -> None:
     """Let `reveal` read Prefect blocks by `reader`, given a block's name. Prefect is known to the flows only."""
     _block_readers[:] = [reader]
+
+
+def written_out(value: Any, key: str = "") -> list[str]:
+    """The keys of a config, or of a part of it at `key`, under which the text of a secret stands."""
+    match value:
+        case SecretStr():
+            return [key]
+        case BaseModel():
+            items = [(name, getattr(value, name)) for name in type(value).model_fields]
+        case list() | tuple():
+            items = [(str(place), item) for place, item in enumerate(value)]
+        case _:
+            return []
+    return [found for name, item in items for found in written_out(item, f"{key}.{name}" if key else name)]
 
 
 def reveal(secret: Secret, key: str) -> str:

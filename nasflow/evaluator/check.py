@@ -3,11 +3,12 @@
 import random
 
 from nasflow.config import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, SpaceError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.feed import load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
+from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 
 
@@ -21,6 +22,11 @@ def check_search(config: SearchConfig) -> Space:
     """
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     _check_metrics(config)
+    for place, values in enumerate(config.begin_with):
+        try:
+            space.validate(Architecture(values))
+        except SpaceError as error:
+            raise ConfigError(f"begin_with.{place}: {error}") from None
     candidate: Candidate = space.build(space.sample(random.Random(config.seed)))
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)

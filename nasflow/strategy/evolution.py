@@ -21,8 +21,15 @@ class Evolution(NoveltyStrategy):
     several objectives a tournament is won by one of those that no other participant dominates.
     """
 
-    def __init__(self, space: Space, config: EvolutionConfig, objectives: Sequence[Objective], seed: int):
-        super().__init__(space, seed)
+    def __init__(
+        self,
+        space: Space,
+        config: EvolutionConfig,
+        objectives: Sequence[Objective],
+        seed: int,
+        first: Sequence[Architecture] = (),
+    ):
+        super().__init__(space, seed, first)
         self._config = config
         self._objectives = objectives
         self._population: deque[tuple[list[float], Architecture]] = deque(maxlen=config.population)

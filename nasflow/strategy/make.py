@@ -15,8 +15,10 @@ from nasflow.config import (
     StrategyConfig,
 )
 from nasflow.errors import ConfigError
+from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
+from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.evolution import Evolution
 from nasflow.strategy.grid import GridSearch
 from nasflow.strategy.random_search import RandomSearch
@@ -24,7 +26,13 @@ from nasflow.target import load_target
 
 
 def make_strategy(
-    config: StrategyConfig, space: Space, objectives: Sequence[Objective], seed: int, base_dir: Path
+    config: StrategyConfig,
+    space: Space,
+    objectives: Sequence[Objective],
+    seed: int,
+    base_dir: Path,
+    *,
+    first: Sequence[Architecture] = (),
 ) -> Strategy:
     """The strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
 
@@ -34,23 +42,25 @@ def make_strategy(
         objectives: what is minimized or maximized.
         seed: of the search.
         base_dir: where a `file.py:Name` target is looked for.
+        first: what the first trials try; the strategy learns from these as from its own.
 
     Raises:
         ConfigError: a sampler's param is wrong, or a custom target does not exist or is no strategy; names the key.
     """
     match config:
         case RandomConfig():
-            return RandomSearch(space, seed)
+            return RandomSearch(space, seed, first)
         case GridConfig():
-            return GridSearch(space, config.float_steps)
+            return GridSearch(space, config.float_steps, first)
         case EvolutionConfig():
-            return Evolution(space, config, objectives, seed)
+            return Evolution(space, config, objectives, seed, first)
         case OptunaConfig():
             from nasflow.strategy.optuna_sampler import OptunaStrategy, make_sampler  # noqa: PLC0415  # slow
 
-            return OptunaStrategy(space, make_sampler(config, len(objectives), seed), objectives)
+            return OptunaStrategy(space, make_sampler(config, len(objectives), seed), objectives, first)
         case CustomStrategyConfig():
-            return _custom(config, space, objectives, seed, base_dir)
+            custom = _custom(config, space, objectives, seed, base_dir)
+            return BeginWith(first, custom) if first else custom
     assert_never(config)
 
 

@@ -20,13 +20,19 @@ class NoveltyStrategy(Strategy):
     An architecture is proposed once while the space has others. When draws find nothing new, the first one in the
     order of enumeration that is new is proposed; with none left in a finite space `ask` gives fewer. Only where that
     order is endless (float domains) may one be proposed again.
+
+    Args:
+        space: what is searched.
+        seed: of the draws.
+        first: the proposals of the first trials.
     """
 
-    def __init__(self, space: Space, seed: int):
+    def __init__(self, space: Space, seed: int, first: Sequence[Architecture] = ()):
         self.space = space
         self._seed = seed
+        self._first = first
         self._next_number = 0
-        self._seen: set[Architecture] = set()
+        self._seen: set[Architecture] = set(first)
         self._walk: Iterator[Architecture] | None = None
 
     @abstractmethod
@@ -37,8 +43,7 @@ class NoveltyStrategy(Strategy):
         """See `Strategy.ask`."""
         asked: list[Architecture] = []
         for _ in range(count):
-            rng = random.Random(derive_seed(self._seed, "proposal", self._next_number))
-            architecture = self._new(self._drawer(rng))
+            architecture = self._proposal(self._next_number)
             if architecture is None:
                 break
             self._seen.add(architecture)
@@ -51,6 +56,11 @@ class NoveltyStrategy(Strategy):
         for trial in trials:
             self._seen.add(trial.architecture)
             self._next_number = max(self._next_number, trial.number + 1)
+
+    def _proposal(self, number: int) -> Architecture | None:
+        if number < len(self._first):
+            return self._first[number]
+        return self._new(self._drawer(random.Random(derive_seed(self._seed, "proposal", number))))
 
     def _new(self, draw: Callable[[], Architecture]) -> Architecture | None:
         for _ in range(_DRAWS):

@@ -73,15 +73,29 @@ class OptunaStrategy(Strategy):
     Samplers keep random state and notes of their own, so a resumed search replays the record: each round is asked for
     again and compared. Where the proposals differ (another version of Optuna, or a trial that failed then and was
     retried since), the rest of the record is handed to the sampler as finished trials, which it learns from as well.
+
+    Args:
+        space: what is searched.
+        sampler: Optuna's.
+        objectives: what is minimized or maximized.
+        first: the proposals of the first trials; the sampler takes them for its own.
     """
 
-    def __init__(self, space: Space, sampler: BaseSampler, objectives: Sequence[Objective]):
+    def __init__(
+        self,
+        space: Space,
+        sampler: BaseSampler,
+        objectives: Sequence[Objective],
+        first: Sequence[Architecture] = (),
+    ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of conditional choices, at every one
         self._space = space
         self._objectives = objectives
         self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * len(objectives))
         self._asked: list[tuple[optuna.Trial, Architecture]] = []
         self._diverged = False
+        for architecture in first:
+            self._study.enqueue_trial(self._parameters(architecture)[0])
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`. An architecture may come again."""
@@ -141,13 +155,20 @@ class OptunaStrategy(Strategy):
 
     def _finished(self, architecture: Architecture, values: list[float]) -> optuna.trial.FrozenTrial:
         """What Optuna would keep of a scored trial, had it proposed it."""
+        params, named = self._parameters(architecture)
+        return optuna.trial.create_trial(values=values, params=params, distributions=named)
+
+    def _parameters(
+        self, architecture: Architecture
+    ) -> tuple[dict[str, Any], dict[str, optuna.distributions.BaseDistribution]]:
+        """What stands for an architecture in Optuna: its parameters, and their distributions."""
         params: dict[str, Any] = {}
         named: dict[str, optuna.distributions.BaseDistribution] = {}
         for label, domain in self._space.domains(architecture).items():
             of_label = distributions(label, domain)
             named |= of_label
             params |= zip(of_label, encode(domain, architecture[label]), strict=True)
-        return optuna.trial.create_trial(values=values, params=params, distributions=named)
+        return params, named
 
 
 class _TrialPick(Pick):

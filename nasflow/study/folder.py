@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nasflow.errors import StudyError
 
-_MARK = "study.json"
+MARK = "study.json"
 
 
 def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
@@ -20,18 +20,28 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
     Raises:
         StudyError: the folder holds jobs of a study that this store does not have.
     """
-    mark = folder / _MARK
-    identity = {"name": name, "created_at": created_at.isoformat()}
+    mark = folder / MARK
+    identity = _identity(name, created_at)
     if not mark.exists() and not any((folder / part).exists() for part in ("jobs", "trials")):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{_MARK}.") as aside:
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{MARK}.") as aside:
             aside.write(json.dumps(identity))
             aside.flush()
             with contextlib.suppress(FileExistsError):  # a search that began at the same time was quicker
                 os.link(aside.name, mark)
-    if mark.exists() and json.loads(mark.read_text()) == identity:
+    if is_claimed(folder, name, created_at):
         return
     raise StudyError(
         f"{folder} holds jobs and checkpoints of a study '{name}' that is not the one in this store (was its database "
         "moved or removed?): use its store, move the folder away, or give the search another name"
     )
+
+
+def is_claimed(folder: Path, name: str, created_at: datetime) -> bool:
+    """Whether `folder` is marked as this study's."""
+    mark = folder / MARK
+    return mark.exists() and bool(json.loads(mark.read_text()) == _identity(name, created_at))
+
+
+def _identity(name: str, created_at: datetime) -> dict[str, str]:
+    return {"name": name, "created_at": created_at.isoformat()}

@@ -1,0 +1,30 @@
+"""The config that a flow run follows: a run of a deployment may have a study, or a budget, of its own."""
+
+from datetime import UTC, datetime
+
+from prefect import get_run_logger
+from prefect.context import FlowRunContext
+
+from nasflow.config import Budget, SearchConfig
+from nasflow.study.recurring import config_of_run
+
+
+def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchConfig:
+    """The config of the flow run that calls this, the same whenever Prefect runs it again.
+
+    Args:
+        config: what the flow run was given.
+        budget: in place of the config's.
+    """
+    if budget is not None:
+        config = config.model_copy(update={"budget": budget})
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
+    if config.recurring is None or run is None or run.deployment_id is None:
+        return config
+    own = config_of_run(config, str(run.id), run.expected_start_time or datetime.now(UTC))
+    how = f", begun with {len(own.begin_with)} architectures" if own.begin_with else ""
+    get_run_logger().info(
+        "recurring search (%s): this run works on study '%s'%s", config.recurring.study, own.name, how
+    )
+    return own

@@ -1,0 +1,97 @@
+"""`nasflow purge`: remove the old studies of a store, with their folders and checkpoints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from nasflow.errors import NasflowError, UserError
+from nasflow.study.retention import OldStudy, old_studies, remove_study
+from nasflow.study.study import Study
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Purge:
+    """What may go.
+
+    Attributes:
+        pattern: of the studies' names, as in a shell: `nightly-*`.
+        older_than_days: nothing has happened in them for so long.
+        keep: so many of the newest stay, whatever their age.
+        export: each study's best model is exported into a folder of its name in here, before the study is removed.
+        dry_run: only say what would be removed.
+    """
+
+    pattern: str
+    older_than_days: float | None = None
+    keep: int | None = None
+    export: Path | None = None
+    dry_run: bool = False
+
+
+def purge_studies(store: str, purge: Purge, say: Say) -> bool:
+    """Remove the studies that may go, but for those that a controller holds.
+
+    Args:
+        store: SQLAlchemy URL.
+        purge: which.
+        say: gets a line about each study.
+
+    Returns:
+        Whether all that may go and no controller holds have gone.
+
+    Raises:
+        UserError: neither an age nor a number to keep is given, or the store can't be used.
+    """
+    if purge.older_than_days is None and purge.keep is None:
+        raise UserError("nothing says which studies may go: give --older-than DAYS, --keep COUNT, or both")
+    older_than = timedelta(days=purge.older_than_days or 0)
+    old = old_studies(store, purge.pattern, datetime.now(UTC), older_than, purge.keep or 0)
+    return all([_purge_one(store, study, purge, say) for study in old])  # noqa: C419 - of each, whatever the others do
+
+
+def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
+    name, since = old.name, f"last active {old.active_at:%Y-%m-%d %H:%M} UTC"
+    study = Study.load(store, name)
+    try:
+        holder = study.controller()
+    finally:
+        study.close()
+    if holder is not None:
+        say(f"{name}: stays, {holder} runs it")
+        return True
+    if purge.dry_run:
+        say(f"{name}: would be removed, {since}")
+        return True
+    exported: list[Path] = []
+
+    def before(study: Study) -> None:
+        if purge.export is not None:
+            exported.extend(_export(study, purge.export / name))
+
+    try:
+        remove_study(store, name, before, _end_jobs)
+    except NasflowError as error:
+        say(f"{name}: could not be removed: {error}")
+        return False
+    say(f"{name}: removed, {since}" + "".join(f"; its best model is in {folder}" for folder in exported))
+    return True
+
+
+def _export(study: Study, out: Path) -> list[Path]:
+    """The best trial's export; none if no trial was scored."""
+    from .result import BestTrial  # noqa: PLC0415 - slow
+
+    return [BestTrial(study.config, trial).export(out) for trial in study.leaderboard(1)]
+
+
+def _end_jobs(study: Study) -> None:
+    from nasflow.training_service.make import make_service  # noqa: PLC0415 - slow
+
+    from .secret_blocks import use_prefect_blocks  # noqa: PLC0415 - slow
+
+    config = study.config
+    use_prefect_blocks()
+    make_service(config.training_service, config.study_dir, config.base_dir).cleanup()

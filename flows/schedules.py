@@ -1,0 +1,76 @@
+"""When a deployment runs by itself: from the options of a command to Prefect's schedules."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from nasflow.errors import UserError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.schedules import SCHEDULE_TYPES
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class When:
+    """The options of a command that say when; each None if it was not given."""
+
+    cron: str | None = None
+    interval: str | None = None
+    rrule: str | None = None
+    timezone: str | None = None
+
+    def schedule(self) -> "SCHEDULE_TYPES | None":
+        """The schedule, None if none was asked for.
+
+        Raises:
+            UserError: several were, or the one can't be used.
+        """
+        options = {"cron": self.cron, "interval": self.interval, "rrule": self.rrule}
+        given = [(name, text) for name, text in options.items() if text is not None]
+        if len(given) > 1:
+            raise UserError(f"give only one of {', '.join(f'--{name}' for name, _ in given)}")
+        if given:
+            return _schedule(*given[0], self.timezone)
+        if self.timezone is not None:
+            raise UserError("--timezone belongs to a schedule: give --cron, --interval or --rrule, too")
+        return None
+
+
+def schedule_text(schedule: "SCHEDULE_TYPES") -> str:
+    """A schedule in words."""
+    from prefect.client.schemas.schedules import IntervalSchedule  # noqa: PLC0415 - slow
+
+    if isinstance(schedule, IntervalSchedule):
+        return f"every {schedule.interval}"
+    return f"at '{getattr(schedule, 'cron', None) or getattr(schedule, 'rrule', None)}' ({schedule.timezone or 'UTC'})"
+
+
+def _schedule(name: str, text: str, timezone: str | None) -> "SCHEDULE_TYPES":
+    from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule  # noqa: PLC0415 - slow
+    from pydantic import ValidationError  # noqa: PLC0415 - slow
+
+    zone = timezone or "UTC"
+    try:
+        match name:
+            case "cron":
+                return CronSchedule(cron=text, timezone=zone)
+            case "rrule":
+                return RRuleSchedule(rrule=text, timezone=zone)
+            case _:
+                return IntervalSchedule(interval=_interval(text), timezone=zone)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        message = problem["msg"].removeprefix("Value error, ")
+        at_fault = f"--timezone '{timezone}'" if "timezone" in problem["loc"] else f"--{name} '{text}'"
+        raise UserError(f"{at_fault} can't be used: {message}") from None
+
+
+def _interval(text: str) -> timedelta:
+    """`90` (seconds), `30m`, `12h` or `7d`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None or not float(match[1]):
+        raise UserError(f"--interval '{text}' can't be used: give seconds, or a number with m, h or d, such as 12h")
+    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,29 @@
+"""`nasflow serve`: a search as a deployment whose runs this process starts, without a worker."""
+
+from nasflow.config import SearchConfig
+
+from .console import console
+from .deploy_command import described, refuse_no_server
+from .run_command import prefect_client, set_up_prefect
+from .schedules import When
+
+
+def serve_search(config: SearchConfig, name: str | None, when: When, overlap: str) -> None:
+    """Serve the deployment until the process is ended; its schedule then pauses until it is served again.
+
+    Raises:
+        UserError: an option or the config can't be used, or the server is not to be had.
+    """
+    set_up_prefect(verbose=True)
+    from prefect import serve  # noqa: PLC0415 - slow
+
+    from .deployment import search_deployment  # noqa: PLC0415 - slow
+
+    schedule = when.schedule()
+    deployment = search_deployment(config, name, schedule, overlap)
+    refuse_no_server()
+    with prefect_client():  # the server answers, and is of this version
+        pass
+    text = f"deployment '{deployment.full_name}'{described(config, schedule, overlap)}; Ctrl-C ends it"
+    console().print(text, soft_wrap=True, markup=False)
+    serve(deployment)

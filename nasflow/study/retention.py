@@ -1,0 +1,167 @@
+"""Which studies of a store are old enough to go, and removing one with all that belongs to it."""
+
+import fnmatch
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from nasflow.errors import StudyError
+from nasflow.study.folder import MARK, is_claimed
+from nasflow.study.lease import Lease
+from nasflow.study.store import (
+    AttemptRow,
+    EpochRow,
+    LeaseRow,
+    MemberRow,
+    RoundRow,
+    RunRow,
+    Store,
+    StudyRow,
+    TrialRow,
+)
+from nasflow.study.study import Study
+
+
+@dataclass(frozen=True)
+class OldStudy:
+    """A study that may go, and when something last happened in it."""
+
+    name: str
+    active_at: datetime
+
+
+def old_studies(store_url: str, pattern: str, now: datetime, older_than: timedelta, keep: int) -> list[OldStudy]:
+    """The studies that may go, the oldest first.
+
+    Args:
+        store_url: of their database.
+        pattern: of their names, as in a shell: `nightly-*`.
+        now: the time.
+        older_than: nothing has happened in them for so long.
+        keep: so many of the pattern's newest studies stay, whatever their age.
+
+    Raises:
+        StudyError: the store can't be used.
+    """
+    store = Store(store_url)
+    try:
+        with store.read() as session:
+            rows = session.execute(select(StudyRow.id, StudyRow.name, StudyRow.created_at)).tuples().all()
+            known = [
+                OldStudy(name, max([created, *_signs_of_life(session, key)]))
+                for key, name, created in rows
+                if fnmatch.fnmatchcase(name, pattern)
+            ]
+    finally:
+        store.close()
+    newest_first = sorted(known, key=lambda study: study.active_at, reverse=True)
+    return [study for study in reversed(newest_first[keep:]) if now - study.active_at >= older_than]
+
+
+def remove_study(
+    store_url: str,
+    name: str,
+    before: Callable[[Study], object] = lambda study: None,
+    end_jobs: Callable[[Study], object] = lambda study: None,
+) -> None:
+    """Remove a study: its checkpoints at a URL, its folder, its record. Cut short, it can be repeated.
+
+    Args:
+        store_url: of its database.
+        name: of the study.
+        before: called while all of it is there; what it raises leaves the study as it is.
+        end_jobs: called if its last controller died, so that none of its jobs writes into the folder any more.
+
+    Raises:
+        StudyError: a controller holds it, or its folder is not on this machine or another study's, or its checkpoints
+            at a URL can't be removed.
+    """
+    found = Study.load(store_url, name)
+    try:
+        deserted, config = found.deserted_by() is not None, found.config
+    finally:
+        found.close()
+    lease = Lease()
+    study = Study.open(config, lease)
+    try:
+        with lease.kept(lambda: None):
+            folder = _own_folder(study)
+            before(study)
+            if deserted:
+                end_jobs(study)
+            lease.refuse_lost()
+            _remove_copies(study)
+            _empty(folder)
+            _erase(store_url, name, lease)
+            if folder.exists():
+                shutil.rmtree(folder)
+    finally:
+        study.close()
+
+
+def _signs_of_life(session: Session, key: int) -> Iterator[datetime]:
+    """When rounds were begun, taken up and ended, and the last epoch was recorded."""
+    columns = (RoundRow.started_at, RoundRow.resumed_at, RoundRow.ended_at)
+    for column in columns:
+        if (at := session.scalar(select(func.max(column)).where(RoundRow.study_id == key))) is not None:
+            yield at
+    epochs = select(func.max(EpochRow.recorded_at)).join(TrialRow, TrialRow.id == EpochRow.trial_id)
+    if (at := session.scalar(epochs.where(TrialRow.study_id == key))) is not None:
+        yield at
+
+
+def _own_folder(study: Study) -> Path:
+    """The study's folder. Raises StudyError if it is not on this machine, or another study's."""
+    folder = study.config.study_dir
+    if folder.exists() and not is_claimed(folder, study.name, study.created_at):
+        raise StudyError(f"study '{study.name}': {folder} is another study's: move it away, or remove the study there")
+    if not folder.exists() and study.trials(limit=1):
+        raise StudyError(f"study '{study.name}': this machine does not have its folder {folder}: remove it there")
+    return folder
+
+
+def _remove_copies(study: Study) -> None:
+    """Remove its checkpoints at `checkpoint.url`."""
+    if (url := study.config.checkpoint.url) is None:
+        return
+    import fsspec  # noqa: PLC0415 - slow
+
+    place = f"{url.rstrip('/')}/{study.name}"
+    try:
+        files, path = fsspec.core.url_to_fs(place)
+        if files.exists(path):
+            files.rm(path, recursive=True)
+    except Exception as error:  # each storage has its own
+        raise StudyError(f"study '{study.name}': its checkpoints at {place} can't be removed: {error}") from error
+
+
+def _empty(folder: Path) -> None:
+    """Remove all in the folder but the mark, which says whose it is until the study's record is gone."""
+    for part in folder.iterdir() if folder.exists() else ():
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part)
+        elif part.name != MARK:
+            part.unlink()
+
+
+def _erase(store_url: str, name: str, lease: Lease) -> None:
+    """Remove all rows of the study."""
+    store = Store(store_url)
+    try:
+        with store.write(name) as session:
+            lease.check(session)
+            key = session.scalars(select(StudyRow.id).where(StudyRow.name == name)).one()
+            trials = select(TrialRow.id).where(TrialRow.study_id == key)
+            session.execute(delete(MemberRow).where(MemberRow.trial_id.in_(trials)))
+            session.execute(delete(EpochRow).where(EpochRow.trial_id.in_(trials)))
+            for table in (AttemptRow, TrialRow, RoundRow, LeaseRow):
+                session.execute(delete(table).where(table.study_id == key))
+            session.execute(delete(RunRow).where(RunRow.study == name))
+            session.execute(delete(StudyRow).where(StudyRow.id == key))
+    finally:
+        store.close()
