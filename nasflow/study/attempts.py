@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
@@ -16,6 +17,7 @@ from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)
+_TIMES = ("started_at", "ended_at")  # of an Ending
 
 
 class AttemptLog(StudyBase):
@@ -124,8 +126,11 @@ class AttemptLog(StudyBase):
                 row.state, row.failure, row.error, row.ended_at = state, failure, error, now()
                 row.slot = slot or row.slot
                 if state is not AttemptState.SUCCEEDED:
-                    ending = Ending(row.job_id, failure, error, dict(evidence or {}), places)
-                    row.endings = [*(row.endings or []), asdict(ending)]
+                    found = dict(evidence or {})
+                    ending = Ending(
+                        row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at
+                    )
+                    row.endings = [*(row.endings or []), _to_json(ending)]
             return _to_record(row, list(members))
 
     def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
@@ -292,6 +297,12 @@ def _to_record(row: AttemptRow, members: Sequence[int]) -> Attempt:
     )
 
 
+def _to_json(ending: Ending) -> dict[str, Any]:
+    values = asdict(ending)
+    return values | {key: values[key] and values[key].isoformat() for key in _TIMES}
+
+
 def _to_ending(values: Mapping[str, Any]) -> Ending:
     failure = values["failure"]
-    return Ending(**{**values, "failure": failure and FailureKind(failure)})
+    times = {key: datetime.fromisoformat(text) for key in _TIMES if (text := values.get(key))}
+    return Ending(**{**values, **times, "failure": failure and FailureKind(failure)})

@@ -60,6 +60,9 @@ class Ending:
         failure: whom it was blamed on.
         evidence: what the training service knew of the job's end, by name.
         places: how many of the members may train at a time from then on; None leaves that as it was.
+        slot: where the job ran, for people.
+        started_at: when the job was submitted.
+        ended_at: when its end was recorded.
     """
 
     job_id: str | None
@@ -67,6 +70,9 @@ class Ending:
     error: str | None
     evidence: dict[str, Any]
     places: int | None = None
+    slot: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True)
