@@ -145,10 +145,12 @@ def setup(
 
     May be run again at any time. CONFIG tells which secrets are needed, and how many slots a search takes.
     """
-    from .setup_command import set_up_server, setup_json, setup_table  # noqa: PLC0415
+    from .setup_command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
     made = set_up_server(_load(config) if config else None, work_pool, slots, secret or [], verbose)
     _print(setup_json(made) if as_json else setup_table(made))
+    for line in [] if as_json else setup_hints(work_pool):
+        console().print(line, soft_wrap=True)
 
 
 @app.command()

@@ -65,8 +65,20 @@ def setup_table(made: Sequence[Made]) -> Table:
     return table
 
 
+def setup_hints(pool: str) -> list[str]:
+    """What is still to be done by people."""
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    frequency = get_current_settings().flows.heartbeat_frequency
+    return [
+        f"run what is deployed: prefect worker start --pool {pool}",
+        "resume killed searches: nasflow recover, on a schedule",
+        f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY ({frequency} s here) must be the same wherever searches run",
+    ]
+
+
 def setup_json(made: Sequence[Made]) -> dict[str, Any]:
-    """The same for a program."""
+    """What was made and found, for a program."""
     return {"server": api_url(), "made": [asdict(thing) for thing in made]}
 
 

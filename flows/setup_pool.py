@@ -53,8 +53,7 @@ def ensure_pool(client: "SyncPrefectClient", name: str, limit: int | None) -> Ma
         pool, done = client.read_work_pool(name), Done.CHANGED
     many = "any number of searches" if pool.concurrency_limit is None else _count(pool.concurrency_limit)
     paused = "; it is paused" if pool.is_paused else ""
-    note = f"type {pool.type}, {many} at once{paused}; 'prefect worker start --pool {name}' runs them"
-    return Made("work pool", name, done, note)
+    return Made("work pool", name, done, f"of type {pool.type}, runs {many} at once{paused}")
 
 
 def _count(searches: int) -> str:

@@ -1,5 +1,9 @@
-"""`nasflow setup`: the automation is on the server once, as it should be, whatever was there before."""
+"""`nasflow setup`: what searches need is on the server once, as it should be, whatever was there before."""
 
+import contextlib
+import json
+import os
+import pty
 import subprocess
 import urllib.request
 from typing import Any
@@ -7,13 +11,24 @@ from typing import Any
 import pytest
 from flow_searches import NASFLOW, PrefectServer
 
+from nasflow.config import load_config
+from nasflow.errors import UserError
 from nasflow.flows.setup_command import AUTOMATION
+from nasflow.flows.setup_pool import searches_at_once
+from nasflow.flows.setup_secrets import secret_names
+
+POOL = "set-up-here"
+SEARCH = {
+    "space": {"target": "flow_spaces.py:mixed"},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
+}
 
 
-def setup(server: PrefectServer, **environment: str) -> subprocess.CompletedProcess[str]:
+def setup(server: PrefectServer, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*NASFLOW, "setup"],
+        [*NASFLOW, "setup", "--work-pool", POOL, *map(str, arguments)],
         env={**server.env, **environment},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=120,
@@ -21,9 +36,34 @@ def setup(server: PrefectServer, **environment: str) -> subprocess.CompletedProc
     )
 
 
+def made(server: PrefectServer, *arguments: object, **environment: str) -> dict[str, str]:
+    """What was done to each kind of thing, and to each secret."""
+    ended = setup(server, *arguments, "--json", **environment)
+    assert ended.returncode == 0, ended.stderr
+    things = json.loads(ended.stdout)["made"]
+    return {thing["name"] if thing["what"] == "secret" else thing["what"]: thing["done"] for thing in things}
+
+
 def automations(server: PrefectServer) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = server.post("/automations/filter", {})
     return [automation for automation in found if automation["name"] == AUTOMATION]
+
+
+def pools(server: PrefectServer) -> list[dict[str, Any]]:
+    return server.post("/work_pools/filter", {"work_pools": {"name": {"any_": [POOL]}}})
+
+
+def secret(server: PrefectServer, name: str) -> Any:
+    """What the block holds, None if there is none."""
+    body = {"block_documents": {"name": {"any_": [name]}}, "include_secrets": True}
+    found = server.post("/block_documents/filter", body)
+    return found[0]["data"]["value"] if found else None
+
+
+def call(server: PrefectServer, method: str, path: str, **body: Any) -> None:
+    request = urllib.request.Request(f"{server.url}{path}", json.dumps(body).encode(), method=method)
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, timeout=30).close()
 
 
 @pytest.fixture
@@ -31,33 +71,98 @@ def server(prefect_server):
     """The session's server, without the automation afterwards: it would end what other tests have killed."""
     yield prefect_server
     for automation in automations(prefect_server):
-        url = f"{prefect_server.url}/automations/{automation['id']}"
-        urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=30).close()
+        call(prefect_server, "DELETE", f"/automations/{automation['id']}")
+    for pool in pools(prefect_server):
+        call(prefect_server, "DELETE", f"/work_pools/{pool['name']}")
 
 
-def test_the_automation_is_made_once_and_kept_up_to_date(server):
+def test_everything_is_made_once_and_kept_up_to_date(server):
     first = setup(server)
     assert first.returncode == 0, first.stderr
-    assert f"{server.url}: created the automation: '{AUTOMATION}'" in first.stdout
-    (made,) = automations(server)
-    assert made["enabled"]
-    assert made["trigger"]["posture"] == "Proactive" and made["trigger"]["within"] == 540
-    assert made["trigger"]["match_related"]["prefect.resource.name"] == ["nas-*"]
-    assert made["actions"][0]["state"] == "CRASHED"
+    assert f"set up: {server.url}" in first.stdout
+    assert [first.stdout.count(word) for word in ("created", "changed", "found")] == [2, 0, 0]
+    assert f"prefect worker start --pool {POOL}\n" in first.stdout
+    (pool,), (automation,) = pools(server), automations(server)
+    assert (pool["type"], pool["concurrency_limit"], pool["is_paused"]) == ("process", None, False)
+    assert "command" in pool["base_job_template"]["variables"]["properties"], "the template is Prefect's own"
+    assert automation["enabled"]
+    assert automation["trigger"]["posture"] == "Proactive" and automation["trigger"]["within"] == 540
+    assert automation["trigger"]["match_related"]["prefect.resource.name"] == ["nas-*"]
+    assert automation["actions"][0]["state"] == "CRASHED"
 
-    assert "there already is the automation" in setup(server).stdout
-    assert automations(server) == [made]
+    assert made(server) == {"work pool": "found", "automation": "found"}
+    assert (pools(server), automations(server)) == ([pool], [automation])
 
-    faster = setup(server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY="30")
-    assert "brought up to date the automation" in faster.stdout and "Crashed 90 s after" in faster.stdout
+    assert made(server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY="30") == {"work pool": "found", "automation": "changed"}
     (changed,) = automations(server)
-    assert (changed["id"], changed["trigger"]["within"]) == (made["id"], 90)
+    assert (changed["id"], changed["trigger"]["within"]) == (automation["id"], 90)
 
     values = {key: changed[key] for key in ("name", "trigger", "actions", "description")}
     server.post("/automations/", values | {"enabled": True})
-    assert len(automations(server)) == 2
-    assert setup(server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY="30").returncode == 0
-    assert len(automations(server)) == 1
+    assert len(automations(server)) == 2, "as after two setups at a time"
+    assert made(server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY="30")["automation"] == "found"
+    (only,) = automations(server)
+
+    call(server, "PATCH", f"/automations/{only['id']}", enabled=False)
+    assert made(server)["automation"] == "left as it is"
+    assert not automations(server)[0]["enabled"]
+
+
+def test_slots_are_the_pools_limit(server, searches):
+    path = searches.write("two-slots", **SEARCH, training_service={"kind": "local", "slots": 2})
+    assert made(server, path, "--slots", 5)["work pool"] == "created"
+    assert pools(server)[0]["concurrency_limit"] == 2, "a search of this config takes two of the five slots"
+    assert made(server, path)["work pool"] == "found"
+    assert pools(server)[0]["concurrency_limit"] == 2
+    assert made(server, "--slots", 3)["work pool"] == "changed"
+    assert pools(server)[0]["concurrency_limit"] == 3
+
+    assert searches_at_once(2, load_config(path)) == 1
+    with pytest.raises(UserError, match="a search of this config takes 2 slots, so none could ever run"):
+        searches_at_once(1, load_config(path))
+
+
+def test_secrets_come_from_the_environment(server, searches):
+    hosts = [{"host": "one", "password": {"prefect_block": "host-one"}}, {"host": "two"}]
+    config = searches.write("hosts", **SEARCH, training_service={"kind": "ssh", "hosts": hosts})
+    names = ("host-one", "from-env")
+
+    missing = setup(server, config, "--secret", "from-env", FROM_ENV="1.10")
+    assert missing.returncode == 2
+    assert "secret 'host-one': there is no terminal" in missing.stderr and "HOST_ONE" in missing.stderr
+    assert not pools(server) and not any(secret(server, name) for name in names), "all or nothing"
+
+    values = {"FROM_ENV": "1.10", "HOST_ONE": "pass word\\"}
+    ended = setup(server, config, "--secret", "FROM_ENV", **values)
+    assert ended.returncode == 0, ended.stderr
+    assert [secret(server, name) for name in names] == ["pass word\\", "1.10"]
+    assert not any(value in ended.stdout + ended.stderr for value in values.values())
+
+    done = made(server, config, "--secret", "from-env", FROM_ENV="1.20")
+    assert [done[name] for name in names] == ["found", "changed"]
+    assert [secret(server, name) for name in names] == ["pass word\\", "1.20"]
+    with pytest.raises(UserError, match="made of letters, digits and dashes"):
+        secret_names(["a b"], None)
+
+
+def test_a_secret_is_typed_in_unseen(server):
+    ours, theirs = pty.openpty()
+    command = [*NASFLOW, "setup", "--work-pool", POOL, "--secret", "typed-in"]
+    process = subprocess.Popen(
+        command, env=server.env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    shown = b""
+    while b"'typed-in' (it is not shown): " not in shown:
+        shown += os.read(ours, 4096)
+    os.write(ours, b"unseen words\n")
+    with contextlib.suppress(OSError):  # the terminal's other end is closed when the command ends
+        while more := os.read(ours, 4096):
+            shown += more
+    os.close(ours)
+    assert process.wait(60) == 0, shown
+    assert secret(server, "typed-in") == "unseen words"
+    assert b"unseen" not in shown
 
 
 @pytest.mark.parametrize(
