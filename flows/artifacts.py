@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
 MAX_ROWS = 200
 
@@ -21,16 +16,13 @@ def artifact_key(*parts: object) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
 
 
-def show_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
-    """A table of at most MAX_ROWS rows."""
-    left_out = len(rows) - MAX_ROWS
-    note = f" ({left_out} more rows are in the study)" if left_out > 0 else ""
-    table = [{name: plain(value) for name, value in row.items()} for row in rows[:MAX_ROWS]]
-    create_table_artifact(key=key, table=table, description=description + note)
+def plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The first MAX_ROWS rows, with values that are safe to show."""
+    return [{name: plain(value) for name, value in row.items()} for row in rows[:MAX_ROWS]]
 
 
 def show_markdown(key: str, markdown: str, description: str) -> None:
-    """A Markdown page."""
+    """A Markdown page of the run that calls this."""
     create_markdown_artifact(key=key, markdown=markdown, description=description)
 
 

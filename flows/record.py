@@ -7,13 +7,18 @@ from prefect.cache_policies import NO_CACHE
 
 from nasflow.report.curves import curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows
+from nasflow.report.links import links_markdown
+from nasflow.report.pareto import pareto_markdown
 from nasflow.report.plans import merging_sentence, plans_markdown
 from nasflow.report.summary import round_summary_markdown, search_summary_markdown
 from nasflow.report.text import numbers_text
+from nasflow.study.base import SCORED
 from nasflow.study.records import RoundState
+from nasflow.training.spec import trial_dir
 from nasflow.trial import TrialStatus
 
-from .artifacts import MAX_ROWS, artifact_key, show_markdown, show_table
+from .artifacts import MAX_ROWS, artifact_key, show_markdown
+from .run_page import tag_task_run
 from .session import SearchSession
 
 _CURVES = 10
@@ -36,11 +41,17 @@ class RoundSummary:
         return f"{self.scored} of {self.trials} trials scored{again}, {self.failed} failed"
 
 
-@task(name="persist metrics", cache_policy=NO_CACHE, task_run_name="persist metrics of round {number}")
+@task(
+    name="persist metrics",
+    description="End the round on record, and show what it found.",
+    cache_policy=NO_CACHE,
+    task_run_name="persist metrics of round {number}",
+)
 def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
-    """Settle replays, end the round on record, and show round and leaderboard in the UI."""
+    """Settle replays, end the round on record, and show in the UI what it found."""
+    tag_task_run()
     study, config = session.study, session.config
-    study.settle_replays(number)
+    session.events.ended(study.settle_replays(number))
     trials = study.trials(round=number)
     summary = RoundSummary(
         number=number,
@@ -58,6 +69,8 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
     )
     show_plans(session, number)
     show_leaderboard(session)
+    if session.page.pictures_due():
+        show_pictures(session)
     return summary
 
 
@@ -80,26 +93,44 @@ def show_plans(session: SearchSession, number: int) -> None:
 
 
 def show_leaderboard(session: SearchSession) -> None:
-    """The study's leaderboard so far, as a table artifact."""
+    """The study's leaderboard so far, as a table on the search's page."""
     config = session.config
     rows = leaderboard_rows(session.study.leaderboard(MAX_ROWS), config.objectives, MAX_ROWS)
-    show_table(artifact_key(config.name, "leaderboard"), rows, f"Best trials of {config.name}")
+    session.page.show_table(artifact_key(config.name, "leaderboard"), rows, f"Best trials of {config.name}")
+
+
+def show_pictures(session: SearchSession) -> None:
+    """Learning curves of the best trials so far and, of several objectives, the Pareto front, on the search's page."""
+    study, config = session.study, session.config
+    best = study.leaderboard(_CURVES)
+    epochs = study.epochs([trial.number for trial in best])
+    curves = {number: [(record.epoch, record.metrics) for record in records] for number, records in epochs.items()}
+    session.page.show_markdown(
+        artifact_key(config.name, "curves"),
+        curves_markdown(curves, config.objectives[0].metric),
+        f"Learning curves of the best trials of {config.name}",
+    )
+    if len(config.objectives) > 1:
+        session.page.show_markdown(
+            artifact_key(config.name, "pareto"),
+            pareto_markdown(study.trials(SCORED), config.objectives),
+            f"Pareto front of {config.name}",
+        )
 
 
 def show_search(session: SearchSession) -> None:
-    """The search's summary and the learning curves of its best trials, as Markdown artifacts."""
+    """What the search came to and where it lies, on its page."""
     study, config = session.study, session.config
+    show_pictures(session)
     best = study.leaderboard(_CURVES)
     board = leaderboard_markdown(best, config.objectives, _CURVES)
-    show_markdown(
+    session.page.show_markdown(
         artifact_key(config.name, "summary"),
         search_summary_markdown(config.name, study.trials(), config.objectives) + "\n\n" + board,
         f"What {config.name} found",
     )
-    epochs = study.epochs([trial.number for trial in best])
-    curves = {number: [(record.epoch, record.metrics) for record in records] for number, records in epochs.items()}
-    show_markdown(
-        artifact_key(config.name, "curves"),
-        curves_markdown(curves, config.objectives[0].metric),
-        f"Learning curves of the best trials of {config.name}",
+    session.page.show_markdown(
+        artifact_key(config.name, "links"),
+        links_markdown(config, (best[0].number, trial_dir(config.study_dir, best[0].number)) if best else None),
+        f"Where {config.name} keeps what it found, and how to look further",
     )

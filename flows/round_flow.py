@@ -18,13 +18,19 @@ from .session import SearchSession, search_session
 from .tasks import batch_trials, submit_trials, train_alone, train_batch
 
 
-@flow(name="nas-sampling-round", flow_run_name="{config.name}: round {number}", persist_result=False)
+@flow(
+    name="nas-sampling-round",
+    description="One round of a search: propose architectures, train them together, retry what failed, record.",
+    flow_run_name="{config.name}: round {number}",
+    persist_result=False,
+)
 def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
     """Round `number` (from 0) of a search, from wherever it stands. FAILED if no trial of it could be scored.
 
     May be called by itself; the search flow calls it once a round.
     """
     with search_session(config) as session:
+        session.page.tag_flow_run(f"round:{number}")
         try:
             return _run(session, number)
         except InterruptedSearchError as error:
@@ -40,6 +46,7 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
     train_together(session, batch_trials(session, number))
     train_one_by_one(session, unfinished(session, number))
     summary = persist_metrics(session, number)
+    session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
     strategy.tell([trial for trial in session.study.trials(round=number) if trial.status.finished])
     return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
 
@@ -77,7 +84,7 @@ def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
         future.wait()
         session.refuse_interrupted()
         if (error := job_error(future.state)) is not None:
-            session.study.fail_trial(number, str(error))
+            session.events.ended([session.study.fail_trial(number, str(error))])
 
 
 def job_error(state: State[Any]) -> JobError | None:

@@ -16,7 +16,9 @@ from nasflow.evaluator.check import check_search
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
+from nasflow.study.base import SCORED
 from nasflow.study.folder import claim_folder
+from nasflow.study.gains import Gains
 from nasflow.study.lease import Lease
 from nasflow.study.records import Attempt
 from nasflow.study.study import Study
@@ -27,7 +29,9 @@ from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
+from .run_page import RunPage
 from .secret_blocks import use_prefect_blocks
+from .trial_events import TrialEvents
 
 Listener = Callable[[Attempt, Event], None]
 
@@ -59,6 +63,8 @@ class SearchSession:
         lease: claimed for the study; the session's owner keeps it.
 
     Attributes:
+        page: of its flow run in the Prefect UI.
+        events: tells Prefect what becomes of its trials.
         flow_began: when the search flow's own code began, by `time.monotonic`.
     """
 
@@ -81,6 +87,8 @@ class SearchSession:
         self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
         self.study = Study.open(config, self.lease)
+        self.page = RunPage(config)
+        self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.trials(SCORED)))
         self._strategy = strategy
         self._outlines: dict[int, Outline] = {}
 
@@ -144,7 +152,8 @@ def search_session(
     with _lock:
         present = _open.get(key)
     if present is not None:
-        yield present
+        with present.page.of_this_run():
+            yield present
         return
     use_prefect_blocks()
     space = check_search(config)
@@ -160,4 +169,5 @@ def search_session(
         with _lock:
             _open[key] = session
         stack.callback(_open.pop, key, None)
+        stack.enter_context(session.page.of_this_run())
         yield session

@@ -12,13 +12,15 @@ from prefect.tasks import Task
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
-from nasflow.report.text import numbers_text
+from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training.events import Alert, Epoch, Event, Evicted, Final
 from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
 from .artifacts import Progress, artifact_key
+from .retries import failed, tell_retry
+from .run_page import tag_task_run
 from .session import SearchSession
 
 
@@ -26,9 +28,15 @@ class RepeatedTrialError(TrialError):
     """A trial failed alone just as it had failed alone before: trying again would change nothing."""
 
 
-@task(name="submit trials", cache_policy=NO_CACHE, task_run_name="submit trials of round {number}")
+@task(
+    name="submit trials",
+    description="Take the next architectures from the strategy and put them on record as trials.",
+    cache_policy=NO_CACHE,
+    task_run_name="submit trials of round {number}",
+)
 def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     """The trials of a round: those on record, or what the strategy proposes. Empty when the space is exhausted."""
+    tag_task_run()
     study, budget = session.study, session.config.budget
     if present := study.trials(round=number):
         return present
@@ -40,15 +48,23 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
             session.space.validate(trial.architecture)
         except SpaceError as error:
             study.fail_trial(trial.number, str(error), TrialStatus.INVALID)
-    return study.trials(round=number)
+    trials = study.trials(round=number)
+    session.events.submitted(trials)
+    return trials
 
 
-@task(name="batch trials", cache_policy=NO_CACHE, task_run_name="batch trials of round {number}")
+@task(
+    name="batch trials",
+    description="Choose which trials train together in one job.",
+    cache_policy=NO_CACHE,
+    task_run_name="batch trials of round {number}",
+)
 def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
     """The batches of a round: those on record, or its untrained trials placed by data and cost.
 
     They make `merge.jobs_per_slot` jobs a slot; without merging it is one job a trial.
     """
+    tag_task_run()
     if present := session.study.batches(number):
         return present
     loads = []
@@ -68,19 +84,25 @@ def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) 
     return isinstance(error, InfrastructureError | TrialError) and not isinstance(error, RepeatedTrialError)
 
 
-@task(name="train batch", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
+@task(
+    name="train batch",
+    description="Train several trials in one job; a job that was lost is started again from its checkpoints.",
+    cache_policy=NO_CACHE,
+    retry_condition_fn=_may_help,
+)
 def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     """Train the members of a batch in one job, to its recorded outcome.
 
     A member that has failed by its own doing waits for train_alone. If a job crashed before all of its members had got
     a place in it, those that had none are trained by the next. If one ran out of memory, the next has half the places.
 
-    Raises:
-        InfrastructureError: the job was lost; the batch goes on from its checkpoints when this is tried again.
+    FAILED with an InfrastructureError if a job was lost; tried again, the batch goes on from its checkpoints.
     """
+    tag_task_run()
     session.refuse_interrupted()
     study = session.study
     attempt = next(batch for batch in study.batches(attempt.round) if batch.id == attempt.id)
+    again = tell_retry(attempt.error)
     while attempt.state is not AttemptState.SUCCEEDED:
         trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
         members = [trial for trial in trials if not trial.status.finished and trial.error is None]
@@ -88,44 +110,51 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
             break
         attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])
         if attempt.failure is FailureKind.INFRASTRUCTURE:
-            raise InfrastructureError(attempt.error)
+            return failed(InfrastructureError(attempt.error))
         if attempt.state is not AttemptState.SUCCEEDED:
             get_run_logger().warning("blamed on its trials: %s", attempt.error)
-    scored = sum(study.trial(number).status.scored for number in attempt.members)
+    trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
+    trained = f"{sum(trial.status.scored for trial in trials)} of {len(trials)} trials trained"
     fewer = f", at most {attempt.places} at a time for want of memory" if attempt.places else ""
-    return Completed(message=f"{scored} of {len(attempt.members)} trials trained{fewer}", data=attempt)
+    errors = failures_text([trial for trial in trials if not trial.status.scored])
+    return Completed(message=trained + fewer + (f"; not trained: {errors}" if errors else "") + again, data=attempt)
 
 
-@task(name="train alone", cache_policy=NO_CACHE, retry_condition_fn=_may_help)
+@task(
+    name="train alone",
+    description="Train one trial by itself, after it failed in a batch; tried again unless it fails the same way.",
+    cache_policy=NO_CACHE,
+    retry_condition_fn=_may_help,
+)
 def train_alone(session: SearchSession, number: int) -> State[Trial]:
     """Train one trial by itself, from its newest checkpoint.
 
-    Raises:
-        InfrastructureError: the job was lost.
-        TrialError: the trial failed; RepeatedTrialError if that would only happen again.
+    FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial failed, and with a
+    RepeatedTrialError if that would only happen again.
     """
+    tag_task_run()
     session.refuse_interrupted()
     study = session.study
     trial = study.trial(number)
+    again = ""
     if not trial.status.finished:
+        again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), trial.error))
         ended = _follow(session, study.new_alone_attempt(number), [trial])
         if ended.failure is FailureKind.INFRASTRUCTURE:
-            raise InfrastructureError(ended.error)
+            return failed(InfrastructureError(ended.error))
         trial = study.trial(number)
         if not trial.status.scored:
             error = trial.error or "the job ended without a result for the trial"
-            raise (RepeatedTrialError if _repeats(session, ended) else TrialError)(error)
-    return Completed(message=f"trial {number}: {trial.status}", data=trial)
+            return failed((RepeatedTrialError if _repeats(session, ended) else TrialError)(error))
+    return Completed(message=f"trial {number}: {trial.status}{again}", data=trial)
 
 
 def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], left: Sequence[Trial] = ()) -> Attempt:
     """Bring an attempt at `trials` to its outcome, with a progress bar in the UI; `left` are its other members."""
     epochs = {trial.number: session.outline(trial).epochs for trial in trials}
+    on_record = {trial.number: trial.epochs for trial in trials}
     config = session.config
-    progress = Progress(
-        artifact_key(config.name, "round", attempt.round, attempt.kind, attempt.number),
-        f"{attempt.kind} {attempt.number} of round {attempt.round}: epochs of trials {numbers_text(attempt.members)}",
-    )
+    progress = Progress(*_progress_names(config.name, attempt))
     done = dict.fromkeys(epochs, 0)
 
     def make_spec(job_id: str) -> JobSpec:
@@ -149,6 +178,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     def on_event(event: Event) -> None:
         if isinstance(event, Epoch):
             done[event.trial] = max(done[event.trial], event.epoch)
+            if event.epoch > on_record[event.trial]:
+                session.events.epoch(attempt.round, event)
         elif isinstance(event, Final | Evicted):  # nothing more comes of it
             done[event.trial] = epochs[event.trial]
         elif isinstance(event, Alert):
@@ -158,7 +189,18 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
 
     ended = session.follower.follow(attempt, make_spec, on_event)
     progress.update(1.0, time.monotonic(), last=True)
+    session.events.ended(trial for trial in session.study.trials(round=attempt.round) if trial.number in epochs)
     return ended
+
+
+def _progress_names(study: str, attempt: Attempt) -> tuple[str, str]:
+    """Key and description of an attempt's progress bar; a trial has one for all of its attempts alone."""
+    if attempt.kind is AttemptKind.ALONE:
+        (trial,) = attempt.members
+        return artifact_key(study, "round", attempt.round, "trial", trial), f"Epochs of trial {trial}, alone"
+    key = artifact_key(study, "round", attempt.round, attempt.kind, attempt.number)
+    trials = numbers_text(attempt.members)
+    return key, f"Epochs of batch {attempt.number} of round {attempt.round}: trials {trials}"
 
 
 def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:

@@ -1,10 +1,9 @@
 """Learning curves: as a Plotly figure, and as Markdown with a small picture in it."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nasflow.report.svg import curves_svg
+from nasflow.report.svg import curves_svg, markdown_picture
 from nasflow.report.text import markdown_cell, markdown_table, plain_number
 
 if TYPE_CHECKING:
@@ -33,14 +32,14 @@ def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
     heading = f"## Learning curves: {markdown_cell(metric)}"
     if not points:
         return f"{heading}\n\nNo epoch has this metric yet."
-    picture = base64.b64encode(curves_svg(points, metric).encode()).decode()
+    picture = markdown_picture(curves_svg(points, metric), "learning curves")
     last = max(epoch for line in points.values() for epoch, _ in line)
     epochs = sorted({round(1 + step * (last - 1) / (_COLUMNS - 1)) for step in range(_COLUMNS)})
     rows = [
         {"trial": number, **{f"epoch {epoch}": dict(line).get(epoch) for epoch in epochs}}
         for number, line in points.items()
     ]
-    return f"{heading}\n\n![learning curves](data:image/svg+xml;base64,{picture})\n\n{markdown_table(rows)}"
+    return f"{heading}\n\n{picture}\n\n{markdown_table(rows)}"
 
 
 def metric_points(curves: Curves, metric: str) -> dict[int, list[tuple[int, float | None]]]:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nasflow.trial import Trial
+
 
 def plain_number(value: float | None) -> float | int | None:
     """`value` as JSON can hold it: None if it is not finite, an int if it is a whole number beyond 1."""
@@ -45,6 +47,16 @@ def error_headline(error: str | None, width: int = 200) -> str:
         return "no error text"
     headline = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return headline if len(headline) <= width else headline[: width - 1] + "…"
+
+
+def failures_text(trials: Sequence[Trial], limit: int = 3) -> str:
+    """The errors of trials in a line, at most `limit` of them, e.g. `trials 3, 7 (loss is nan)`; empty without any."""
+    alike: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.error is not None:
+            alike.setdefault(error_headline(trial.error), []).append(trial.number)
+    shown = [f"trial{'s' * (len(some) > 1)} {numbers_text(some)} ({error})" for error, some in alike.items()]
+    return ", ".join([*shown[:limit], *(["…"] if len(shown) > limit else [])])
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
