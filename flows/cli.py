@@ -1,6 +1,5 @@
 """The `nasflow` command. Everything slow is imported by the command that needs it."""
 
-import json
 import sys
 from datetime import timedelta
 from enum import StrEnum
@@ -11,7 +10,9 @@ import typer
 
 from nasflow.errors import NasflowError, UserError
 
-from .console import console, score_command
+from .cli_options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, load_study, print_out
+from .cli_results import export, leaderboard, report, show, studies
+from .console import console
 from .prefect_errors import clear_prefect_errors
 
 app = typer.Typer(
@@ -27,11 +28,6 @@ app.add_typer(hosts, name="hosts")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
 OptionalConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A search config.")]
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
-StoreUrl = Annotated[
-    str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
@@ -42,9 +38,7 @@ Interval = Annotated[str | None, typer.Option(metavar="TIME", help="Run it every
 Rrule = Annotated[str | None, typer.Option(metavar="RULE", help="Run it by an iCalendar rule.")]
 Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Of the schedule, such as Europe/Berlin; else UTC.")]
 WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
-Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
 
-DEFAULT_STORE = "sqlite:///nasflow.db"
 DEFAULT_POOL = "nasflow"
 
 
@@ -85,7 +79,7 @@ def retry(
     """Train a study's failed trials again, and only those."""
     from .run_command import run_retry  # noqa: PLC0415
 
-    _exit(run_retry(_study(store, study).config, verbose, take_over))
+    _exit(run_retry(load_study(store, study).config, verbose, take_over))
 
 
 @app.command()
@@ -113,7 +107,7 @@ def recover(
 
     url = _load(config).store if config else store
     if study is not None:
-        _exit(recover_one(_study(url, study), dry_run, verbose))
+        _exit(recover_one(load_study(url, study), dry_run, verbose))
     else:
         _exit(recover_all(url, dry_run, timedelta(seconds=grace), lambda line: console().print(line, soft_wrap=True)))
 
@@ -123,7 +117,7 @@ def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOv
     """End what a dead controller left running, here and on the study's hosts. Results stay; it can be resumed."""
     from .cleanup_command import clean_up  # noqa: PLC0415
 
-    clean_up(_study(store, study).config, take_over)
+    clean_up(load_study(store, study).config, take_over)
 
 
 @app.command()
@@ -138,6 +132,12 @@ def setup(
         list[str] | None,
         typer.Option(metavar="NAME", help="Make this Secret block too; its value comes from $NAME, or is asked for."),
     ] = None,
+    notify_best: Annotated[
+        str | None, typer.Option(metavar="TYPE/NAME", help="Tell of every new best by this notification block.")
+    ] = None,
+    pause_without_gain: Annotated[
+        int | None, typer.Option(min=1, metavar="ROUNDS", help="Pause a search after so many rounds without gain.")
+    ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -147,8 +147,16 @@ def setup(
     """
     from .setup_command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
-    made = set_up_server(_load(config) if config else None, work_pool, slots, secret or [], verbose)
-    _print(setup_json(made) if as_json else setup_table(made))
+    made = set_up_server(
+        _load(config) if config else None,
+        work_pool,
+        slots=slots,
+        secrets=secret or [],
+        notify_best=notify_best,
+        pause_without_gain=pause_without_gain,
+        verbose=verbose,
+    )
+    print_out(setup_json(made) if as_json else setup_table(made))
     for line in [] if as_json else setup_hints(work_pool):
         console().print(line, soft_wrap=True)
 
@@ -167,7 +175,7 @@ def doctor(
 
     findings = examine(config, store, work_pool)
     if as_json:
-        _print(findings_json(findings))
+        print_out(findings_json(findings))
     else:
         for line in findings_lines(findings):
             console().print(line, soft_wrap=True)  # commands in it stay whole
@@ -278,60 +286,14 @@ def check(config: ConfigFile, as_json: AsJson = False) -> None:
     from .hosts_command import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
 
     found = check_hosts(_load(config))
-    _print(hosts_json(found) if as_json else hosts_table(found))
+    print_out(hosts_json(found) if as_json else hosts_table(found))
     for line in [] if as_json else hosts_advice(found):
         console().print(line, soft_wrap=True)  # commands in it stay whole
     _exit(0 if all(host.in_order for host in found) else 2)
 
 
-@app.command()
-def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """List the studies of a store."""
-    from nasflow.study.study import list_studies  # noqa: PLC0415
-
-    from .views import studies_json, studies_table  # noqa: PLC0415
-
-    infos = list_studies(store)
-    _print(studies_json(infos) if as_json else studies_table(infos))
-
-
-@app.command()
-def show(study: StudyName, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a study's rounds, trials, and what failed and why."""
-    from .views import study_json, study_view  # noqa: PLC0415
-
-    opened = _study(store, study)
-    _print(study_json(opened) if as_json else study_view(opened))
-
-
-@app.command()
-def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:
-    """Show a study's best trials."""
-    from nasflow.report.leaderboard import leaderboard_rows, leaderboard_table  # noqa: PLC0415
-
-    opened = _study(store, study)
-    trials = opened.leaderboard(top)
-    objectives = opened.config.objectives
-    _print(leaderboard_rows(trials, objectives, top) if as_json else leaderboard_table(trials, objectives, top))
-
-
-@app.command()
-def export(
-    study: StudyName,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the exports, one sub-folder a model.")],
-    top: Top = 1,
-    store: StoreUrl = DEFAULT_STORE,
-) -> None:
-    """Export the best trained models: weights, architecture, and a script that rebuilds and scores the model."""
-    from .result import BestTrial  # noqa: PLC0415
-
-    opened = _study(store, study)
-    best = opened.leaderboard(top)
-    if not best:
-        raise UserError(f"study '{study}' has no scored trial to export yet")
-    for rank, trial in enumerate(best, start=1):
-        folder = BestTrial(opened.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
-        console().print(f"trial {trial.number} → {folder}; score it with: {score_command(folder)}")
+for command in (studies, show, leaderboard, report, export):
+    app.command()(command)
 
 
 @app.command()
@@ -339,7 +301,7 @@ def schema() -> None:
     """Print the JSON schema of the search config."""
     from nasflow.config import SearchConfig  # noqa: PLC0415
 
-    _print(SearchConfig.model_json_schema())
+    print_out(SearchConfig.model_json_schema())
 
 
 def main() -> None:
@@ -356,19 +318,6 @@ def _load(path: Path) -> Any:
     from nasflow.config import load_config  # noqa: PLC0415
 
     return load_config(path)
-
-
-def _study(store: str, name: str) -> Any:
-    from nasflow.study.study import Study  # noqa: PLC0415
-
-    return Study.load(store, name)
-
-
-def _print(thing: Any) -> None:
-    if isinstance(thing, dict | list):
-        sys.stdout.write(json.dumps(thing, indent=2, default=str) + "\n")
-    else:
-        console().print(thing)
 
 
 def _exit(code: int) -> None:

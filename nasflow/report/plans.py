@@ -29,25 +29,8 @@ def merging_sentence(jobs: Mapping[str, Sequence[Plan]]) -> str:
     return f"{len(together)} of {len(everyone)} trials in {len(units)} units of several, in {len(jobs)} jobs"
 
 
-def _job(name: str, plans: Sequence[Plan]) -> str:
-    units = [unit for plan in plans for unit in plan["units"]]
-    parts = [f"## {markdown_cell(name)}"]
-    if units:
-        rows = [_row(unit) for unit in units[:_UNITS]]
-        more = f"\n\n… and {len(units) - _UNITS} more units" if len(units) > _UNITS else ""
-        parts.append(markdown_table(rows) + more)
-    reasons = {int(trial): reason for plan in plans for trial, reason in plan["alone"].items()}
-    ordered = sorted(reasons, key=lambda trial: (reasons[trial], trial))
-    lines = [
-        f"- trials {numbers_text(list(trials))}: {markdown_cell(reason)}"
-        for reason, trials in groupby(ordered, key=reasons.__getitem__)
-    ]
-    if lines:
-        parts.append("In no unit with others:\n\n" + "\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def _row(unit: Mapping[str, Any]) -> dict[str, Any]:
+def unit_row(unit: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of one unit."""
     merged, alone = (unit[key] and 1e3 * unit[key] for key in ("seconds", "seconds_alone"))
     return {
         "trials": numbers_text(unit["members"]),
@@ -59,3 +42,21 @@ def _row(unit: Mapping[str, Any]) -> dict[str, Any]:
         "one by one": alone and f"{alone:.2f}",
         "speed-up": f"{alone / merged:.1f}x" if merged and alone else None,
     }
+
+
+def _job(name: str, plans: Sequence[Plan]) -> str:
+    units = [unit for plan in plans for unit in plan["units"]]
+    parts = [f"## {markdown_cell(name)}"]
+    if units:
+        rows = [unit_row(unit) for unit in units[:_UNITS]]
+        more = f"\n\n… and {len(units) - _UNITS} more units" if len(units) > _UNITS else ""
+        parts.append(markdown_table(rows) + more)
+    reasons = {int(trial): reason for plan in plans for trial, reason in plan["alone"].items()}
+    ordered = sorted(reasons, key=lambda trial: (reasons[trial], trial))
+    lines = [
+        f"- trials {numbers_text(list(trials))}: {markdown_cell(reason)}"
+        for reason, trials in groupby(ordered, key=reasons.__getitem__)
+    ]
+    if lines:
+        parts.append("In no unit with others:\n\n" + "\n".join(lines))
+    return "\n\n".join(parts)

@@ -57,6 +57,18 @@ def search_summary_markdown(name: str, trials: Sequence[Trial], objectives: Sequ
     return "\n\n".join(part for part in [*parts, _failures(trials)] if part)
 
 
+def failure_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Failed trials by the line of their error text that says most, the most frequent first."""
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for trial in trials:
+        if _failed(trial):
+            alike[error_headline(trial.error)].append(trial.number)
+    return [
+        {"trials": len(numbers), "which": _numbers(numbers), "error": headline}
+        for headline, numbers in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1]))
+    ]
+
+
 def _totals(trials: Sequence[Trial]) -> str:
     """How many trials ended how, and the epochs that were trained for it."""
     counts = Counter(trial.status for trial in trials)
@@ -85,19 +97,9 @@ def _best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
 
 
 def _failures(trials: Sequence[Trial]) -> str:
-    """Failed trials by the line of their error text that says most, the most frequent first."""
-    alike: defaultdict[str, list[int]] = defaultdict(list)
-    for trial in trials:
-        if _failed(trial):
-            alike[error_headline(trial.error)].append(trial.number)
-    if not alike:
-        return ""
-    rows: list[dict[str, Any]] = [
-        {"trials": len(numbers), "which": _numbers(numbers), "error": headline}
-        for headline, numbers in sorted(alike.items(), key=lambda item: (-len(item[1]), item[1]))
-    ]
+    rows = failure_rows(trials)
     more = f"\n\n… and {len(rows) - _FAILURES} more kinds of errors" if len(rows) > _FAILURES else ""
-    return f"## Failures\n\n{markdown_table(rows[:_FAILURES])}{more}"
+    return f"## Failures\n\n{markdown_table(rows[:_FAILURES])}{more}" if rows else ""
 
 
 def _failed(trial: Trial) -> bool:

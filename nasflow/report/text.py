@@ -25,7 +25,7 @@ def shown(value: Any) -> str:
 
 def architecture_text(architecture: Mapping[str, Any], width: int = 200) -> str:
     """An architecture in one line of at most `width` characters, e.g. `depth=2, op0=conv3`."""
-    text = ", ".join(f"{label}={_value_text(value)}" for label, value in architecture.items())
+    text = ", ".join(f"{label}={value_text(value)}" for label, value in architecture.items())
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -72,7 +72,8 @@ def markdown_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """One choice of an architecture, e.g. `conv3`, `0.001` or `[a b]`."""
     if isinstance(value, list):
-        return "[" + " ".join(_value_text(item) for item in value) + "]"
+        return "[" + " ".join(value_text(item) for item in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,7 @@
 """How jobs ended badly stays on record, also when the attempt has succeeded since; stores of the version before."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from sqlalchemy import text
 
@@ -26,8 +27,9 @@ def test_endings_outlast_the_attempts_restart(open_study: OpenStudy) -> None:
     evidence = {"signal": 9, "oom_kills": 1, "peak_rss": 2**33}
     study.start_attempt(id, "first")
     study.record_outcome(
-        id, AttemptState.FAILED, failure=FailureKind.TRIAL, error="no memory", evidence=evidence, places=1
-    )
+        id, AttemptState.FAILED, failure=FailureKind.TRIAL, error="no memory", slot="gpu-0.0", evidence=evidence,
+        places=1,
+    )  # fmt: skip
     assert study.start_attempt(id, "second").places == 1
     study.record_outcome(id, AttemptState.FAILED, failure=FailureKind.INFRASTRUCTURE, error="host gone")
     study.start_attempt(id, "third")
@@ -35,10 +37,14 @@ def test_endings_outlast_the_attempts_restart(open_study: OpenStudy) -> None:
     study.record_outcome(id, AttemptState.SUCCEEDED, finals)
     (attempt,) = study.attempts()
     assert (attempt.state, attempt.failure, attempt.error) == (AttemptState.SUCCEEDED, None, None)
-    assert attempt.endings == (
+    assert [replace(ending, slot=None, started_at=None, ended_at=None) for ending in attempt.endings] == [
         Ending("first", FailureKind.TRIAL, "no memory", evidence, 1),
         Ending("second", FailureKind.INFRASTRUCTURE, "host gone", {}),
-    )
+    ]
+    assert [ending.slot for ending in attempt.endings] == ["gpu-0.0", None]
+    times = [time for ending in attempt.endings for time in (ending.started_at, ending.ended_at)]
+    times.append(attempt.started_at)
+    assert times == sorted(time for time in times if time is not None)
     assert attempt.places == 1, "the later loss says nothing about memory"
     assert attempt.endings[0].failure is FailureKind.TRIAL
     assert study.troubled_attempts(5) == [attempt]

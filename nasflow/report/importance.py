@@ -1,0 +1,45 @@
+"""Which choices matter: what Optuna's importance evaluator says of a study's trials."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from nasflow.config import Objective
+from nasflow.report.choices import OptunaChoices
+from nasflow.space.domain import Domain
+from nasflow.trial import Trial
+
+FEWEST = 20
+"""Scored trials below which nothing can be said: the evaluator compares the best tenth with all."""
+
+
+def importances(
+    trials: Sequence[Trial], objectives: Sequence[Objective], domains: Mapping[str, Domain]
+) -> dict[str, dict[str, float]]:
+    """For each objective's metric, the share that each label has in being among the best tenth, the largest first.
+
+    By Optuna's PED-ANOVA (Watanabe, Bansal and Hutter 2023), which also rates choices that only some trials have.
+
+    Args:
+        trials: scored, FEWEST at least.
+        objectives: their metrics.
+        domains: of all labels of the trials.
+    """
+    import optuna  # noqa: PLC0415 - slow
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    choices = OptunaChoices(domains)
+    chosen = [choices.of(trial.architecture) for trial in trials]
+    found: dict[str, dict[str, float]] = {}
+    for objective in objectives:
+        values = [trial.metrics[objective.metric] for trial in trials]
+        study = optuna.create_study(direction=objective.direction)
+        study.add_trials(
+            optuna.trial.create_trial(value=value, params=params, distributions=distributions)
+            for value, (params, distributions) in zip(values, chosen, strict=True)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is experimental in Optuna, and of choices that few trials have
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        found[objective.metric] = choices.by_label(shares)
+    return found
