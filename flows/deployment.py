@@ -19,7 +19,9 @@ _STRATEGIES = {"wait": ConcurrencyLimitStrategy.ENQUEUE, "skip": ConcurrencyLimi
 
 
 def config_parameter(config: SearchConfig) -> dict[str, Any]:
-    """The config as a parameter of a deployment: what its file says, and paths that hold in any working folder.
+    """The config as a parameter of a deployment, with paths that hold in any working folder.
+
+    It is complete: Prefect's form tells the kind of a section by how many of its keys are there.
 
     Raises:
         ConfigError: a password stands in it, which Prefect would keep and show.
@@ -35,7 +37,7 @@ def config_parameter(config: SearchConfig) -> dict[str, Any]:
             "store: Prefect would keep and show its password; leave it out of the URL, and give it to the worker as "
             "PGPASSWORD or in ~/.pgpass"
         )
-    values: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    values: dict[str, Any] = config.model_dump(mode="json")
     store = f"sqlite:///{url.database}" if url.get_backend_name() == "sqlite" else config.store
     return {**values, "store": store, "work_dir": str(config.work_dir), "base_dir": str(config.base_dir)}
 

@@ -1,4 +1,7 @@
-"""The flow runs of searches on the Prefect server in use."""
+"""The flow runs of searches on the Prefect server in use.
+
+A run is known by the study's name among its parameters; one of a recurring search, by the study's own record.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,6 +12,7 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
+    FlowRunFilterId,
     FlowRunFilterName,
     FlowRunFilterParentFlowRunId,
     FlowRunFilterState,
@@ -19,6 +23,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Crashed, Scheduled
 
 from nasflow.config import SearchConfig
+from nasflow.study.recurring import runs_of_study
 
 from .recover_judge import Run
 
@@ -40,6 +45,7 @@ class SearchRuns:
     def __init__(self, client: SyncPrefectClient, config: SearchConfig):
         self._client = client
         self._config = config
+        self._claimed = [UUID(run) for run in runs_of_study(config.store, config.name)]
 
     def newest(self, since: datetime | None) -> Run | None:
         """The run that says most of how the search stands: one that is open, else the one that ended last.
@@ -52,16 +58,15 @@ class SearchRuns:
             due = run.next_scheduled_start_time
             if run.state_type is not StateType.SCHEDULED or (due is not None and due < soon):
                 return _to_run(run)
-        ended = self._client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=_FLOWS)),
-            flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[self._config.name]), state=_states(_ENDED)),
-            sort=FlowRunSort.END_TIME_DESC,
-            limit=_PAGE,
-        )
-        for run in ended:
-            if self._is_of_search(run) and (since is None or _state(run).timestamp >= since):
-                return _to_run(run)
-        return None
+        named = FlowRunFilter(name=FlowRunFilterName(any_=[self._config.name]), state=_states(_ENDED))
+        ended = [*self._ended(named)]
+        if self._claimed:
+            ended += self._ended(FlowRunFilter(id=FlowRunFilterId(any_=self._claimed[:_PAGE]), state=_states(_ENDED)))
+        of_search = [run for run in ended if self._is_of_search(run)]
+        newest = max(of_search, key=lambda run: _state(run).timestamp, default=None)
+        if newest is None or (since is not None and _state(newest).timestamp < since):
+            return None
+        return _to_run(newest)
 
     def bury(self, message: str) -> None:
         """Set the search's runs that say they run, though no one runs them, to CRASHED, with their rounds."""
@@ -77,6 +82,14 @@ class SearchRuns:
         """Let a worker of its deployment take a run up again."""
         self._client.set_flow_run_state(run, Scheduled(message="recovered by nasflow"), force=True)
 
+    def _ended(self, which: FlowRunFilter) -> Sequence[FlowRun]:
+        return self._client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=_FLOWS)),
+            flow_run_filter=which,
+            sort=FlowRunSort.END_TIME_DESC,
+            limit=_PAGE,
+        )
+
     def _open(self) -> Sequence[FlowRun]:
         runs = self._client.read_flow_runs(
             flow_filter=FlowFilter(name=FlowFilterName(any_=_FLOWS)),
@@ -87,9 +100,14 @@ class SearchRuns:
         return [run for run in runs if self._is_of_search(run)]
 
     def _is_of_search(self, run: FlowRun) -> bool:
+        if run.id in self._claimed:
+            return True
         config = run.parameters.get("config")
         if not isinstance(config, dict) or config.get("name") != self._config.name:
             return False
+        recurring = config.get("recurring")
+        if run.deployment_id is not None and recurring is not None and recurring.get("study") != "continue":
+            return False  # it has a dated study of its own, or will
         return str(config.get("work_dir", self._config.work_dir)) == str(self._config.work_dir)
 
 

@@ -64,7 +64,8 @@ def _schedule(name: str, text: str, timezone: str | None) -> "SCHEDULE_TYPES":
     except ValidationError as error:
         problem = error.errors()[0]
         message = problem["msg"].removeprefix("Value error, ")
-        at_fault = f"--timezone '{timezone}'" if "timezone" in problem["loc"] else f"--{name} '{text}'"
+        of_zone = "timezone" in problem["loc"] or "timezone" in message
+        at_fault = f"--timezone '{timezone}'" if of_zone else f"--{name} '{text}'"
         raise UserError(f"{at_fault} can't be used: {message}") from None
 
 
