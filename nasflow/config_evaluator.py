@@ -4,7 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from nasflow.config_values import Options, SearchedBool, SearchedFloat, SearchedInt, SearchedTags, Section
+from nasflow.config_values import (
+    OptionalBool,
+    OptionalFloat,
+    Options,
+    SearchedFloat,
+    SearchedInt,
+    SearchedTags,
+    Section,
+)
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
 ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear"]
@@ -28,13 +36,13 @@ class OptimizerConfig(Section):
         SearchedTags,
     ] = Field(default="adamw", description="torch's optimizer")
     lr: SearchedFloat = Field(default=1e-3, title="Learning rate", description="the first one, before any schedule")
-    weight_decay: SearchedFloat | None = Field(default=None, description="decoupled in adamw, else an L2 penalty")
-    momentum: SearchedFloat | None = Field(default=None, description="of sgd and rmsprop")
+    weight_decay: OptionalFloat = Field(default=None, description="decoupled in adamw, else an L2 penalty")
+    momentum: OptionalFloat = Field(default=None, description="of sgd and rmsprop")
     betas: tuple[SearchedFloat, SearchedFloat] | None = Field(
         default=None, description="decay of the running mean and of the running square, in the Adam family"
     )
-    eps: SearchedFloat | None = Field(default=None, title="Epsilon", description="added to denominators")
-    nesterov: SearchedBool | None = Field(default=None, description="Nesterov momentum, in sgd")
+    eps: OptionalFloat = Field(default=None, title="Epsilon", description="added to denominators")
+    nesterov: OptionalBool = Field(default=None, description="Nesterov momentum, in sgd")
 
 
 class ScheduleConfig(Section):
@@ -73,7 +81,7 @@ class TrainingConfig(Section):
     data: DataConfig = Field(description="what is trained and validated on")
     epochs: SearchedInt = Field(default=10, description="of every trial that is not stopped early")
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
-    gradient_clip_val: SearchedFloat | None = Field(
+    gradient_clip_val: OptionalFloat = Field(
         default=None,
         title="Gradient clipping",
         description="the largest norm or value of a gradient; none: no clipping",
@@ -133,6 +141,7 @@ class CustomEvaluatorConfig(TrainingConfig):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
 
+# of kinds whose keys are all keys of another, too, a form takes the first
 EvaluatorConfig = Annotated[
-    ClassificationConfig | RegressionConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
+    RegressionConfig | ClassificationConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
 ]

@@ -170,13 +170,14 @@ class CustomServiceConfig(Section):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
 
+# of kinds whose keys are all keys of another, too, a form takes the first
 ServiceConfig = Annotated[
-    LocalServiceConfig
+    DebugServiceConfig
+    | LocalServiceConfig
     | SshServiceConfig
     | SlurmServiceConfig
     | RayServiceConfig
     | DaskServiceConfig
-    | DebugServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

@@ -73,4 +73,6 @@ class CustomPrunerConfig(Target):
     kind: Literal["custom"] = Field(default="custom", description="a Pruner of yours")
 
 
-PrunerConfig = Annotated[MedianPrunerConfig | HalvingPrunerConfig | CustomPrunerConfig, Field(discriminator="kind")]
+PrunerConfig = Annotated[
+    MedianPrunerConfig | HalvingPrunerConfig | CustomPrunerConfig, Field(discriminator="kind", title="Pruner")
+]

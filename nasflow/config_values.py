@@ -93,3 +93,5 @@ SearchedInt = Annotated[
     Annotated[int, _Value, Tag("value")] | _IntTag | Annotated[Options[int], Tag("pick")], SearchedTags
 ]
 SearchedBool = Annotated[Annotated[bool, _Value, Tag("value")] | Annotated[Options[bool], Tag("pick")], SearchedTags]
+OptionalFloat = Annotated[SearchedFloat, Field(title="Number")] | None
+OptionalBool = Annotated[SearchedBool, Field(title="Yes or no")] | None

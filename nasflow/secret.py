@@ -26,7 +26,9 @@ class BlockSecret(Section):
 
 Secret = Annotated[
     SecretStr | EnvironmentSecret | BlockSecret,
-    Field(description="{env: NAME}, {prefect_block: NAME}, or the text itself, which is not put on record"),
+    Field(
+        title="Secret", description="{env: NAME}, {prefect_block: NAME}, or the text itself, which is not put on record"
+    ),
 ]
 
 _block_readers: list[Callable[[str], str]] = []
