@@ -109,7 +109,7 @@ def start_prefect_server(home: Path) -> Iterator[PrefectServer]:
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300  # on machines that do much beside
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break
