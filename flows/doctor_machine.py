@@ -58,7 +58,7 @@ def check_store(url: str) -> Iterator[Finding]:
     """Whether the study store can be written, and the disk it is on."""
     yield Finding("store", Level.OK, look_at_store(url))
     if (file := _sqlite_file(url)) is not None:
-        yield from check_folder("store", file.parent)
+        yield from check_folder("store disk", file.parent)
 
 
 def check_folder(check: str, folder: Path) -> Iterator[Finding]:

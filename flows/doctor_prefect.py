@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from .doctor_findings import Finding, Level, examined
 from .prefect_errors import api_url
 from .run_command import prefect_client, set_up_prefect
-from .setup_command import AUTOMATION
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -20,7 +19,7 @@ _CLOCK = timedelta(seconds=10)
 _PREFECT = {
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # looking must not start a server
     "PREFECT_CLIENT_MAX_RETRIES": "0",
-    "PREFECT_API_REQUEST_TIMEOUT": "10",
+    "PREFECT_API_REQUEST_TIMEOUT": "30",
 }
 
 
@@ -135,18 +134,20 @@ def _worker_finding(client: "SyncPrefectClient", pool: "WorkPool") -> Finding:
 def _check_automation() -> Iterator[Finding]:
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
+    from .automations import ZOMBIES  # noqa: PLC0415 - slow
+
     frequency = get_current_settings().flows.heartbeat_frequency
     with prefect_client() as client:
-        present = client.read_automations_by_name(AUTOMATION)
+        present = client.read_automations_by_name(ZOMBIES)
     if not present:
         yield Finding(
             "automation",
             Level.BROKEN,
-            f"there is no automation '{AUTOMATION}', so a search whose process is killed stays Running for ever",
+            f"there is no automation '{ZOMBIES}', so a search whose process is killed stays Running for ever",
             "'nasflow setup' makes it",
         )
     elif not present[0].enabled:
-        saw = f"'{AUTOMATION}' is switched off, so a search whose process is killed stays Running for ever"
+        saw = f"'{ZOMBIES}' is switched off, so a search whose process is killed stays Running for ever"
         yield Finding("automation", Level.WARNING, saw, "switch it on in the UI under Automations")
     elif frequency is None:
         saw = "Prefect's heartbeats are switched off here, so searches from here are not seen to die"
@@ -161,7 +162,7 @@ def _heartbeat_finding(within: float, frequency: int) -> Finding:
         return Finding(
             "automation",
             Level.BROKEN,
-            f"'{AUTOMATION}' takes a search for dead after {within:.0f} s, and one from here tells that it lives every "
+            f"a search is taken for dead {within:.0f} s after its last heartbeat, and one from here has one every "
             f"{frequency} s",
             "set PREFECT_FLOWS_HEARTBEAT_FREQUENCY to the same number everywhere, then run 'nasflow setup' again",
         )

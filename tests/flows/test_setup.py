@@ -13,7 +13,7 @@ from flow_searches import NASFLOW, PrefectServer
 
 from nasflow.config import load_config
 from nasflow.errors import UserError
-from nasflow.flows.setup_command import AUTOMATION
+from nasflow.flows.automations import ZOMBIES
 from nasflow.flows.setup_pool import searches_at_once
 from nasflow.flows.setup_secrets import secret_names
 
@@ -46,7 +46,7 @@ def made(server: PrefectServer, *arguments: object, **environment: str) -> dict[
 
 def automations(server: PrefectServer) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = server.post("/automations/filter", {})
-    return [automation for automation in found if automation["name"] == AUTOMATION]
+    return [automation for automation in found if automation["name"] == ZOMBIES]
 
 
 def pools(server: PrefectServer) -> list[dict[str, Any]]:
