@@ -47,7 +47,7 @@ def no_gain_pause(rounds: int) -> AutomationCore:
     A search that is resumed is let go on: it is paused again only after as many rounds that follow a new best.
     """
     return AutomationCore(
-        name=f"nasflow: pause after {rounds} rounds without gain",
+        name="nasflow: pause without gain",
         description=f"Pauses a search when {rounds} rounds running brought nothing better than what was known.",
         trigger=EventTrigger(
             match=ResourceSpecification({"prefect.resource.id": "nasflow.round.*", WITHOUT_GAIN: str(rounds)}),
