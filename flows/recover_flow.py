@@ -14,7 +14,12 @@ from .recover_judge import GRACE
 DEFAULT_STORE = "sqlite:///nasflow.db"
 
 
-@flow(name="nas-recover", flow_run_name="recover dead searches", persist_result=False)
+@flow(
+    name="nas-recover",
+    description="Find the searches whose process died, and resume them.",
+    flow_run_name="recover dead searches",
+    persist_result=False,
+)
 def recover(
     store: str | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
 ) -> State[int]:

@@ -15,7 +15,12 @@ from .retention_command import Purge, purge_studies
 DEFAULT_STORE = "sqlite:///nasflow.db"
 
 
-@flow(name="nas-retention", flow_run_name="remove old studies: {studies}", persist_result=False)
+@flow(
+    name="nas-retention",
+    description="Remove old studies with their checkpoints.",
+    flow_run_name="remove old studies: {studies}",
+    persist_result=False,
+)
 def retention(
     studies: str,
     *,
