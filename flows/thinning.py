@@ -1,8 +1,9 @@
-"""Letting a few of many through: a search of 128 members makes more epochs a second than anyone can look at."""
+"""Letting a few of many through: a search of 128 members makes more news a second than anyone can look at."""
 
 import threading
 import time
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -28,7 +29,7 @@ class Newest(Generic[K, V]):
             self._allowed = min(self._burst, self._allowed + self._rate * (now - self._at))
             self._at = now
             self._waiting[key] = value
-            passing = list(self._waiting)[: int(self._allowed)]
+            passing = list(islice(self._waiting, int(self._allowed)))
             self._allowed -= len(passing)
             return [self._waiting.pop(waiting) for waiting in passing]
 

@@ -24,8 +24,8 @@ FAILED = "nasflow.trial.failed"
 BEST = "nasflow.trial.best"
 ROUND_ENDED = "nasflow.round.ended"
 
-EPOCHS_A_SECOND = 5.0
-EPOCHS_AT_ONCE = 100
+NEWS_A_SECOND = 5.0
+NEWS_AT_ONCE = 100
 WITHOUT_GAIN = "nasflow.rounds-without-gain"
 """A label of the resource of ROUND_ENDED, so that an automation can ask for a number of rounds."""
 
@@ -43,25 +43,24 @@ class TrialEvents:
         self._objective = config.objectives[0].metric
         self._page = page
         self._gains = gains
-        self._epochs = Newest[int, tuple[int, Epoch]](EPOCHS_A_SECOND, EPOCHS_AT_ONCE)
+        self._news = Newest[int, tuple[str, int, int, dict[str, Any]]](NEWS_A_SECOND, NEWS_AT_ONCE)
 
     def submitted(self, trials: Iterable[Trial]) -> None:
-        """Trials were put on record; of those that have an outcome already, that too."""
+        """Trials were put on record, which is news; of those that have an outcome already, that too."""
         trials = list(trials)
         for trial in trials:
-            self._tell(SUBMITTED, trial.round, trial.number, replayed_from=trial.replayed_from)
+            self._tell_news(SUBMITTED, trial.round, trial.number, replayed_from=trial.replayed_from)
         self.ended(trials)
 
     def epoch(self, round: int, event: Epoch) -> None:
-        """A trial finished an epoch that is on record now. In a crowd only some are told, of a trial the newest."""
-        for number, told in self._epochs.put(event.trial, (round, event)):
-            self._tell(EPOCH, number, told.trial, epoch=told.epoch, metrics=_finite(told.metrics))
+        """A trial finished an epoch, which is on record now and is news."""
+        self._tell_news(EPOCH, round, event.trial, epoch=event.epoch, metrics=_finite(event.metrics))
 
     def ended(self, trials: Iterable[Trial]) -> None:
         """Trials got their outcome; those that have none yet are passed over."""
         trials = [trial for trial in trials if trial.status.finished]
         for trial in trials:
-            self._epochs.drop(trial.number)
+            self._news.drop(trial.number)
             known = {"epoch": trial.epochs, "status": str(trial.status), "replayed_from": trial.replayed_from}
             if trial.status.scored:
                 self._tell(FINAL, trial.round, trial.number, **known, **_found(trial))
@@ -83,6 +82,11 @@ class TrialEvents:
             },
             {"round": number, **counts, "improved": without == 0, "rounds_without_gain": without},
         )
+
+    def _tell_news(self, event: str, round: int, trial: int, **payload: Any) -> None:
+        """Tell it unless there is too much to tell; then only some is told, and of a trial the newest."""
+        for name, of_round, number, told in self._news.put(trial, (event, round, trial, payload)):
+            self._tell(name, of_round, number, **told)
 
     def _tell(self, event: str, round: int, trial: int, **payload: Any) -> None:
         resource = {
