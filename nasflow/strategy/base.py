@@ -22,7 +22,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn from one round's finished trials, failed ones (which have no metrics) among them."""
+        """Learn from one round's finished trials, failed ones (which have no metrics) among them.
+
+        The first trials of a study may be ones that the strategy did not propose: the config's `begin_with`.
+        """
 
     def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
         """Take up a search: the finished trials of each earlier round, oldest first."""
