@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -34,13 +35,13 @@ class Progress:
 
     def __init__(self, key: str, description: str, every: float = 1.0):
         self._every = every
-        self._shown = 0.0
-        self._at = -math.inf
+        self._shown, self._at = 0.0, time.monotonic()
         created = create_progress_artifact(progress=0.0, key=key, description=description)
         self._id = created if isinstance(created, UUID) else None
 
-    def update(self, share: float, now: float, last: bool = False) -> None:
-        """Show a share of 0..1 at time `now` (seconds, any clock)."""
+    def update(self, share: float, last: bool = False) -> None:
+        """Show a share of 0..1."""
+        now = time.monotonic()
         percent = round(100 * min(max(share, 0.0), 1.0), 1)
         if self._id is None or percent == self._shown or (now - self._at < self._every and not last):
             return

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from nasflow.config import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError
 from nasflow.evaluator.candidate import Candidate
@@ -103,12 +101,15 @@ class SearchSession:
         """Brings attempts to their outcome, for every task of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
 
+    def check(self, trial: Trial) -> None:
+        """Raise SpaceError unless the space has the architecture of a trial of this study."""
+        candidate: Candidate = self.space.validate(trial.architecture)
+        self._outlines[trial.number] = Outline(candidate.epochs, candidate.parameters, candidate.config.data)
+
     def outline(self, trial: Trial) -> Outline:
         """The outline of a trial of this study, whose model is built for it once, without its weights."""
         if trial.number not in self._outlines:
-            with torch.device("meta"):
-                candidate: Candidate = self.space.build(trial.architecture)
-            self._outlines[trial.number] = Outline(candidate.epochs, candidate.parameters, candidate.config.data)
+            self.check(trial)
         return self._outlines[trial.number]
 
     def interrupt(self) -> None:

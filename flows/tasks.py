@@ -1,6 +1,5 @@
 """The tasks of a round. Each can be run again at any time: what the study has on record is not done twice."""
 
-import time
 from collections.abc import Sequence
 
 from prefect import get_run_logger, task
@@ -45,7 +44,7 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     trials = study.submit_trials(number, proposals)
     for trial in trials:
         try:
-            session.space.validate(trial.architecture)
+            session.check(trial)
         except SpaceError as error:
             study.fail_trial(trial.number, str(error), TrialStatus.INVALID)
     trials = study.trials(round=number)
@@ -101,10 +100,10 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     tag_task_run()
     session.refuse_interrupted()
     study = session.study
-    attempt = next(batch for batch in study.batches(attempt.round) if batch.id == attempt.id)
+    attempt = study.attempt(attempt.id)
     again = tell_retry(attempt.error)
     while attempt.state is not AttemptState.SUCCEEDED:
-        trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
+        trials = study.trials_numbered(attempt.members)
         members = [trial for trial in trials if not trial.status.finished and trial.error is None]
         if not members:
             break
@@ -113,7 +112,7 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
             return failed(InfrastructureError(attempt.error))
         if attempt.state is not AttemptState.SUCCEEDED:
             get_run_logger().warning("blamed on its trials: %s", attempt.error)
-    trials = [trial for trial in study.trials(round=attempt.round) if trial.number in attempt.members]
+    trials = study.trials_numbered(attempt.members)
     trained = f"{sum(trial.status.scored for trial in trials)} of {len(trials)} trials trained"
     fewer = f", at most {attempt.places} at a time for want of memory" if attempt.places else ""
     errors = failures_text([trial for trial in trials if not trial.status.scored])
@@ -184,12 +183,12 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             done[event.trial] = epochs[event.trial]
         elif isinstance(event, Alert):
             get_run_logger().warning(event.text)
-        progress.update(sum(done.values()) / sum(epochs.values()), time.monotonic())
+        progress.update(sum(done.values()) / sum(epochs.values()))
         session.tell(attempt, event)
 
     ended = session.follower.follow(attempt, make_spec, on_event)
-    progress.update(1.0, time.monotonic(), last=True)
-    session.events.ended(trial for trial in session.study.trials(round=attempt.round) if trial.number in epochs)
+    progress.update(1.0, last=True)
+    session.events.ended(session.study.trials_numbered(epochs))
     return ended
 
 

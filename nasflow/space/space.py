@@ -79,20 +79,19 @@ class Space:
             InvalidArchitecture: the program calls the combination senseless.
             SpaceError: the program misused a label, or raised what is no UserError (which is chained).
         """
-        import torch  # noqa: PLC0415  # slow, and not needed to know what a space is
-
-        try:
-            with torch.device("meta"):
-                self.program(pick)
-        except UserError:
-            raise
-        except Exception as error:
-            raise SpaceError(self._explain(error, pick)) from error
+        self._build_on_meta(pick)
         return pick.architecture
 
-    def validate(self, architecture: Mapping[str, Any]) -> None:
-        """Raise SpaceError, naming the label, unless `architecture` is exactly one point of this space."""
-        self.domains(architecture)
+    def validate(self, architecture: Mapping[str, Any]) -> Any:
+        """What the program builds for `architecture` on the `meta` device.
+
+        Raises:
+            SpaceError: names the label by which `architecture` is not exactly one point of this space.
+        """
+        pick = FixedPick(architecture)
+        built = self._build_on_meta(pick)
+        self._refuse_unused(pick)
+        return built
 
     def domains(self, architecture: Mapping[str, Any]) -> dict[str, Domain]:
         """The domain of each label of a valid `architecture`, in the order the program asks. Raises as `validate`."""
@@ -191,6 +190,17 @@ class Space:
         except EndlessDomain:
             return Count(math.inf, exact=True)
         return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
+
+    def _build_on_meta(self, pick: Pick) -> Any:
+        import torch  # noqa: PLC0415  # slow, and not needed to know what a space is
+
+        try:
+            with torch.device("meta"):
+                return self.program(pick)
+        except UserError:
+            raise
+        except Exception as error:
+            raise SpaceError(self._explain(error, pick)) from error
 
     def _probe(self, rng: random.Random, float_steps: int | None) -> int | None:
         """Knuth's product along one random run: 0 if it ends invalid, None if it met an infinite domain."""

@@ -33,6 +33,12 @@ class AttemptLog(StudyBase):
                 self._new_attempt(session, round, AttemptKind.BATCH, number, group)
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
+    def attempt(self, id: int) -> Attempt:
+        """One attempt, as it stands on record. Raises StudyError if there is none of this id."""
+        with self._read() as session:
+            row = self._attempt_row(session, id)
+            return _to_record(row, [trial.number for trial in self._members(session, [id])[id]])
+
     def batches(self, round: int) -> list[Attempt]:
         """The batches of a round by number."""
         with self._read() as session:

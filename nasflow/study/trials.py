@@ -72,6 +72,11 @@ class TrialLog(StudyBase):
         with self._read() as session:
             return to_trial(self._trial_rows(session, [number])[number])
 
+    def trials_numbered(self, numbers: Iterable[int]) -> list[Trial]:
+        """These trials, by number. Raises StudyError if there is none of one of the numbers."""
+        with self._read() as session:
+            return self._in_order(session, sorted(numbers))
+
     def trials(
         self,
         status: TrialStatus | Collection[TrialStatus] | None = None,
