@@ -148,7 +148,7 @@ class Searches:
     def run(self, *arguments: object, code: int = 0) -> str:
         """The output of a command that ends with `code`."""
         with self.start(*arguments) as process:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=600)
         assert process.returncode == code, output
         return output
 
