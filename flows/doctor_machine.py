@@ -23,7 +23,10 @@ from nasflow.training_service.make import make_service
 from .doctor_findings import Finding, Level
 
 _SHOWN = ("prefect", "fastapi", "torch", "pytorch-lightning")
-_BREAKS = {"fastapi": ", with which Prefect's server does not start"}
+_BREAKS = {
+    "fastapi": ", with which Prefect's server does not start",
+    "sqlalchemy": ", with which Prefect's server makes no scheduled runs",
+}
 _FULL = 100 * 2**20  # bytes; some checkpoints and a database need as much
 _LOW = 2**30
 _TRIED = 2**20
