@@ -51,7 +51,7 @@ class Patient:
             env={**self.server.env, **self.env},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         return ended.returncode, ended.stdout, ended.stderr

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import subprocess
+import sys
 import urllib.request
 from typing import Any
 
@@ -31,22 +32,28 @@ def setup(server: PrefectServer, *arguments: object, **environment: str) -> subp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
 
-def made(server: PrefectServer, *arguments: object, **environment: str) -> dict[str, str]:
-    """What was done to each kind of thing, and to each secret."""
+def things(server: PrefectServer, *arguments: object, **environment: str) -> list[dict[str, str]]:
+    """What the command made and found."""
     ended = setup(server, *arguments, "--json", **environment)
     assert ended.returncode == 0, ended.stderr
-    things = json.loads(ended.stdout)["made"]
-    return {thing["name"] if thing["what"] == "secret" else thing["what"]: thing["done"] for thing in things}
+    return json.loads(ended.stdout)["made"]
 
 
-def automations(server: PrefectServer) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.post("/automations/filter", {})
-    return [automation for automation in found if automation["name"] == ZOMBIES]
+def made(server: PrefectServer, *arguments: object, **environment: str) -> dict[str, str]:
+    """What was done to each kind of thing, and to each secret."""
+    return {
+        thing["name"] if thing["what"] == "secret" else thing["what"]: thing["done"]
+        for thing in things(server, *arguments, **environment)
+    }
+
+
+def automations(server: PrefectServer, name: str = ZOMBIES) -> list[dict[str, Any]]:
+    return [found for found in server.post("/automations/filter", {}) if found["name"].startswith(name)]
 
 
 def pools(server: PrefectServer) -> list[dict[str, Any]]:
@@ -68,9 +75,9 @@ def call(server: PrefectServer, method: str, path: str, **body: Any) -> None:
 
 @pytest.fixture
 def server(prefect_server):
-    """The session's server, without the automation afterwards: it would end what other tests have killed."""
+    """The session's server, without the automations afterwards: one would end what other tests have killed."""
     yield prefect_server
-    for automation in automations(prefect_server):
+    for automation in automations(prefect_server, "nasflow: "):
         call(prefect_server, "DELETE", f"/automations/{automation['id']}")
     for pool in pools(prefect_server):
         call(prefect_server, "DELETE", f"/work_pools/{pool['name']}")
@@ -106,6 +113,27 @@ def test_everything_is_made_once_and_kept_up_to_date(server):
     call(server, "PATCH", f"/automations/{only['id']}", enabled=False)
     assert made(server)["automation"] == "left as it is"
     assert not automations(server)[0]["enabled"]
+
+
+def test_automations_that_notify_and_pause(server):
+    lacking = setup(server, "--notify-best", "slack-webhook/none-such")
+    assert lacking.returncode == 2
+    assert "Prefect has no notification block 'slack-webhook/none-such'" in lacking.stderr
+    assert not pools(server)
+    block = (
+        "from prefect.blocks.notifications import CustomWebhookNotificationBlock as Block\n"
+        "print(Block(name='team', url='http://127.0.0.1:9').save('team', overwrite=True))"
+    )
+    saved = subprocess.run(
+        [sys.executable, "-c", block], env=server.env, capture_output=True, text=True, check=True, timeout=120
+    )
+    arguments = ("--notify-best", "custom-webhook/team", "--pause-without-gain", 3)
+    done = [thing["done"] for thing in things(server, *arguments) if thing["what"] == "automation"]
+    assert done == ["created"] * 3
+    by_name = {found["name"]: found for found in server.post("/automations/filter", {})}
+    tell, pause = by_name["nasflow: tell of a new best"], by_name["nasflow: pause without gain"]
+    assert tell["actions"][0]["block_document_id"] == saved.stdout.strip()
+    assert pause["trigger"]["match"]["nasflow.rounds-without-gain"] == "3"
 
 
 def test_slots_are_the_pools_limit(server, searches):
