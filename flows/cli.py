@@ -246,9 +246,11 @@ def validate(config: ConfigFile) -> None:
     """Check a config, its space and its data without training anything."""
     from nasflow.evaluator.check import check_search  # noqa: PLC0415
     from nasflow.training.pruning import check_pruner  # noqa: PLC0415
+    from nasflow.training.trial_loggers import check_loggers  # noqa: PLC0415
 
     parsed = _load(config)
     check_pruner(parsed)
+    check_loggers(parsed.loggers)
     count = check_search(parsed).count(limit=1000)
     size = f"{count.value:,.0f}" if count.exact else f"about {count.value:.3g}"
     console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")

@@ -161,6 +161,9 @@ class RecurringConfig(Section):
     )
 
 
+LoggerName = Literal["csv", "tensorboard", "mlflow"]
+
+
 class SearchConfig(Section):
     """Everything about one search. Running the same name again resumes its study."""
 
@@ -184,6 +187,9 @@ class SearchConfig(Section):
     training_service: ServiceConfig = Field(default=LocalServiceConfig(), description="where jobs run")
     checkpoint: CheckpointConfig = Field(
         default=CheckpointConfig(), description="which checkpoints are kept, and where"
+    )
+    loggers: list[LoggerName] = Field(
+        default=[], description="learning curves are also written there, a run a trial, by Lightning's own loggers"
     )
     store: str = Field(default="sqlite:///nasflow.db", description="SQLAlchemy URL of the study's database")
     work_dir: Path = Field(

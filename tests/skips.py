@@ -1,7 +1,8 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
-But for what no CI promises: a GPU, leave to limit the memory of processes, and Ray, whose packages have 300 MB. A test
-that needs one of them skips with a reason that starts with `needs a GPU`, `needs a memory cgroup` or `needs Ray`.
+But for what no CI promises: a GPU, leave to limit the memory of processes, Ray, whose packages have 300 MB, and MLflow,
+whose newer versions do not go with Prefect's packages. A test that needs one of them skips with a reason that starts
+with `needs a GPU`, `needs a memory cgroup`, `needs Ray` or `needs MLflow`.
 """
 
 import os
@@ -11,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
-_ALLOWED = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup", "Skipped: needs Ray")
+_ALLOWED = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup", "Skipped: needs Ray", "Skipped: needs MLflow")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
