@@ -13,6 +13,7 @@ from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt
 from nasflow.trial import Trial, TrialStatus
 
+from .control import controlled
 from .record import RoundSummary, persist_metrics
 from .session import SearchSession, search_session
 from .tasks import batch_trials, submit_trials, train_alone, train_batch
@@ -29,7 +30,7 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
 
     May be called by itself; the search flow calls it once a round.
     """
-    with search_session(config) as session:
+    with search_session(config) as session, controlled(session):
         session.page.tag_flow_run(f"round:{number}")
         try:
             return _run(session, number)
@@ -80,9 +81,10 @@ def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
         ).submit(session, trial.number)
         for trial in trials
     }
-    for number, future in futures.items():
+    for future in futures.values():
         future.wait()
-        session.refuse_interrupted()
+    session.refuse_interrupted()
+    for number, future in futures.items():
         if (error := job_error(future.state)) is not None:
             session.events.ended([session.study.fail_trial(number, str(error))])
 

@@ -20,6 +20,7 @@ from nasflow.training_service.local import LocalService
 
 from .console import console, score_command
 from .prefect_errors import clear_prefect_errors
+from .signals import leave_on_sigterm
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -88,6 +89,7 @@ def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
 def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> Iterator["SearchSession"]:
     """The search's session. Workers on this machine start while it is imported and checked, which takes as long."""
     with ExitStack() as stack:
+        stack.enter_context(leave_on_sigterm())
         service = None
         if isinstance(config.training_service, LocalServiceConfig):
             service = LocalService(config.training_service, config.study_dir)

@@ -1,11 +1,6 @@
 """The search flow."""
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any, cast
 
 from prefect import flow
@@ -16,15 +11,21 @@ from nasflow.config import Budget, SearchConfig
 from nasflow.errors import InterruptedSearchError, TrialError
 from nasflow.study.records import RoundState
 
+from .control import controlled, suspendable
 from .record import show_search
 from .recurring import config_of_this_run
 from .remaining import rounds_left
 from .result import SearchResult
 from .round_flow import sampling_round
 from .session import SearchSession, search_session
+from .signals import interruptible
 
 
-@flow(name="nas-search", flow_run_name="{config.name}")
+@flow(
+    name="nas-search",
+    description="Search for the best architecture, round by round; takes up a study of the same name where it stands.",
+    flow_run_name="{config.name}",
+)
 def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
     """Run a search to the end of its budget, or take it up where an earlier run left it.
 
@@ -39,23 +40,36 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
         TrialError: not one trial could be scored.
     """
     config = config_of_this_run(config, budget)
-    with search_session(config) as session, interruptible(session):
+    with (
+        suspendable(config),
+        search_session(config) as session,
+        interruptible(session),
+        controlled(session) as control,
+    ):
         session.flow_began = time.monotonic()
-        try:
-            for number in rounds_left(session.study):
-                session.refuse_interrupted()
-                state = _run_round(session, number)
-                if state.is_cancelled():
-                    return _final(Cancelled(message=state.message))
-                if not session.study.trials(round=number, limit=1):
-                    break  # the space is exhausted
-        except InterruptedSearchError as error:
-            return _final(Cancelled(message=str(error)))
+        while True:
+            try:
+                _run_rounds(session)
+                break
+            except InterruptedSearchError as error:
+                if not control.resumed():
+                    return _final(Cancelled(message=str(error)))
         best = session.study.leaderboard(1)
         if not best:
             raise TrialError(f"no trial of study '{config.name}' could be scored: nasflow show {config.name} says why")
         show_search(session)
         return _final(Completed(message=f"best is trial {best[0].number}", data=SearchResult(config)))
+
+
+def _run_rounds(session: SearchSession) -> None:
+    """Run the rounds that are left. Raises InterruptedSearchError if one was cancelled, or is to be."""
+    for number in rounds_left(session.study):
+        session.refuse_interrupted()
+        state = _run_round(session, number)
+        if state.is_cancelled():
+            raise InterruptedSearchError(state.message)
+        if not session.study.trials(round=number, limit=1):
+            return  # the space is exhausted
 
 
 def _run_round(session: SearchSession, number: int) -> State[Any]:
@@ -76,22 +90,3 @@ def _run_round(session: SearchSession, number: int) -> State[Any]:
 def _final(state: Any) -> SearchResult:
     """The flow's final state, which Prefect unwraps for who called the flow: its data, or an error."""
     return cast(SearchResult, state)
-
-
-@contextmanager
-def interruptible(session: SearchSession) -> Iterator[None]:
-    """Within it, Ctrl-C ends the session in good order: finished epochs are kept. A second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_sigint(number: int, frame: FrameType | None) -> None:
-        if session.stop.is_set():
-            raise KeyboardInterrupt
-        session.interrupt()
-
-    before = signal.signal(signal.SIGINT, on_sigint)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

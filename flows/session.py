@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nasflow.config import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError
@@ -22,16 +23,18 @@ from nasflow.study.records import Attempt
 from nasflow.study.study import Study
 from nasflow.training.events import Event
 from nasflow.training.pruning import check_pruner
-from nasflow.training.trial_loggers import check_loggers
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
-from .loggers import logged_trials
 from .run_page import RunPage
 from .secret_blocks import use_prefect_blocks
+from .signals import deaf_to_sigterm
 from .trial_events import TrialEvents
+
+if TYPE_CHECKING:
+    from .control import Control
 
 Listener = Callable[[Attempt, Event], None]
 
@@ -66,6 +69,9 @@ class SearchSession:
         page: of its flow run in the Prefect UI.
         events: tells Prefect what becomes of its trials.
         flow_began: when the search flow's own code began, by `time.monotonic`.
+        stop: set while whatever follows a job is to end soon.
+        interrupted: and the session with it.
+        control: by the flow run that works on the session.
     """
 
     def __init__(
@@ -83,6 +89,8 @@ class SearchSession:
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
+        self.interrupted = False
+        self.control: Control | None = None
         self.flow_began: float | None = None
         self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
@@ -115,11 +123,22 @@ class SearchSession:
         return self._outlines[trial.number]
 
     def interrupt(self) -> None:
-        """Make everything that follows a job end soon."""
+        """Make everything that follows a job end soon, and then the session."""
+        self.interrupted = True
         self.stop.set()
 
+    def pause(self) -> None:
+        """Make everything that follows a job end soon, and the service's processes now, until `go_on`."""
+        self.stop.set()
+        self._end_processes()
+
+    def go_on(self) -> None:
+        """Go on after `pause`, once nothing follows a job any more."""
+        self.service.prepare()
+        self.stop.clear()
+
     def refuse_interrupted(self) -> None:
-        """Raise LeaseLostError if another controller took the study over, InterruptedSearchError after `interrupt`."""
+        """Raise LeaseLostError if another controller took the study over, InterruptedSearchError if it is to stop."""
         if self.stop.is_set():
             self.lease.refuse_lost()
             raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
@@ -127,6 +146,10 @@ class SearchSession:
     def end(self) -> None:
         """Make everything that follows a job end, and the service's processes, unless another controller has them."""
         self.interrupt()
+        with deaf_to_sigterm():
+            self._end_processes()
+
+    def _end_processes(self) -> None:
         if self.lease.held():
             self.service.cleanup()
 
@@ -155,20 +178,24 @@ def search_session(
     with _lock:
         present = _open.get(key)
     if present is not None:
-        with present.page.of_this_run():
-            yield present
+        try:
+            with present.page.of_this_run():
+                yield present
+        except Exception:
+            raise
+        except BaseException:  # by a signal, or suspended: Prefect waits for the flow's tasks, and they for their jobs
+            present.end()
+            raise
         return
     use_prefect_blocks()
     space = check_search(config)
     check_pruner(config)
-    check_loggers(config.loggers)
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     with ExitStack() as stack:
-        session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
+        session = SearchSession(config, space, strategy, listeners or [], service, lease=Lease(take_over))
         stack.callback(session.study.close)
         stack.enter_context(session.lease.kept(session.interrupt))
         claim_folder(key, config.name, session.study.created_at)
-        session.listeners += stack.enter_context(logged_trials(session.study))
         stack.callback(session.end)
         session.service.prepare()
         with _lock:

@@ -18,6 +18,7 @@ from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
 from .artifacts import Progress, artifact_key
+from .control import cancelled_if_interrupted
 from .retries import failed, tell_retry
 from .run_page import tag_task_run
 from .session import SearchSession
@@ -89,6 +90,7 @@ def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) 
     cache_policy=NO_CACHE,
     retry_condition_fn=_may_help,
 )
+@cancelled_if_interrupted
 def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     """Train the members of a batch in one job, to its recorded outcome.
 
@@ -125,6 +127,7 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     cache_policy=NO_CACHE,
     retry_condition_fn=_may_help,
 )
+@cancelled_if_interrupted
 def train_alone(session: SearchSession, number: int) -> State[Trial]:
     """Train one trial by itself, from its newest checkpoint.
 
