@@ -1,0 +1,93 @@
+"""Old studies go: by the command and by the flow, with the best model kept where that is asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_searches import Searches
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from nasflow.config import load_config, parse_config
+from nasflow.errors import CheckpointError, UserError
+from nasflow.flows import retention
+from nasflow.flows.retention_command import Purge, purge_studies
+from nasflow.study.lease import Lease
+from nasflow.study.study import Study, list_studies
+
+CONFIG: dict[str, Any] = {
+    "space": {"target": "flow_spaces.py:mixed"},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 1},
+    "budget": {"rounds": 1, "trials_per_round": 2},
+    "training_service": {"kind": "local", "slots": 1},
+}
+
+
+def names(store: str) -> list[str]:
+    return [info.name for info in list_studies(store)]
+
+
+@pytest.mark.timeout(900)
+def test_old_studies_go_and_their_best_models_stay(searches: Searches):
+    folder, store = searches.folder, f"sqlite:///{searches.folder}/nasflow.db"
+    searches.write("old-1", **CONFIG)
+    searches.run("run", "old-1.yaml")
+    for name in ("old-2", "other"):
+        searches.write(name, **CONFIG)
+        Study.open(load_config(folder / f"{name}.yaml").model_copy(update={"store": store})).close()
+    assert "give --older-than DAYS, --keep COUNT, or both" in searches.run("purge", "old-*", code=2)
+    said = searches.run("purge", "old-*", "--keep", 1, "--dry-run")
+    assert said.startswith("old-1: would be removed, last active ")
+    assert names(store) == ["old-1", "old-2", "other"]
+
+    with temporary_settings({PREFECT_API_URL: searches.server.url}):
+        state = retention("old-*", keep=1, export_best=folder / "kept", store=store, return_state=True)
+    assert state.is_completed()
+    assert state.message == "1 old studies"
+    assert names(store) == ["old-2", "other"]
+    assert not (folder / "nasflow-runs" / "old-1").exists()
+    assert {"architecture.json", "score.py"} <= {path.name for path in (folder / "kept" / "old-1").iterdir()}
+
+
+def lines_of(store: str, purge: Purge) -> tuple[bool, list[str]]:
+    said: list[str] = []
+    return purge_studies(store, purge, said.append), said
+
+
+def study(folder: Path, name: str, lease: Lease | None = None) -> Study:
+    values = {"name": name, **CONFIG, "store": f"sqlite:///{folder}/s.db", "work_dir": folder, "base_dir": folder}
+    return Study.open(parse_config(values), lease)
+
+
+def test_one_that_runs_stays_and_the_others_go(tmp_path):
+    lease = Lease()
+    held = study(tmp_path, "held", lease)
+    study(tmp_path, "free").close()
+    with lease.kept(lambda: None):
+        gone, said = lines_of(held.config.store, Purge("*", keep=0))
+    assert gone
+    assert [line.partition(",")[0] for line in said] == ["held: stays", "free: removed"]
+    assert names(held.config.store) == ["held"]
+    held.close()
+
+
+def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch):
+    for name in ("bad", "good"):
+        study(tmp_path, name).close()
+    store = f"sqlite:///{tmp_path}/s.db"
+
+    def export(study: Study, out: Path) -> list[Path]:
+        if study.name == "bad":
+            raise CheckpointError("no weights")
+        return [out]
+
+    monkeypatch.setattr("nasflow.flows.retention_command._export", export)
+    gone, said = lines_of(store, Purge("*", older_than_days=0, export=tmp_path / "kept"))
+    assert not gone
+    assert said[0] == "bad: could not be removed: no weights"
+    assert said[1].endswith(f"; its best model is in {tmp_path}/kept/good")
+    assert names(store) == ["bad"]
+
+
+def test_nothing_goes_where_nothing_says_what_may(tmp_path):
+    with pytest.raises(UserError, match="nothing says which studies may go"):
+        lines_of(f"sqlite:///{tmp_path}/s.db", Purge("*"))
