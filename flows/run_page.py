@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ class RunPage:
 
     Attributes:
         run: that flow run; None outside of any.
+        context: its own, which no task run is part of.
     """
 
     def __init__(self, config: SearchConfig):
@@ -32,6 +34,7 @@ class RunPage:
         self._shown: dict[str, UUID] = {}
         self._drawn = -math.inf
         self.run: FlowRun | None = None
+        self.context = Context()
 
     def pictures_due(self) -> bool:
         """Whether the pictures are to be drawn anew after a round, for rounds may be short."""
@@ -47,7 +50,7 @@ class RunPage:
         if self.run is not None or run is None:
             yield
             return
-        self.run = run
+        self.run, self.context = run, copy_context()
         self.tag_flow_run()
         try:
             yield

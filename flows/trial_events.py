@@ -5,7 +5,6 @@ was killed is not told later. The study is the record, events are news of it. Pr
 """
 
 from collections.abc import Iterable, Mapping
-from contextvars import Context
 from typing import Any
 
 from nasflow.config import SearchConfig
@@ -113,8 +112,9 @@ class TrialEvents:
                 "prefect.resource.name": self._study,
             },
         ]
-        # In a context of its own: Prefect would add the task run, its flow and their tags, half as much work again.
-        Context().run(emit_event, event, resource, related=related, payload={"study": self._study, **payload})
+        # For the task run and flow run that it is called in, Prefect would do half as much work again.
+        told = {"study": self._study, **payload}
+        self._page.context.copy().run(emit_event, event, resource, related=related, payload=told)
 
 
 def _found(trial: Trial) -> dict[str, Any]:
