@@ -75,10 +75,12 @@ def call(server: PrefectServer, method: str, path: str, **body: Any) -> None:
 
 @pytest.fixture
 def server(prefect_server):
-    """The session's server, without the automations afterwards: one would end what other tests have killed."""
+    """The session's server, without what was made afterwards: an automation would end what other tests have killed."""
     yield prefect_server
     for automation in automations(prefect_server, "nasflow: "):
         call(prefect_server, "DELETE", f"/automations/{automation['id']}")
+    for block in prefect_server.post("/block_documents/filter", {}):
+        call(prefect_server, "DELETE", f"/block_documents/{block['id']}")
     for pool in pools(prefect_server):
         call(prefect_server, "DELETE", f"/work_pools/{pool['name']}")
 
