@@ -268,6 +268,9 @@ def test_building_is_real_and_exploring_is_not() -> None:
     assert seen == ["meta"] and torch.equal(torch.get_rng_state(), state)
     assert isinstance(space.build(architecture), nn.Sequential)
     assert seen == ["meta", "cpu"]
+    checked = space.validate(architecture)
+    assert [p.shape for p in checked.parameters()] == [p.shape for p in space.build(architecture).parameters()]
+    assert seen == ["meta", "cpu", "meta", "cpu"]
 
 
 def test_params_that_do_not_fit_the_build_are_refused() -> None:

@@ -36,6 +36,7 @@ def test_batches_are_planned_once(study: Study) -> None:
         (AttemptKind.BATCH, 1, (1,), AttemptState.PLANNED),
     ]
     assert study.plan_batches(0, [[5]]) == first == study.batches(0)
+    assert [study.attempt(attempt.id) for attempt in first] == first
 
 
 def test_a_batch_of_an_unknown_trial_is_not_planned(study: Study) -> None:
@@ -155,6 +156,8 @@ def test_an_unknown_attempt_is_a_clear_error(study: Study, open_study: Callable[
     attempt = study.new_alone_attempt(0)
     with pytest.raises(StudyError, match=f"'other' has no attempt {attempt.id}"):
         open_study(name="other").start_attempt(attempt.id, "x")
+    with pytest.raises(StudyError, match=f"'other' has no attempt {attempt.id}"):
+        open_study(name="other").attempt(attempt.id)
 
 
 def test_epochs_are_recorded_once(study: Study, caplog: pytest.LogCaptureFixture) -> None:

@@ -139,6 +139,14 @@ def test_a_missing_trial_is_a_clear_error(study: Study) -> None:
     begun(study, 0, arch(1, 2))
     with pytest.raises(StudyError, match="'digits' has no trial 5; it has 2"):
         study.trial(5)
+    with pytest.raises(StudyError, match="'digits' has no trial 5; it has 2"):
+        study.trials_numbered([0, 5])
+
+
+def test_some_trials_are_given_by_number(study: Study) -> None:
+    trials = begun(study, 0, arch(1, 2, 3))
+    assert study.trials_numbered([2, 0]) == [trials[0], trials[2]]
+    assert study.trials_numbered([]) == []
 
 
 def test_history_has_the_finished_trials_of_ended_rounds(study: Study) -> None:
