@@ -6,7 +6,7 @@ from typing import Any
 
 from nasflow.config import Objective
 from nasflow.report.html_data import Figure
-from nasflow.report.html_plot import PLAIN, SERIES, axis, figure, thinned, words
+from nasflow.report.html_plot import PLAIN, SERIES, axis, figure, short, thinned, words
 from nasflow.report.text import value_text
 from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain
 from nasflow.trial import Trial
@@ -35,7 +35,8 @@ def importance_figure(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     ]
     height = 90 + (22 + 10 * (len(shares) - 1)) * len(labels)
     share = axis("share", tickformat=".0%", rangemode="tozero")
-    return figure(data, height, xaxis=share, yaxis=axis("", type="category"), showlegend=len(shares) > 1)
+    names = axis("", type="category", tickvals=data[0]["y"], ticktext=[short(label) for label in labels])
+    return figure(data, height, xaxis=share, yaxis=names, showlegend=len(shares) > 1)
 
 
 def parallel_figure(
@@ -113,4 +114,10 @@ def _axis(label: str, values: Sequence[float], ticks: Sequence[tuple[str, float]
     ends = [min(places), max(places)]
     if ends[0] == ends[1]:
         ends = [ends[0] - 1, ends[1] + 1]
-    return {"label": words(label), "values": values, "tickvals": places, "ticktext": texts, "range": ends}
+    return {
+        "label": short(label),
+        "values": values,
+        "tickvals": places,
+        "ticktext": [short(text) for text in texts],
+        "range": ends,
+    }

@@ -1,7 +1,7 @@
 // Draws every figure of the page, in the page's colors, and again when these change.
 "use strict";
 (() => {
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "sendChartToCloud"] };
   const color = (text) =>
     text.replace(/^var\((--\w+)\)$/, (_, name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim());
 

@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 MOST_POINTS = 6_000
 _LINE = 70
+_SHORT = 32  # characters
 
 BEST, PLAIN, FAINT, BAD, SECOND = "var(--best)", "var(--plain)", "var(--faint)", "var(--bad)", "var(--second)"
 SERIES = [f"var(--series{number})" for number in range(10)]
@@ -22,13 +23,14 @@ def figure(data: Sequence[Mapping[str, Any]], height: int = 380, **layout: Any) 
     """A figure on the page's own ground."""
     ground: dict[str, Any] = {
         "height": height,
-        "margin": {"l": 64, "r": 16, "t": 12, "b": 48},
+        "margin": {"l": 64, "r": 16, "t": 40, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--text)"},
         "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--line)", "font": {"color": "var(--text)"}},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--faint)", "activecolor": "var(--dim)"},
     }
     return {"data": list(data), "layout": ground | layout}
 
@@ -42,6 +44,11 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 def words(text: str) -> str:
     """A text as Plotly shows it as it is: in its own, `<` begins a tag."""
     return escape(text, quote=False)
+
+
+def short(text: str) -> str:
+    """A text as `words`, with the middle left out where there is little room."""
+    return words(text if len(text) <= _SHORT else text[: _SHORT // 2] + "…" + text[1 - _SHORT // 2 :])
 
 
 def told(trial: Trial, metrics: Collection[str]) -> str:

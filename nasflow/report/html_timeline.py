@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from nasflow.report.html_data import Figure, JobRun, RunEnd
-from nasflow.report.html_plot import axis, figure, words
+from nasflow.report.html_plot import axis, figure, short, words
 from nasflow.report.text import error_headline, numbers_text
 
 MOST_RUNS = 2_000
@@ -38,7 +38,7 @@ def timeline_figure(runs: Sequence[JobRun], now: datetime) -> Figure | None:
     sides = axis(
         "",
         tickvals=[sum(of_slot) / len(of_slot) for of_slot in ticks.values()],
-        ticktext=[words(slot) for slot in ticks],
+        ticktext=[short(slot) for slot in ticks],
         autorange="reversed",
         showgrid=False,
         zeroline=False,
@@ -78,7 +78,11 @@ def _bars(bars: Sequence[tuple[JobRun, int]], end: RunEnd, retry: bool, now: dat
         "marker": {
             "color": _COLORS[end],
             "line": {"color": "var(--card)", "width": 1},
-            **({"pattern": {"shape": "/", "fgcolor": "var(--card)", "size": 5}} if retry else {}),
+            **(
+                {"pattern": {"shape": "/", "bgcolor": _COLORS[end], "fgcolor": "var(--card)", "size": 5}}
+                if retry
+                else {}
+            ),
         },
     }
 

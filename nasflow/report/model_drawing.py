@@ -37,7 +37,7 @@ def model_svg(model: Block) -> str:
     """The picture; of a large model its first 80 boxes."""
     places = list(_places(model, 1, 1, _WIDTH - 2))
     shown, left = places[:_MOST], len(places) - _MOST
-    bottom = max(_bottom(place) for place in shown)
+    bottom = max(_bottom(place) for place in shown) + _PAD if left > 0 else places[0].y + places[0].height
     height = bottom + (_ROW if left > 0 else 2)
     more = f'<text x="{_PAD}" y="{bottom + 17}" class="dim">… and {left} more modules</text>' if left > 0 else ""
     title = f"{model.kind}: {model.parameters:,} parameters"
