@@ -239,7 +239,7 @@ def _end_rounds(client: SyncPrefectClient, run: FlowRun) -> None:
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)),
     )
     for child in client.read_flow_runs(flow_run_filter=left):
-        state: State = Cancelled(message="its search was suspended; the round goes on in a new run")
+        state: State = Cancelled(message="suspended with its search")
         client.set_flow_run_state(child.id, state, force=True)
 
 

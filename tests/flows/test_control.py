@@ -201,7 +201,7 @@ def test_a_suspended_run_is_resumed_by_its_worker(searches, undisturbed, worker)
     searches.server.post(f"/flow_runs/{run['id']}/resume", {})
     wait_until(lambda: state_of(searches.server, run)["type"] in FINAL, worker.read_text(), 120)
     assert state_of(searches.server, run)["type"] == "COMPLETED", worker.read_text()
-    assert set(rounds_of(searches.server, run)) == {"CANCELLED", "COMPLETED"}
+    assert {"COMPLETED"} <= set(rounds_of(searches.server, run)) <= {"COMPLETED", "CANCELLED"}
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
