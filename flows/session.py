@@ -12,6 +12,7 @@ from nasflow.config import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.check import check_search
+from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
@@ -23,11 +24,13 @@ from nasflow.study.records import Attempt
 from nasflow.study.study import Study
 from nasflow.training.events import Event
 from nasflow.training.pruning import check_pruner
+from nasflow.training.trial_loggers import check_loggers
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.follow import AttemptFollower
 from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
+from .loggers import logged_trials
 from .run_page import RunPage
 from .secret_blocks import use_prefect_blocks
 from .signals import deaf_to_sigterm
@@ -190,12 +193,15 @@ def search_session(
     use_prefect_blocks()
     space = check_search(config)
     check_pruner(config)
-    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
+    check_loggers(config.loggers)
+    first = [Architecture(values) for values in config.begin_with]
+    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir, first=first)
     with ExitStack() as stack:
-        session = SearchSession(config, space, strategy, listeners or [], service, lease=Lease(take_over))
+        session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
         stack.callback(session.study.close)
         stack.enter_context(session.lease.kept(session.interrupt))
         claim_folder(key, config.name, session.study.created_at)
+        session.listeners += stack.enter_context(logged_trials(session.study))
         stack.callback(session.end)
         session.service.prepare()
         with _lock:
