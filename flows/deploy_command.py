@@ -36,7 +36,7 @@ def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str,
                 f"Prefect has no work pool '{pool}': create it with 'nasflow setup --work-pool {pool}', or name one "
                 "that 'prefect work-pool ls' lists"
             ) from None
-        deployment.apply(_sync=True)
+        deployment.apply(_sync=True)  # type: ignore[call-arg]  # of Prefect's decorator
     say = console()
     say.print(
         f"deployment '{deployment.full_name}' on work pool '{pool}'{described(config, schedule, overlap)}\n"

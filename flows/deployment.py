@@ -1,6 +1,6 @@
 """A search as a Prefect deployment: its parameters, its schedule, and what happens when two runs overlap."""
 
-from typing import Any
+from typing import Any, cast
 
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -59,7 +59,7 @@ def search_deployment(
     Raises:
         ConfigError: a password stands in the config.
     """
-    deployment: RunnerDeployment = search.to_deployment(
+    deployment = search.to_deployment(
         name=name or config.name,
         parameters={"config": config_parameter(config)},
         schedules=[] if schedule is None else [DeploymentScheduleCreate(schedule=schedule, active=True)],
@@ -67,6 +67,6 @@ def search_deployment(
         work_pool_name=pool,
         tags=[f"strategy:{config.strategy.kind}"],
         entrypoint_type=EntrypointType.MODULE_PATH,
-        _sync=True,
+        _sync=True,  # type: ignore[call-arg]  # of Prefect's decorator, which mypy does not see through
     )
-    return deployment
+    return cast(RunnerDeployment, deployment)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from prefect import get_run_logger
+from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from nasflow.config import Budget, SearchConfig
@@ -11,6 +12,8 @@ from nasflow.study.recurring import config_of_run
 
 def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchConfig:
     """The config of the flow run that calls this, the same whenever Prefect runs it again.
+
+    A run with a dated study is named like that.
 
     Args:
         config: what the flow run was given.
@@ -23,6 +26,9 @@ def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchCon
     if config.recurring is None or run is None or run.deployment_id is None:
         return config
     own = config_of_run(config, str(run.id), run.expected_start_time or datetime.now(UTC))
+    if run.name != own.name:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(run.id, name=own.name)
     how = f", begun with {len(own.begin_with)} architectures" if own.begin_with else ""
     get_run_logger().info(
         "recurring search (%s): this run works on study '%s'%s", config.recurring.study, own.name, how

@@ -41,11 +41,16 @@ class When:
 
 def schedule_text(schedule: "SCHEDULE_TYPES") -> str:
     """A schedule in words."""
-    from prefect.client.schemas.schedules import IntervalSchedule  # noqa: PLC0415 - slow
+    from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule  # noqa: PLC0415 - slow
 
-    if isinstance(schedule, IntervalSchedule):
-        return f"every {schedule.interval}"
-    return f"at '{getattr(schedule, 'cron', None) or getattr(schedule, 'rrule', None)}' ({schedule.timezone or 'UTC'})"
+    match schedule:
+        case IntervalSchedule():
+            return f"every {schedule.interval}"
+        case CronSchedule():
+            return f"at '{schedule.cron}' ({schedule.timezone or 'UTC'})"
+        case RRuleSchedule():
+            return f"at '{schedule.rrule}' ({schedule.timezone or 'UTC'})"
+    return "never"
 
 
 def _schedule(name: str, text: str, timezone: str | None) -> "SCHEDULE_TYPES":

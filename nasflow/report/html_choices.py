@@ -85,9 +85,9 @@ def _label_axis(label: str, domain: Domain, architectures: Sequence[Mapping[str,
         return _number_axis(label, domain, architectures)
     options = list(domain.options) if isinstance(domain, Categorical) else present
     texts = list(dict.fromkeys(map(value_text, options)))
-    numbers = [option for option in options if type(option) in (int, float)]
+    numbers = [float(each) for each in options if isinstance(each, int | float) and not isinstance(each, bool)]
     if len(numbers) == len(options) and len(texts) > _MOST_OPTIONS:
-        return _number_axis(label, FloatDomain(float(min(numbers)), float(max(numbers))), architectures)
+        return _number_axis(label, FloatDomain(min(numbers), max(numbers)), architectures)
     places = {text: place for place, text in enumerate(texts)}
     values = [places[value_text(each[label])] if label in each else -1 for each in architectures]
     ticks = [(_ABSENT, -1)] * (-1 in values) + thinned(list(places.items()), _MOST_OPTIONS)
@@ -114,10 +114,5 @@ def _axis(label: str, values: Sequence[float], ticks: Sequence[tuple[str, float]
     ends = [min(places), max(places)]
     if ends[0] == ends[1]:
         ends = [ends[0] - 1, ends[1] + 1]
-    return {
-        "label": short(label),
-        "values": values,
-        "tickvals": places,
-        "ticktext": [short(text) for text in texts],
-        "range": ends,
-    }
+    marks = {"tickvals": places, "ticktext": [short(text) for text in texts], "range": ends}
+    return {"label": short(label), "values": values, **marks}

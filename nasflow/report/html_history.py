@@ -78,8 +78,8 @@ def _history(facts: StudyFacts, objective: Objective) -> Figure:
         data.insert(1, _points("known results replayed", shown, objective, metrics, hollow))
     if failed := [trial for trial in facts.trials if trial.status in (TrialStatus.FAILED, TrialStatus.INVALID)]:
         data.append(_failed(thinned(failed, MOST_POINTS)))
-    below = {"yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}}
-    return figure(data, xaxis=axis("trial"), yaxis=axis(objective.metric), **below)
+    below = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+    return figure(data, xaxis=axis("trial"), yaxis=axis(objective.metric), yaxis2=below)
 
 
 def _points(

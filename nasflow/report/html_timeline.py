@@ -17,6 +17,7 @@ _COLORS = {
     RunEnd.CANCELLED: "var(--faint)",
     RunEnd.RUNNING: "var(--best)",
 }
+_HATCHED = {"shape": "/", "fgcolor": "var(--card)", "size": 5}
 _UNKNOWN = "not known"
 
 
@@ -78,11 +79,7 @@ def _bars(bars: Sequence[tuple[JobRun, int]], end: RunEnd, retry: bool, now: dat
         "marker": {
             "color": _COLORS[end],
             "line": {"color": "var(--card)", "width": 1},
-            **(
-                {"pattern": {"shape": "/", "bgcolor": _COLORS[end], "fgcolor": "var(--card)", "size": 5}}
-                if retry
-                else {}
-            ),
+            **({"pattern": {**_HATCHED, "bgcolor": _COLORS[end]}} if retry else {}),
         },
     }
 

@@ -37,7 +37,7 @@ def add_trials(storage: "RDBStorage", study_name: str, trials: Iterable["FrozenT
         ]
         session.add_all(rows)
         session.flush()
-        ids = [row.trial_id for row in rows]
+        ids: list[Any] = [row.trial_id for row in rows]  # to mypy, columns
         _insert(session, models.TrialParamModel, _params(ids, trials))
         _insert(session, models.TrialUserAttributeModel, _attributes(ids, trials))
         _insert(session, models.TrialValueModel, _values(models.TrialValueModel, ids, trials))

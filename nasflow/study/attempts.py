@@ -133,9 +133,7 @@ class AttemptLog(StudyBase):
                 row.slot = slot or row.slot
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})
-                    ending = Ending(
-                        row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at
-                    )
+                    ending = Ending(row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at)
                     row.endings = [*(row.endings or []), _to_json(ending)]
             return _to_record(row, list(members))
 

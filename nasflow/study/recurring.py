@@ -19,6 +19,7 @@ from nasflow.study.study import Study
 from nasflow.trial import Trial
 
 _DATE = r"-\d{8}-\d{4}(-\d+)?"
+_CANDIDATES = 200  # trials of each study that are looked at, for the best may not fit the space any more
 
 
 def config_of_run(config: SearchConfig, run: str, at: datetime) -> SearchConfig:
@@ -104,10 +105,6 @@ def _best_trials(store: Store, config: SearchConfig) -> list[Trial]:
         if of_name.fullmatch(name) and recorded["objectives"] == objectives:
             trials += Study(store, key, config).leaderboard(_CANDIDATES)
     return trials
-
-
-_CANDIDATES = 200
-"""How many trials of each study are looked at, for the best may not fit the space any more."""
 
 
 def _ranked(trials: Sequence[Trial], config: SearchConfig) -> list[Trial]:

@@ -49,7 +49,9 @@ class _Log:
         """Log the epochs that are new; they are kept if this process is killed."""
         for epoch, metrics in epochs:
             if epoch > self.last:
-                finite = {name: value for name, value in metrics.items() if finite_or_none(value) is not None}
+                finite = {
+                    name: value for name, known in metrics.items() if (value := finite_or_none(known)) is not None
+                }
                 self.logger.log_metrics(finite, step=epoch)
                 self.last = epoch
         self.logger.save()

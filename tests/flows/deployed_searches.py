@@ -16,7 +16,7 @@ from flow_searches import NASFLOW, PrefectServer
 
 PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-PATIENCE = 400  # seconds, for machines that do much beside
+PATIENCE = 900  # seconds, for machines that do much beside
 
 
 class Deployments:
@@ -37,7 +37,7 @@ class Deployments:
 
     def read(self, name: str) -> dict[str, Any]:
         """The deployment of this name."""
-        (found,) = self.server.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        (found,) = self._ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         deployment: dict[str, Any] = found
         return deployment
 
@@ -57,9 +57,20 @@ class Deployments:
 
     def run(self, id: str) -> dict[str, Any]:
         """A run as it stands."""
-        (found,) = self.server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
+        (found,) = self._ask("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
         run: dict[str, Any] = found
         return run
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        """What the server answers once it is not too busy to."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.server.post(path, body)
+            except (urllib.error.HTTPError, TimeoutError) as error:
+                if getattr(error, "code", 503) != 503 or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     def wait(self, id: str, *types: str) -> dict[str, Any]:
         """A run once its state has one of these types; any final one by default."""
@@ -101,6 +112,6 @@ class Deployments:
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(60)
+                process.wait(PATIENCE)
             finally:
                 process.kill()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deployed_searches import Deployments
+from deployed_searches import PATIENCE, Deployments
 from flow_searches import PrefectServer, Searches
 from prefect.server.api import collections_data
 from pydantic import TypeAdapter
@@ -309,5 +309,5 @@ def test_ended_by_ctrl_c_what_was_served_leaves_no_schedule_active(prefect_serve
         run = deployments.start("served")
         assert deployments.wait(run)["state_type"] == "COMPLETED", deployments.log
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     assert deployments.read("served")["paused"] or not deployments.read("served")["schedules"][0]["active"]
