@@ -52,11 +52,12 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Watched:
-    """A page, what its console said of errors, and every request that left for the network."""
+    """A page, what its console said of errors, every request that left for the network, and what was measured."""
 
     page: "Page"
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def said(self, message: "ConsoleMessage") -> None:
         """Keep an error."""
