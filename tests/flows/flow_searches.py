@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,20 @@ class PrefectServer:
         request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
+
+    def call(self, method: str, path: str, **body: Any) -> None:
+        """An API call, again and again while the server has too much to do, as Prefect's clients do."""
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method=method)
+        request.add_header("Content-Type", "application/json")
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(request, timeout=60).close()
+                return
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
 
     def task_runs(self, flow_name: str, count: int) -> list[dict[str, Any]]:
         """The task runs of a flow's newest run and of its subflows, once at least `count` have a final state.

@@ -80,6 +80,7 @@ def watch(done: threading.Event, told: set[bytes]) -> None:
 
 def test_every_command_works_with_it(searched):
     assert "created" in searched.run("setup")
+    assert "deployment 'nas-search/small' on work pool 'nasflow'" in searched.run("deploy", "small.yaml")
     assert "finished" in searched.run("recover")
     assert "no trial has failed" in searched.run("retry", "small")
     found = json.loads(searched.run("doctor", "small.yaml", "--json"))
@@ -118,7 +119,9 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, guarded: PrefectServer) ->
     ],
     ids=["wrong", "none"],
 )
-@pytest.mark.parametrize("command", [["run", "small.yaml"], ["recover"], ["setup"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["run", "small.yaml"], ["deploy", "small.yaml"], ["recover"], ["setup"], ["doctor"]], ids=" ".join
+)
 def test_without_it_one_sentence_says_so(waiting, command, password, words):
     ended = run(waiting, [*NASFLOW, *command], password)
     sentence = f"Prefect's API at {waiting.server.url} {words}"

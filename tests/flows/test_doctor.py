@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -101,7 +100,7 @@ def sound_server(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPat
         worker.terminate()
         worker.wait(60)
         for automation in automations(prefect_server):
-            call(prefect_server, "DELETE", f"/automations/{automation['id']}")
+            prefect_server.call("DELETE", f"/automations/{automation['id']}")
 
 
 @pytest.fixture
@@ -111,12 +110,6 @@ def patient(tmp_path: Path, sound_server: PrefectServer) -> Patient:
 
 def automations(server: PrefectServer) -> list[dict[str, Any]]:
     return [found for found in server.post("/automations/filter", {}) if found["name"] == ZOMBIES]
-
-
-def call(server: PrefectServer, method: str, path: str, **body: Any) -> None:
-    request = urllib.request.Request(f"{server.url}{path}", json.dumps(body).encode(), method=method)
-    request.add_header("Content-Type", "application/json")
-    urllib.request.urlopen(request, timeout=30).close()
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -178,23 +171,23 @@ def test_the_work_pool_is_missing(patient):
 
 
 def test_the_work_pool_is_paused(patient):
-    call(patient.server, "PATCH", f"/work_pools/{POOL}", is_paused=True)
+    patient.server.call("PATCH", f"/work_pools/{POOL}", is_paused=True)
     try:
         patient.fault("pool", "broken", "is paused", f"prefect work-pool resume {POOL}")
     finally:
-        call(patient.server, "PATCH", f"/work_pools/{POOL}", is_paused=False)
+        patient.server.call("PATCH", f"/work_pools/{POOL}", is_paused=False)
 
 
 def test_the_work_pool_has_no_slots(patient):
-    call(patient.server, "PATCH", f"/work_pools/{POOL}", concurrency_limit=0)
+    patient.server.call("PATCH", f"/work_pools/{POOL}", concurrency_limit=0)
     try:
         patient.fault("limit", "broken", "has no slots", f"nasflow setup --work-pool {POOL} --slots N")
     finally:
-        call(patient.server, "PATCH", f"/work_pools/{POOL}", concurrency_limit=None)
+        patient.server.call("PATCH", f"/work_pools/{POOL}", concurrency_limit=None)
 
 
 def test_a_work_pool_without_worker_of_an_unknown_type(patient):
-    call(patient.server, "POST", "/work_pools/", name="strange", type="ecs")
+    patient.server.call("POST", "/work_pools/", name="strange", type="ecs")
     patient.pool = "strange"
     findings = patient.findings(0)
     assert {check: level for check, (level, _) in findings.items()} == {"pool": "warning", "worker": "warning"}
@@ -208,9 +201,9 @@ def test_the_automation_is_missing_off_or_too_impatient(patient):
     patient.env["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = "900"
     patient.fault("automation", "broken", "dead 540 s after", "every 900 s", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY")
     patient.env.clear()
-    call(patient.server, "PATCH", f"/automations/{present['id']}", enabled=False)
+    patient.server.call("PATCH", f"/automations/{present['id']}", enabled=False)
     patient.fault("automation", "warning", "is switched off", "switch it on")
-    call(patient.server, "DELETE", f"/automations/{present['id']}")
+    patient.server.call("DELETE", f"/automations/{present['id']}")
     try:
         patient.fault("automation", "broken", "there is no automation", "stays Running", "'nasflow setup' makes it")
     finally:

@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import urllib.request
 from typing import Any
 
 import pytest
@@ -67,22 +66,16 @@ def secret(server: PrefectServer, name: str) -> Any:
     return found[0]["data"]["value"] if found else None
 
 
-def call(server: PrefectServer, method: str, path: str, **body: Any) -> None:
-    request = urllib.request.Request(f"{server.url}{path}", json.dumps(body).encode(), method=method)
-    request.add_header("Content-Type", "application/json")
-    urllib.request.urlopen(request, timeout=30).close()
-
-
 @pytest.fixture
 def server(prefect_server):
     """The session's server, without what was made afterwards: an automation would end what other tests have killed."""
     yield prefect_server
     for automation in automations(prefect_server, "nasflow: "):
-        call(prefect_server, "DELETE", f"/automations/{automation['id']}")
+        prefect_server.call("DELETE", f"/automations/{automation['id']}")
     for block in prefect_server.post("/block_documents/filter", {}):
-        call(prefect_server, "DELETE", f"/block_documents/{block['id']}")
+        prefect_server.call("DELETE", f"/block_documents/{block['id']}")
     for pool in pools(prefect_server):
-        call(prefect_server, "DELETE", f"/work_pools/{pool['name']}")
+        prefect_server.call("DELETE", f"/work_pools/{pool['name']}")
 
 
 def test_everything_is_made_once_and_kept_up_to_date(server):
@@ -112,7 +105,7 @@ def test_everything_is_made_once_and_kept_up_to_date(server):
     assert made(server, PREFECT_FLOWS_HEARTBEAT_FREQUENCY="30")["automation"] == "found"
     (only,) = automations(server)
 
-    call(server, "PATCH", f"/automations/{only['id']}", enabled=False)
+    server.call("PATCH", f"/automations/{only['id']}", enabled=False)
     assert made(server)["automation"] == "left as it is"
     assert not automations(server)[0]["enabled"]
 
