@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,14 +37,14 @@ class Deployments:
 
     def read(self, name: str) -> dict[str, Any]:
         """The deployment of this name."""
-        (found,) = self._ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        (found,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         deployment: dict[str, Any] = found
         return deployment
 
     def start(self, name: str, **parameters: Any) -> str:
         """The id of a new run."""
-        run = self.server.post(f"/deployments/{self.read(name)['id']}/create_flow_run", {"parameters": parameters})
-        return str(run["id"])
+        body = {"parameters": parameters, "idempotency_key": str(uuid.uuid4())}
+        return str(self.ask(f"/deployments/{self.read(name)['id']}/create_flow_run", body)["id"])
 
     def refusal(self, name: str, **parameters: Any) -> str:
         """Why the server makes no run with these parameters."""
@@ -57,11 +57,11 @@ class Deployments:
 
     def run(self, id: str) -> dict[str, Any]:
         """A run as it stands."""
-        (found,) = self._ask("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
+        (found,) = self.ask("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
         run: dict[str, Any] = found
         return run
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+    def ask(self, path: str, body: dict[str, Any]) -> Any:
         """What the server answers once it is not too busy to."""
         deadline = time.monotonic() + PATIENCE
         while True:
