@@ -118,13 +118,15 @@ def _attempt_values(
     failed = any(map(fails, members))
     job = f"r{of_round:03d}-{kind}-{number:03d}-0"
     began = BEGAN + timedelta(minutes=of_round)
+    ended = began + timedelta(seconds=40)
+    times = {"started_at": began.isoformat(), "ended_at": ended.isoformat()}
     return {
         "id": id, "study_id": study._id, "round": of_round, "kind": kind, "number": number,
         "state": AttemptState.FAILED if failed else AttemptState.SUCCEEDED,
         "failure": FailureKind.TRIAL if failed else None, "error": ERROR if failed else None,
         "job_id": job, "handle": {"service": "local", "job_id": job}, "slot": "cpu-0", "restarts": 0,
-        "started_at": began, "ended_at": began + timedelta(seconds=40),
-        "endings": [asdict(Ending(job, FailureKind.TRIAL, ERROR, {}))] if failed else None,
+        "started_at": began, "ended_at": ended,
+        "endings": [asdict(Ending(job, FailureKind.TRIAL, ERROR, {}, slot="cpu-0")) | times] if failed else None,
     }  # fmt: skip
 
 

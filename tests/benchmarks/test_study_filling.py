@@ -73,11 +73,18 @@ def rows(study: Study) -> dict[str, list[dict[str, Any]]]:
     with study._store.read() as session:
         for kind in (RoundRow, TrialRow, AttemptRow, MemberRow, EpochRow):
             keys = list(kind.__table__.primary_key)
-            columns = [column.name for column in kind.__table__.columns if column.name not in WHEN]
+            columns = [column.name for column in kind.__table__.columns]
             found[kind.__tablename__] = [
-                {name: getattr(row, name) for name in columns} for row in session.scalars(select(kind).order_by(*keys))
+                without_times({name: getattr(row, name) for name in columns})
+                for row in session.scalars(select(kind).order_by(*keys))
             ]
     return found
+
+
+def without_times(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: without_times(value) for name, value in values.items() if name not in WHEN}
+    return [without_times(value) for value in values] if isinstance(values, list) else values
 
 
 def open_study(folder: Path) -> Study:
