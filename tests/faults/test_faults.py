@@ -14,7 +14,7 @@ from nasflow.trial import Trial, TrialStatus
 
 # More than are asked for: some may come when there is nothing left to strike.
 FAULTS = {
-    "job-kill": 9,
+    "job-kill": 12,
     "worker-kill": 2,
     "controller-kill": 1,
     "machine-kill": 1,
