@@ -121,9 +121,14 @@ class Terminals:
         return True
 
     def close(self) -> None:
+        """Ctrl-C everywhere; a program of Prefect's that does not end of it is killed."""
         for process in reversed(self.open):
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture(scope="module")
