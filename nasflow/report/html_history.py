@@ -23,6 +23,8 @@ from nasflow.report.html_plot import (
 from nasflow.report.text import error_headline
 from nasflow.trial import Trial, TrialStatus
 
+_TICKS = 12
+
 
 def history_figures(facts: StudyFacts) -> list[Figure]:
     """One for each objective: each trial's value, and the best so far. None while nothing is scored."""
@@ -151,7 +153,9 @@ def _curves(points: dict[int, list[tuple[int, float | None]]], metric: str, name
                 "hovertemplate": f"trial {number}, epoch %{{x}}: %{{y:.5g}}<extra></extra>",
             }
         )
-    return figure(data, xaxis=axis("epoch"), yaxis=axis(metric))
+    last = max(epoch for _, line in lines for epoch, _ in line)
+    whole = {"dtick": 1} if last <= _TICKS else {}
+    return figure(data, xaxis=axis("epoch", **whole), yaxis=axis(metric))
 
 
 def _pareto(
