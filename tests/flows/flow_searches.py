@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,24 @@ class PrefectServer:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The answer of one API call."""
-        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode())
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
+        return json.loads(self._answer("POST", path, body))
 
     def call(self, method: str, path: str, **body: Any) -> None:
-        """An API call, again and again while the server has too much to do, as Prefect's clients do."""
+        """An API call that answers nothing."""
+        self._answer(method, path, body)
+
+    def _answer(self, method: str, path: str, body: dict[str, Any]) -> bytes:
+        """Asked again and again while the server has too much to do, as Prefect's clients ask."""
         request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method=method)
         request.add_header("Content-Type", "application/json")
         deadline = time.monotonic() + 120
         while True:
             try:
-                urllib.request.urlopen(request, timeout=60).close()
-                return
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    said: bytes = answer.read()
+                    return said
             except urllib.error.HTTPError as error:
-                if error.code != 503 or time.monotonic() > deadline:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
 

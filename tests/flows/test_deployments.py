@@ -282,7 +282,7 @@ def test_a_worker_runs_a_deployment_with_the_parameters_of_the_command_line(pref
     with closing(Study.load(f"sqlite:///{tmp_path}/nasflow.db", "by-worker")) as study:
         assert [trial.round for trial in study.trials()] == [0, 1]
         assert all(trial.status.scored for trial in study.trials())
-    assert (tmp_path / "nasflow-runs" / "by-worker" / "trials" / "0").is_dir()
+    assert (tmp_path / "nasflow-runs" / "by-worker" / "trials" / "00000").is_dir()
 
 
 def test_a_server_that_is_not_there_is_told_in_a_sentence(tmp_path, prefect_server):

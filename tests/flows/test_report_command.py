@@ -41,7 +41,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServer
     controller = searches.start("run", "search.yaml")
     deadline = time.monotonic() + 200
     while sum(event["kind"] == "epoch" for event in searches.events("search")) < 3:
-        assert time.monotonic() < deadline, "the search trains nothing"
+        assert controller.poll() is None and time.monotonic() < deadline, "the search trains nothing"
         time.sleep(0.02)
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()

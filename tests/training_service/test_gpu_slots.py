@@ -199,7 +199,7 @@ def test_a_running_job_is_left_alone_when_others_come(machine, open_service, str
     handle = submit(service, "job")
     assert gpu_of(service, handle) == "0"
     smi.use(0, stranger)
-    until(service._state.held, "hold")
+    until(lambda: (service.free_slots(), service._state.held())[1], "hold")
     assert service.status(handle).status is JobStatus.RUNNING
     go(service, handle)
     assert numbers(service, "jobs/job/runs") and service.free_slots() == ()
