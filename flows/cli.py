@@ -10,9 +10,9 @@ import typer
 
 from nasflow.errors import NasflowError, UserError
 
-from .cli_options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, load_study, print_out
-from .cli_results import export, leaderboard, report, show, studies
-from .console import console
+from .commands.console import console
+from .commands.options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, load_study, print_out
+from .commands.results import export, leaderboard, report, show, studies
 from .prefect_errors import clear_prefect_errors
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def run(
     take_over: TakeOver = False,
 ) -> None:
     """Run a search to the end of its budget, or resume it. Ctrl-C leaves it resumable."""
-    from .run_command import run_search  # noqa: PLC0415
+    from .commands.run import run_search  # noqa: PLC0415
 
     _exit(run_search(_load(config), export_best, verbose, take_over))
 
@@ -77,7 +77,7 @@ def retry(
     take_over: TakeOver = False,
 ) -> None:
     """Train a study's failed trials again, and only those."""
-    from .run_command import run_retry  # noqa: PLC0415
+    from .commands.run import run_retry  # noqa: PLC0415
 
     _exit(run_retry(load_study(store, study).config, verbose, take_over))
 
@@ -103,7 +103,7 @@ def recover(
 
     Those that are finished, run, were cancelled or failed are left alone.
     """
-    from .recover_command import recover_all, recover_one  # noqa: PLC0415
+    from .commands.recover import recover_all, recover_one  # noqa: PLC0415
 
     url = _load(config).store if config else store
     if study is not None:
@@ -115,7 +115,7 @@ def recover(
 @app.command()
 def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOver = False) -> None:
     """End what a dead controller left running, here and on the study's hosts. Results stay; it can be resumed."""
-    from .cleanup_command import clean_up  # noqa: PLC0415
+    from .commands.cleanup import clean_up  # noqa: PLC0415
 
     clean_up(load_study(store, study).config, take_over)
 
@@ -145,7 +145,7 @@ def setup(
 
     May be run again at any time. CONFIG tells which secrets are needed, and how many slots a search takes.
     """
-    from .setup_command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
+    from .commands.setup import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
     made = set_up_server(
         _load(config) if config else None,
@@ -170,8 +170,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything is in order, and say how to mend what is not. Changes nothing; exit code 2 if broken."""
-    from .doctor_command import examine  # noqa: PLC0415
-    from .doctor_findings import Level, findings_json, findings_lines  # noqa: PLC0415
+    from .commands.doctor import examine  # noqa: PLC0415
+    from .commands.doctor_findings import Level, findings_json, findings_lines  # noqa: PLC0415
 
     findings = examine(config, store, work_pool)
     if as_json:
@@ -195,8 +195,8 @@ def deploy(
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
     """Make a search a deployment on the Prefect server in use, for workers to run: on demand, or on a schedule."""
-    from .deploy_command import deploy_search  # noqa: PLC0415
-    from .schedules import When  # noqa: PLC0415
+    from .commands.deploy import deploy_search  # noqa: PLC0415
+    from .commands.schedules import When  # noqa: PLC0415
 
     deploy_search(_load(config), name, When(cron, interval, rrule, timezone), work_pool, overlap)
 
@@ -213,8 +213,8 @@ def serve(
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
     """Make a search a deployment whose runs this process starts: no worker is needed. Ctrl-C ends it."""
-    from .schedules import When  # noqa: PLC0415
-    from .serve_command import serve_search  # noqa: PLC0415
+    from .commands.schedules import When  # noqa: PLC0415
+    from .commands.serve import serve_search  # noqa: PLC0415
 
     serve_search(_load(config), name, When(cron, interval, rrule, timezone), overlap)
 
@@ -234,7 +234,7 @@ def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
     """Remove old studies with their folders and checkpoints, but none that a controller holds."""
-    from .retention_command import Purge, purge_studies  # noqa: PLC0415
+    from .commands.purge import Purge, purge_studies  # noqa: PLC0415
 
     rule = Purge(pattern, older_than, keep, export_best, dry_run)
     gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True, markup=False))
@@ -271,7 +271,7 @@ def plan(
 
     Kernels that were never measured on this machine are measured now, which takes a few seconds.
     """
-    from .plan_command import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
+    from .commands.plan import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
 
     parsed = _load(config)
     if lacking := slot_environment(parsed.training_service):
@@ -285,7 +285,7 @@ def plan(
 @hosts.command()
 def check(config: ConfigFile, as_json: AsJson = False) -> None:
     """Look whether the hosts of a config can run jobs, and say what to do where they can't. Leaves nothing there."""
-    from .hosts_command import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
+    from .commands.hosts import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
 
     found = check_hosts(_load(config))
     print_out(hosts_json(found) if as_json else hosts_table(found))

@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from .artifacts import artifact_key, show_markdown
-from .recover_command import recover_all
+from .commands.recover import recover_all
 from .recover_judge import GRACE
 
 DEFAULT_STORE = "sqlite:///nasflow.db"

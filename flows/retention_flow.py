@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from .artifacts import artifact_key, show_markdown
-from .retention_command import Purge, purge_studies
+from .commands.purge import Purge, purge_studies
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 

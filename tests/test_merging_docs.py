@@ -13,7 +13,7 @@ from benchmarks.merging_command import make_parser
 from nasflow.config import load_config
 from nasflow.evaluator.check import check_search
 from nasflow.flows.cli import main
-from nasflow.flows.plan_command import slot_environment
+from nasflow.flows.commands.plan import slot_environment
 from nasflow.merge.kernels.registry import KERNELS
 from nasflow.training.events import Epoch, Event, Planned
 from nasflow.training.spec import JobSpec, MemberSpec

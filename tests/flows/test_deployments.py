@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from nasflow.config import load_config, parse_config
 from nasflow.errors import ConfigError, UserError
+from nasflow.flows.commands.schedules import When, schedule_text
 from nasflow.flows.deployment import config_parameter
-from nasflow.flows.schedules import When, schedule_text
 from nasflow.study.study import Study
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"

@@ -15,7 +15,7 @@ from flow_searches import HERE, NASFLOW, PrefectServer, Searches
 from sqlalchemy import update
 
 from nasflow.flows.automations import ZOMBIES
-from nasflow.flows.doctor_prefect import clock_finding
+from nasflow.flows.commands.doctor_prefect import clock_finding
 from nasflow.study.store import SchemaRow, Store
 
 POOL = "doctored"

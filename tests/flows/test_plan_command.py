@@ -15,7 +15,7 @@ from flow_searches import HERE, NASFLOW
 
 from nasflow.config_services import LocalServiceConfig
 from nasflow.flows.cli import main
-from nasflow.flows.plan_command import slot_environment
+from nasflow.flows.commands.plan import slot_environment
 
 EVALUATOR = {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 2}
 CONFIG: dict[str, Any] = {

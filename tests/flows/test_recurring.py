@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nasflow.config import load_config
 from nasflow.errors import StudyError
-from nasflow.flows.recover_command import look
+from nasflow.flows.commands.recover import look
 from nasflow.flows.recover_judge import Standing
 from nasflow.study.lease import Lease
 from nasflow.study.recurring import config_of_run, runs_of_study

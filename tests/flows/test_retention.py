@@ -10,7 +10,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from nasflow.config import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.flows import retention
-from nasflow.flows.retention_command import Purge, purge_studies
+from nasflow.flows.commands.purge import Purge, purge_studies
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
 
@@ -80,7 +80,7 @@ def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch
             raise CheckpointError("no weights")
         return [out]
 
-    monkeypatch.setattr("nasflow.flows.retention_command._export", export)
+    monkeypatch.setattr("nasflow.flows.commands.purge._export", export)
     gone, said = lines_of(store, Purge("*", older_than_days=0, export=tmp_path / "kept"))
     assert not gone
     assert said[0] == "bad: could not be removed: no weights"

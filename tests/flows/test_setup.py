@@ -14,8 +14,8 @@ from flow_searches import NASFLOW, PrefectServer
 from nasflow.config import load_config
 from nasflow.errors import UserError
 from nasflow.flows.automations import ZOMBIES
-from nasflow.flows.setup_pool import searches_at_once
-from nasflow.flows.setup_secrets import secret_names
+from nasflow.flows.commands.setup_pool import searches_at_once
+from nasflow.flows.commands.setup_secrets import secret_names
 
 POOL = "set-up-here"
 SEARCH = {

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from ..prefect_errors import api_url
 from .doctor_findings import Finding, Level, examined
-from .prefect_errors import api_url
-from .run_command import prefect_client, set_up_prefect
+from .run import prefect_client, set_up_prefect
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -134,7 +134,7 @@ def _worker_finding(client: "SyncPrefectClient", pool: "WorkPool") -> Finding:
 def _check_automation() -> Iterator[Finding]:
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
-    from .automations import ZOMBIES  # noqa: PLC0415 - slow
+    from ..automations import ZOMBIES  # noqa: PLC0415 - slow
 
     frequency = get_current_settings().flows.heartbeat_frequency
     with prefect_client() as client:

@@ -7,7 +7,7 @@ import typer
 
 from nasflow.errors import UserError
 
-from .cli_options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, Top, load_study, print_out
+from .options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, Top, load_study, print_out
 
 
 def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
@@ -46,7 +46,7 @@ def report(
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Write a study's report: one HTML page with plots, that needs no network. Also while the search runs."""
-    from .report_command import write_report  # noqa: PLC0415
+    from .report import write_report  # noqa: PLC0415
 
     write_report(load_study(store, study), html)
 
@@ -68,7 +68,7 @@ def export(
 
     A model comes as weights, architecture, and a script that rebuilds and scores it.
     """
-    from .export_command import export_models, export_to_optuna  # noqa: PLC0415
+    from .export import export_models, export_to_optuna  # noqa: PLC0415
 
     if out is None and optuna is None:
         raise UserError("say what to export: trained models with --out DIR, trials with --optuna URL, or both")

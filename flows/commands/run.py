@@ -18,14 +18,14 @@ from nasflow.config import SearchConfig
 from nasflow.config_services import LocalServiceConfig
 from nasflow.training_service.local import LocalService
 
+from ..prefect_errors import clear_prefect_errors
+from ..signals import leave_on_sigterm
 from .console import console, score_command
-from .prefect_errors import clear_prefect_errors
-from .signals import leave_on_sigterm
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from .session import SearchSession
+    from ..session import SearchSession
 
 _INTERRUPTED = 130
 _PREFECT_DEFAULTS = {
@@ -46,7 +46,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
         with _without_collector():
             from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
 
-            from .search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
+            from ..search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
 
         result = _call(search, config)
         if result is None:
@@ -76,7 +76,7 @@ def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
     set_up_prefect(verbose)
     with _open_session(config, terminal, take_over):
         with _without_collector():
-            from .retry_flow import retry_failed  # noqa: PLC0415
+            from ..retry_flow import retry_failed  # noqa: PLC0415
 
         state = _call(retry_failed, config, return_state=True)
     if state is None or state.is_cancelled():
@@ -95,8 +95,8 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
             service = LocalService(config.training_service, config.study_dir)
             stack.enter_context(service.early_start())
         with _without_collector():
+            from ..session import search_session  # noqa: PLC0415 - slow
             from .progress import SearchProgress  # noqa: PLC0415 - slow
-            from .session import search_session  # noqa: PLC0415 - slow
 
             progress = stack.enter_context(SearchProgress(config, terminal))
             session = stack.enter_context(search_session(config, [progress.on_event], service, take_over))

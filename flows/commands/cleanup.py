@@ -5,8 +5,8 @@ from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 from nasflow.training_service.make import make_service
 
+from ..secret_blocks import use_prefect_blocks
 from .console import console
-from .secret_blocks import use_prefect_blocks
 
 
 def clean_up(config: SearchConfig, take_over: bool) -> None:

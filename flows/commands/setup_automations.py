@@ -29,7 +29,7 @@ def wanted_automations(
     Raises:
         UserError: there is no such block.
     """
-    from .automations import best_notification, no_gain_pause, zombie_automation  # noqa: PLC0415 - slow
+    from ..automations import best_notification, no_gain_pause, zombie_automation  # noqa: PLC0415 - slow
 
     return [
         zombie_automation(within),

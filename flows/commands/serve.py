@@ -3,8 +3,8 @@
 from nasflow.config import SearchConfig
 
 from .console import console
-from .deploy_command import described, refuse_no_server
-from .run_command import prefect_client, set_up_prefect
+from .deploy import described, refuse_no_server
+from .run import prefect_client, set_up_prefect
 from .schedules import When
 
 
@@ -17,7 +17,7 @@ def serve_search(config: SearchConfig, name: str | None, when: When, overlap: st
     set_up_prefect(verbose=True)
     from prefect import serve  # noqa: PLC0415 - slow
 
-    from .deployment import search_deployment  # noqa: PLC0415 - slow
+    from ..deployment import search_deployment  # noqa: PLC0415 - slow
 
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap)

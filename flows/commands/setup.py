@@ -10,8 +10,8 @@ from rich.table import Table
 from nasflow.config import SearchConfig
 from nasflow.errors import UserError
 
-from .prefect_errors import api_url
-from .run_command import prefect_client, set_up_prefect
+from ..prefect_errors import api_url
+from .run import prefect_client, set_up_prefect
 from .setup_automations import ensure_automation, patience, wanted_automations
 from .setup_made import Made
 from .setup_pool import ensure_pool, searches_at_once

@@ -34,7 +34,7 @@ def export_models(study: Study, out: Path, top: int) -> None:
     Raises:
         UserError: nothing is scored yet, or a folder can't be written.
     """
-    from .result import BestTrial  # noqa: PLC0415 - slow
+    from ..result import BestTrial  # noqa: PLC0415 - slow
 
     best = study.leaderboard(top)
     if not best:

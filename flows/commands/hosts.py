@@ -15,8 +15,8 @@ from nasflow.training_service.host_probe import HostGpu, HostReport, Problem, pr
 from nasflow.training_service.ssh_connection import SshConnection
 from nasflow.training_service.ssh_errors import Refused, Unreachable
 
-from .run_command import set_up_prefect
-from .secret_blocks import use_prefect_blocks
+from ..secret_blocks import use_prefect_blocks
+from .run import set_up_prefect
 
 _AT_A_TIME = 32
 _COLUMNS = ("host", "reachable", "key accepted", "Python", "torch", "GPUs, and who uses them", "disk free", "clock")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from nasflow.errors import UserError
 
-from .prefect_errors import PrefectApiError
+from ..prefect_errors import PrefectApiError
 
 
 class Level(StrEnum):
