@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nasflow.errors import NasflowError, ServiceError
+from nasflow.errors import NasflowError, ServiceError, UserError
 
 if TYPE_CHECKING:
     from httpx import Request
@@ -50,6 +50,15 @@ def api_url() -> str | None:
         return str(URL(url).copy_with(userinfo=b"")) if url else None
     except InvalidURL:
         return str(url)
+
+
+def refuse_no_server() -> None:
+    """Raise UserError if no Prefect server is configured, for the one that Prefect starts by itself would soon end."""
+    if api_url() is None:
+        raise UserError(
+            "no Prefect server is configured: start one with 'prefect server start' and set PREFECT_API_URL, "
+            f"e.g. to {_EXAMPLE}"
+        )
 
 
 def _explained(error: Exception) -> PrefectApiError | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from nasflow.config import SearchConfig
 from nasflow.errors import UserError
 
-from ..prefect_errors import api_url
+from ..prefect_errors import refuse_no_server
 from .console import console
 from .run import prefect_client, set_up_prefect
 from .schedules import When, schedule_text
@@ -57,12 +57,3 @@ def described(config: SearchConfig, schedule: "SCHEDULE_TYPES | None", overlap: 
             "{study: new}' in the config gives each a study of its own, 'continue' lets it grow"
         )
     return "\n".join(parts)
-
-
-def refuse_no_server() -> None:
-    """Raise UserError if no Prefect server is configured, for the one that Prefect starts by itself would soon end."""
-    if api_url() is None:
-        raise UserError(
-            "no Prefect server is configured: start one with 'prefect server start' and set PREFECT_API_URL, "
-            "e.g. to http://127.0.0.1:4200/api"
-        )

@@ -2,8 +2,9 @@
 
 from nasflow.config import SearchConfig
 
+from ..prefect_errors import refuse_no_server
 from .console import console
-from .deploy import described, refuse_no_server
+from .deploy import described
 from .run import prefect_client, set_up_prefect
 from .schedules import When
 

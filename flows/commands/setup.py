@@ -8,9 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from nasflow.config import SearchConfig
-from nasflow.errors import UserError
 
-from ..prefect_errors import api_url
+from ..prefect_errors import api_url, refuse_no_server
 from .run import prefect_client, set_up_prefect
 from .setup_automations import ensure_automation, patience, wanted_automations
 from .setup_made import Made
@@ -43,11 +42,7 @@ def set_up_server(
             had, there are too few slots for a search, or there is no such notification block.
     """
     set_up_prefect(verbose)
-    if api_url() is None:
-        raise UserError(
-            "no Prefect server is configured: start one with 'prefect server start' and set PREFECT_API_URL, "
-            "e.g. to http://127.0.0.1:4200/api"
-        )
+    refuse_no_server()
     within = patience()
     limit = None if slots is None else searches_at_once(slots, config)
     with prefect_client() as client:
