@@ -57,7 +57,7 @@ class PrefectServer:
 
         The server records task runs some seconds after they happen.
         """
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             flows = self.post(
                 "/flow_runs/filter", {"flows": {"name": {"any_": [flow_name]}}, "sort": "START_TIME_DESC"}

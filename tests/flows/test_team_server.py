@@ -131,7 +131,7 @@ def test_every_minute_a_run_is_due_and_meets_the_one_before(team):
         study["name"]: study["trials"]["trained"] for study in team.searches.json("studies", "--store", team.store)
     }
     dated = {f"waits-{time_of(run, DUE):%Y%m%d-%H%M}": 1 for run in (first, second)}
-    assert studies.items() >= {f"skips-{time_of(skipped, DUE):%Y%m%d-%H%M}": 1, **dated}
+    assert studies.items() >= {f"skips-{time_of(skipped, DUE):%Y%m%d-%H%M}": 1, **dated}.items()
 
 
 def states(*names: str) -> Callable[[dict[str, Any], dict[str, Any]], bool]:
