@@ -46,7 +46,7 @@ def test_old_studies_go_and_their_best_models_stay(searches: Searches):
     code += "print(retention('old-*', **json.loads(sys.argv[1]), return_state=True))"
     command = [sys.executable, "-c", code, json.dumps(given)]
     done = subprocess.run(command, env=searches.server.env, capture_output=True, text=True, check=False, timeout=600)
-    assert "Completed(message='1 old studies'" in done.stdout, done.stdout + done.stderr
+    assert done.stdout == "Completed('1 old studies')\n", done.stdout + done.stderr
     assert names(store) == ["old-2", "other"]
     assert not (folder / "nasflow-runs" / "old-1").exists()
     assert {"architecture.json", "score.py"} <= {path.name for path in (folder / "kept" / "old-1").iterdir()}
