@@ -199,7 +199,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="counts")
     parser.add_argument("--ray-trials", type=int, nargs="+", default=[100, 1000], metavar="N", help="of Ray Tune")
     parser.add_argument("--nni-trials", type=int, nargs="+", default=[4, 24], metavar="N", help="of NNI")
-    parser.add_argument("--round", type=int, default=128, help="trials of nasflow's rounds")
+    parser.add_argument("--round", type=int, default=512, help="trials of nasflow's rounds")
     parser.add_argument("--batch", type=int, default=16, help="trials of nasflow's jobs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))

@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
@@ -28,24 +28,33 @@ def show_markdown(key: str, markdown: str, description: str) -> None:
 
 
 class Progress:
-    """A progress bar of one running job in the UI, updated no more than once in `every` seconds.
+    """A progress bar of one running job in the UI: there once the job has run `every` seconds, updated no more often.
 
-    Prefect needs about 10 ms an update, so a job of many short epochs must not report each one.
+    Prefect's server needs some 20 ms for a bar and for each update, so a job of many short epochs must not report each
+    one, and a job that is over at once has no bar.
     """
 
     def __init__(self, key: str, description: str, every: float = 1.0):
-        self._every = every
-        self._shown, self._at = 0.0, time.monotonic()
-        created = create_progress_artifact(progress=0.0, key=key, description=description)
-        self._id = created if isinstance(created, UUID) else None
+        self._key, self._description, self._every = key, description, every
+        self._id: UUID | None = None
+        self._shown = 0.0
+        self._at: float | None = None
 
     def update(self, share: float, last: bool = False) -> None:
-        """Show a share of 0..1."""
+        """Show a share of 0..1. Call it first when the job begins, then often, and with `last` at its end."""
         now = time.monotonic()
+        if self._at is None:
+            self._at = now
         percent = round(100 * min(max(share, 0.0), 1.0), 1)
-        if self._id is None or percent == self._shown or (now - self._at < self._every and not last):
+        if self._id is None:
+            if last or now - self._at < self._every:
+                return
+            created = create_progress_artifact(percent, self._key, self._description)
+            self._id = cast(UUID, created)  # no coroutine, for no event loop runs here
+        elif percent == self._shown or (now - self._at < self._every and not last):
             return
-        update_progress_artifact(artifact_id=self._id, progress=percent)
+        else:
+            update_progress_artifact(artifact_id=self._id, progress=percent)
         self._shown, self._at = percent, now
 
 

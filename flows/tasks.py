@@ -158,6 +158,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     config = session.config
     progress = Progress(*_progress_names(config.name, attempt))
     done = dict.fromkeys(epochs, 0)
+    heard = False
 
     def make_spec(job_id: str) -> JobSpec:
         return JobSpec(
@@ -178,6 +179,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
         )
 
     def on_event(event: Event) -> None:
+        nonlocal heard
+        heard = True
         if isinstance(event, Epoch):
             done[event.trial] = max(done[event.trial], event.epoch)
             if event.epoch > on_record[event.trial]:
@@ -186,10 +189,13 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             done[event.trial] = epochs[event.trial]
         elif isinstance(event, Alert):
             get_run_logger().warning(event.text)
-        progress.update(sum(done.values()) / sum(epochs.values()))
         session.tell(attempt, event)
 
-    ended = session.follower.follow(attempt, make_spec, on_event)
+    def on_look() -> None:
+        if heard:  # the job has begun
+            progress.update(sum(done.values()) / sum(epochs.values()))
+
+    ended = session.follower.follow(attempt, make_spec, on_event, on_look)
     progress.update(1.0, last=True)
     session.events.ended(session.study.trials_numbered(epochs))
     return ended

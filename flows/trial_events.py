@@ -23,8 +23,8 @@ FAILED = "nasflow.trial.failed"
 BEST = "nasflow.trial.best"
 ROUND_ENDED = "nasflow.round.ended"
 
-NEWS_A_SECOND = 5.0
-NEWS_AT_ONCE = 100
+NEWS_A_SECOND = 2.0
+NEWS_AT_ONCE = 20
 WITHOUT_GAIN = "nasflow.rounds-without-gain"
 """A label of the resource of ROUND_ENDED, so that an automation can ask for a number of rounds."""
 

@@ -188,7 +188,7 @@ class TrialLog(StudyBase):
 
     def _query(
         self, status: TrialStatus | Collection[TrialStatus] | None = None, round: int | None = None
-    ) -> Select[TrialRow]:
+    ) -> Select[tuple[TrialRow]]:
         query = select(TrialRow).where(TrialRow.study_id == self._id).order_by(TrialRow.number)
         if status is not None:
             query = query.where(TrialRow.status.in_([status] if isinstance(status, TrialStatus) else status))

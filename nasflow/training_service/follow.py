@@ -57,7 +57,11 @@ class AttemptFollower:
         self._poll_seconds = poll_seconds
 
     def follow(
-        self, attempt: Attempt, make_spec: Callable[[str], JobSpec], on_event: Callable[[Event], None]
+        self,
+        attempt: Attempt,
+        make_spec: Callable[[str], JobSpec],
+        on_event: Callable[[Event], None],
+        on_look: Callable[[], None] = lambda: None,
     ) -> Attempt:
         """The attempt with its outcome on record.
 
@@ -65,6 +69,7 @@ class AttemptFollower:
             attempt: planned, running (perhaps under an earlier controller), or failed and to be started again.
             make_spec: the job of the attempt, given its id.
             on_event: told each event as it is read, after it is recorded.
+            on_look: called after each look at the job, whether it had news or not.
 
         Raises:
             InterruptedSearchError: `stop` was set first.
@@ -77,6 +82,7 @@ class AttemptFollower:
             lines, offset = self._service.events(handle, offset)
             for event in self._take(attempt, lines, told):
                 on_event(event)
+            on_look()
             if state.status.finished:
                 break
             if self._stop.wait(_ENDING_SECONDS if told.ended else self._poll_seconds):

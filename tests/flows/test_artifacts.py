@@ -8,7 +8,7 @@ import pytest
 from flow_searches import Searches
 
 SEARCH = {
-    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 24))}},
+    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 24)), "delay": 0.03}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 2},
     "budget": {"rounds": 2, "trials_per_round": 4},
 }
