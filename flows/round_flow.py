@@ -55,14 +55,8 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
 def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
     """Run all batches side by side. What a batch could not train is left unfinished."""
     retry = session.config.retry
-    futures = [
-        train_batch.with_options(
-            task_run_name=f"train batch {batch.number} of round {batch.round}: trials {numbers_text(batch.members)}",
-            retries=retry.batch,
-            retry_delay_seconds=retry.delay_seconds,
-        ).submit(session, batch)
-        for batch in batches
-    ]
+    train = train_batch.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
+    futures = [train.submit(session, batch, numbers_text(batch.members)) for batch in batches]
     for future in futures:
         future.wait()
     session.refuse_interrupted()
@@ -73,14 +67,8 @@ def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
 def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
     """Train each of `trials` in a job of its own, with retries; those that fail for good are recorded as failed."""
     retry = session.config.retry
-    futures = {
-        trial.number: train_alone.with_options(
-            task_run_name=f"train trial {trial.number} of round {trial.round} alone",
-            retries=retry.alone,
-            retry_delay_seconds=retry.delay_seconds,
-        ).submit(session, trial.number)
-        for trial in trials
-    }
+    train = train_alone.with_options(retries=retry.alone, retry_delay_seconds=retry.delay_seconds)
+    futures = {trial.number: train.submit(session, trial.number, trial.round) for trial in trials}
     for future in futures.values():
         future.wait()
     session.refuse_interrupted()

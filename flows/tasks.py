@@ -88,11 +88,12 @@ def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) 
     name="train batch",
     description="Train several trials in one job; a job that was lost is started again from its checkpoints.",
     cache_policy=NO_CACHE,
+    task_run_name="train batch {attempt.number} of round {attempt.round}: trials {numbers}",
     retry_condition_fn=_may_help,
 )
 @cancelled_if_interrupted
-def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
-    """Train the members of a batch in one job, to its recorded outcome.
+def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State[Attempt]:
+    """Train the members of a batch in one job, to its recorded outcome; `numbers` names them for people.
 
     A member that has failed by its own doing waits for train_alone. If a job crashed before all of its members had got
     a place in it, those that had none are trained by the next. If one ran out of memory, the next has half the places.
@@ -125,11 +126,12 @@ def train_batch(session: SearchSession, attempt: Attempt) -> State[Attempt]:
     name="train alone",
     description="Train one trial by itself, after it failed in a batch; tried again unless it fails the same way.",
     cache_policy=NO_CACHE,
+    task_run_name="train trial {number} of round {round} alone",
     retry_condition_fn=_may_help,
 )
 @cancelled_if_interrupted
-def train_alone(session: SearchSession, number: int) -> State[Trial]:
-    """Train one trial by itself, from its newest checkpoint.
+def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]:
+    """Train one trial by itself, from its newest checkpoint; `round` is the trial's, for people.
 
     FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial failed, and with a
     RepeatedTrialError if that would only happen again.
