@@ -34,6 +34,7 @@ from nasflow.errors import InterruptedSearchError, StudyError
 from nasflow.study.lease import LEASE_SECONDS
 from nasflow.study.study import Study
 
+from .heartbeats import Heartbeats
 from .session import SearchSession
 
 POLL_SECONDS = 1.0
@@ -60,7 +61,7 @@ class Control:
         self.left: State | None = None
         self._session = session
         self._run = run
-        self._rounds: list[UUID] = []
+        self._rounds: dict[UUID, Heartbeats] = {}
         self._paused = False
         self._too_late = False
         self._ended = threading.Event()
@@ -79,12 +80,14 @@ class Control:
 
     @contextmanager
     def of_round(self, run: FlowRun) -> Iterator[None]:
-        """Look at the state of a round's flow run, too, within this block."""
-        self._rounds.append(run.id)
+        """Look at the state of a round's flow run, too, and send its heartbeats, within this block."""
+        heartbeats = Heartbeats(run)
+        heartbeats.send_due()
+        self._rounds[run.id] = heartbeats
         try:
             yield
         finally:
-            self._rounds.remove(run.id)
+            del self._rounds[run.id]
 
     def resumed(self) -> bool:
         """Whether the search goes on after an interruption. Waits as long as it is paused.
@@ -117,6 +120,8 @@ class Control:
             get_client(httpx_settings={"timeout": _ANSWER_SECONDS}, sync_client=True) as client,
         ):
             while not self._session.interrupted and not self._ended.wait(POLL_SECONDS):
+                for heartbeats in list(self._rounds.values()):
+                    heartbeats.send_due()
                 try:
                     runs = _read(client, [self._run.id, *self._rounds])
                 except httpx.HTTPError:

@@ -12,6 +12,7 @@ from nasflow.errors import InterruptedSearchError, TrialError
 from nasflow.study.records import RoundState
 
 from .control import controlled, suspendable
+from .heartbeats import without_engine_heartbeats
 from .record import show_search
 from .recurring import config_of_this_run
 from .remaining import rounds_left
@@ -79,7 +80,8 @@ def _run_round(session: SearchSession, number: int) -> State[Any]:
     state it may give back although that was another round.
     """
     while True:
-        state = sampling_round(session.config, number, return_state=True)
+        with without_engine_heartbeats():
+            state = sampling_round(session.config, number, return_state=True)
         ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}
         if number in ended or state.is_cancelled():
             return state

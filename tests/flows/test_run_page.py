@@ -173,6 +173,14 @@ def test_a_running_batchs_bar_moves(page):
     assert any(0 < percent < 100 for percent in page.seen), page.seen
 
 
+def test_a_round_has_heartbeats_of_its_own(page):
+    """By which the automation of `nasflow setup` notices that it is dead; the engine's would cost it half a second."""
+    of = {"id": [f"prefect.flow-run.{page.round['id']}"]}
+    heartbeat = events(page.server, "prefect.flow-run.heartbeat", 1, resource=of)[0]
+    roles = {related["prefect.resource.role"]: related for related in heartbeat["related"]}
+    assert roles["flow"]["prefect.resource.name"] == "nas-sampling-round"
+
+
 def test_events_tell_each_trials_way(page):
     ok = Counter(event["event"] for event in told(page, "nasflow.trial.", "ok", 7))
     assert ok["nasflow.trial.submitted"] == ok["nasflow.trial.final"] == 1

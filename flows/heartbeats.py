@@ -1,0 +1,51 @@
+"""Heartbeats of rounds, sent by the search that they belong to.
+
+Prefect's engine sends a flow run's heartbeats from a thread that sleeps in whole seconds, and waits for it when the
+flow run ends: half a second for each round, on average.
+"""
+
+import contextvars
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import prefect
+from prefect.client.schemas.objects import FlowRun
+from prefect.events import emit_event
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings, temporary_settings
+
+_FREQUENCY = contextvars.ContextVar[int | None]("heartbeat frequency", default=None)
+
+
+class Heartbeats:
+    """Those of the flow run whose code makes this; none unless it was called `without_engine_heartbeats`."""
+
+    def __init__(self, run: FlowRun):
+        self._run = run
+        self._every = _FREQUENCY.get()
+        self._context = contextvars.copy_context()  # from which an event gets its related flow and tags
+        self._at: float | None = None
+
+    def send_due(self) -> None:
+        """Send one if it is time to. Any thread may call this, one at a time."""
+        now = time.monotonic()
+        if self._every is None or (self._at is not None and now - self._at < self._every):
+            return
+        self._at = now
+        resource = {
+            "prefect.resource.id": f"prefect.flow-run.{self._run.id}",
+            "prefect.resource.name": self._run.name,
+            "prefect.version": prefect.__version__,
+        }
+        self._context.copy().run(emit_event, "prefect.flow-run.heartbeat", resource)
+
+
+@contextmanager
+def without_engine_heartbeats() -> Iterator[None]:
+    """Flow runs that are called within it send their own, as often as the engine would have."""
+    token = _FREQUENCY.set(get_current_settings().flows.heartbeat_frequency)
+    try:
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            yield
+    finally:
+        _FREQUENCY.reset(token)
