@@ -52,6 +52,17 @@ class PrefectServer:
                     raise
                 time.sleep(1)
 
+    def newest_run(self, flow_name: str) -> dict[str, Any]:
+        """The flow run that began last; schedules of deployments have made others, which are still to begin."""
+        body = {
+            "flows": {"name": {"any_": [flow_name]}},
+            "flow_runs": {"start_time": {"is_null_": False}},
+            "sort": "START_TIME_DESC",
+            "limit": 1,
+        }
+        (run,) = self.post("/flow_runs/filter", body)
+        return dict(run)
+
     def task_runs(self, flow_name: str, count: int) -> list[dict[str, Any]]:
         """The task runs of a flow's newest run and of its subflows, once at least `count` have a final state.
 
@@ -59,10 +70,7 @@ class PrefectServer:
         """
         deadline = time.monotonic() + 240
         while True:
-            flows = self.post(
-                "/flow_runs/filter", {"flows": {"name": {"any_": [flow_name]}}, "sort": "START_TIME_DESC"}
-            )
-            ids = [flows[0]["id"]]
+            ids = [self.newest_run(flow_name)["id"]]
             children = self.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": ids}}})
             ids += [child["id"] for child in children]
             body = {"task_runs": {"flow_run_id": {"any_": ids}}, "limit": 200}

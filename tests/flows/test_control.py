@@ -29,13 +29,6 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = 60) -> floa
     return time.monotonic() - began
 
 
-def newest_run(server: PrefectServer) -> dict[str, Any]:
-    """The newest flow run of the search."""
-    newest = {"flows": {"name": {"any_": ["nas-search"]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 1}
-    (run,) = server.post("/flow_runs/filter", newest)
-    return dict(run)
-
-
 def state_of(server: PrefectServer, run: dict[str, Any]) -> dict[str, Any]:
     (now,) = server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     return dict(now["state"])
@@ -73,7 +66,7 @@ def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undi
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 6)
-    run = cancelled = newest_run(searches.server)
+    run = cancelled = searches.server.newest_run("nas-search")
     if by_round:
         (cancelled,) = searches.server.post(
             "/flow_runs/filter",
@@ -94,7 +87,7 @@ def test_a_paused_search_leaves_the_machine_and_goes_on_when_it_is_resumed(searc
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 6)
-    run = newest_run(searches.server)
+    run = searches.server.newest_run("nas-search")
     began = time.monotonic()
     set_state(searches.server, run, paused(600, suspended=False))
     wait_until(lambda: not processes(searches), "the jobs go on", 5)
@@ -120,7 +113,7 @@ def test_a_paused_search_can_be_cancelled_by_ctrl_c_and_has_a_time_limit(searche
     searches.write("search", **endless)
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 1)
-    run = newest_run(searches.server)
+    run = searches.server.newest_run("nas-search")
     set_state(searches.server, run, paused(600, suspended=False))
     wait_until(lambda: rounds_of(searches.server, run) == ["CANCELLED"], "its round goes on")
     controller.send_signal(signal.SIGINT)
@@ -129,8 +122,8 @@ def test_a_paused_search_can_be_cancelled_by_ctrl_c_and_has_a_time_limit(searche
     assert state_of(searches.server, run)["type"] == "CANCELLED"
 
     controller = searches.start("run", "search.yaml")
-    wait_until(lambda: newest_run(searches.server)["id"] != run["id"], "no second run")
-    run = newest_run(searches.server)
+    wait_until(lambda: searches.server.newest_run("nas-search")["id"] != run["id"], "no second run")
+    run = searches.server.newest_run("nas-search")
     wait_until(lambda: rounds_of(searches.server, run) == ["RUNNING"], "its round does not begin")
     set_state(searches.server, run, paused(1, suspended=False))
     output, _ = controller.communicate(timeout=60)
@@ -144,7 +137,7 @@ def test_sigterm_leaves_a_resumable_study(searches, undisturbed):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 6)
-    run = newest_run(searches.server)
+    run = searches.server.newest_run("nas-search")
     controller.send_signal(signal.SIGTERM)
     output, _ = controller.communicate(timeout=60)
     assert controller.returncode == 128 + signal.SIGTERM, output

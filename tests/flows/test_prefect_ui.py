@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import pytest
 from browser import watched_page
@@ -93,22 +94,20 @@ def page(chromium: "Browser", searches: Searches) -> Iterator["Page"]:
 
 
 def open_run(page: "Page", name: str) -> None:
-    """From anywhere, by the links that people follow."""
-    page.get_by_role("link", name="Runs", exact=True).first.click()
-    open_link(page, "/runs/flow-run/", name)
-
-
-def open_link(page: "Page", to: str, name: str) -> None:
-    """That to one of these places; until the page is there, the one before shows others of the same name."""
-    page.locator(f"a[href*='{to}']").get_by_text(name, exact=True).first.click()
+    open_listed(page, "runs", "/runs/flow-run/", name)
 
 
 def open_form(page: "Page", deployment: str) -> None:
-    page.get_by_role("link", name="Deployments", exact=True).first.click()
-    open_link(page, "/deployments/deployment/", deployment)
+    open_listed(page, "deployments", "/deployments/deployment/", deployment)
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Custom run").click()
     field(page, "Seed (Optional)").wait_for()
+
+
+def open_listed(page: "Page", place: str, to: str, name: str) -> None:
+    """Follow the link to something in a list, loaded anew: a click in the menu leaves the page before for a while."""
+    page.goto(urljoin(page.url, f"/v2/{place}"))
+    page.locator(f"a[href*='{to}']").get_by_text(name, exact=True).first.click()
 
 
 def field(page: "Page", label: str) -> "Locator":
