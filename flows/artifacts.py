@@ -46,15 +46,14 @@ class Progress:
         if self._at is None:
             self._at = now
         percent = round(100 * min(max(share, 0.0), 1.0), 1)
-        if self._id is None:
-            if last or now - self._at < self._every:
-                return
+        due = now - self._at >= self._every
+        if self._id is None and due and not last:
             created = create_progress_artifact(percent, self._key, self._description)
             self._id = cast(UUID, created)  # no coroutine, for no event loop runs here
-        elif percent == self._shown or (now - self._at < self._every and not last):
-            return
-        else:
+        elif self._id is not None and percent != self._shown and (due or last):
             update_progress_artifact(artifact_id=self._id, progress=percent)
+        else:
+            return
         self._shown, self._at = percent, now
 
 
