@@ -50,6 +50,11 @@ class Outline:
     parameters: int
     data: DataConfig
 
+    @classmethod
+    def of(cls, candidate: Candidate) -> "Outline":
+        """The outline of a candidate."""
+        return cls(candidate.epochs, candidate.parameters, candidate.config.data)
+
 
 _open: dict[Path, "SearchSession"] = {}
 _lock = threading.Lock()
@@ -102,6 +107,7 @@ class SearchSession:
         self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.trials(SCORED)))
         self._strategy = strategy
         self._outlines: dict[int, Outline] = {}
+        self._asked: dict[Architecture, Outline] = {}
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -114,10 +120,25 @@ class SearchSession:
         """Brings attempts to their outcome, for every task of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
 
+    def ask(self, count: int) -> list[Architecture]:
+        """What the strategy proposes. What it builds to find that out need not be built again by `check`."""
+        explored: dict[Architecture, Outline] = {}
+
+        def note(architecture: Architecture, candidate: Candidate) -> None:
+            explored[architecture] = Outline.of(candidate)
+
+        self.space.on_explored = note
+        try:
+            asked = self.strategy.ask(count)
+        finally:
+            self.space.on_explored = None
+        self._asked = {architecture: explored[architecture] for architecture in asked if architecture in explored}
+        return asked
+
     def check(self, trial: Trial) -> None:
         """Raise SpaceError unless the space has the architecture of a trial of this study."""
-        candidate: Candidate = self.space.validate(trial.architecture)
-        self._outlines[trial.number] = Outline(candidate.epochs, candidate.parameters, candidate.config.data)
+        outline = self._asked.get(trial.architecture)
+        self._outlines[trial.number] = outline or Outline.of(self.space.validate(trial.architecture))
 
     def outline(self, trial: Trial) -> Outline:
         """The outline of a trial of this study, whose model is built for it once, without its weights."""

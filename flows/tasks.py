@@ -41,7 +41,7 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     if present := study.trials(round=number):
         return present
     left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
-    proposals = session.strategy.ask(min(budget.trials_per_round, max(0, left)))
+    proposals = session.ask(min(budget.trials_per_round, max(0, left)))
     trials = study.submit_trials(number, proposals)
     for trial in trials:
         try:

@@ -71,8 +71,6 @@ def run_in_slot(environment: dict[str, str], arguments: Sequence[str]) -> int:
 
 def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
     """A job for each kind of data, if that is searched too."""
-    import torch  # noqa: PLC0415 - slow
-
     from nasflow.evaluator.check import check_search  # noqa: PLC0415 - slow
     from nasflow.evaluator.feed import fingerprint  # noqa: PLC0415 - slow
     from nasflow.strategy.random_search import RandomSearch  # noqa: PLC0415 - slow
@@ -81,8 +79,7 @@ def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
     jobs: defaultdict[str, list[tuple[int, Architecture]]] = defaultdict(list)
     data: dict[str, Any] = {}
     for trial, architecture in enumerate(RandomSearch(space, config.seed).ask(count)):
-        with torch.device("meta"):
-            candidate = space.build(architecture)
+        candidate = space.validate(architecture)
         name = fingerprint(candidate.config.data)
         data[name] = candidate.config.data
         jobs[name].append((trial, architecture))

@@ -62,16 +62,13 @@ def study_facts(study: Study) -> StudyFacts:
 def _ask_space(config: SearchConfig, trials: Sequence[Trial], best: Sequence[Trial]) -> _OfSpace:
     if not trials:
         return _OfSpace()
-    import torch  # noqa: PLC0415 - slow
-
     from nasflow.evaluator.candidate import Candidate, candidate_space  # noqa: PLC0415 - slow
 
     found = _OfSpace()
     try:
         space = candidate_space(config.space, config.evaluator, config.base_dir)
         for trial in best:
-            with torch.device("meta"):
-                candidate: Candidate = space.build(trial.architecture)
+            candidate: Candidate = space.validate(trial.architecture)
             found.models[trial.number] = model_outline(candidate.model)
         found.domains = space_domains(space, [trial.architecture for trial in trials if trial.status.scored])
     except Exception as error:  # the user's own code, which may have moved or changed since

@@ -38,11 +38,15 @@ class Space:
     Args:
         program: called with a `Pick`; gives the model, or whatever is built.
         name: for messages.
+
+    Attributes:
+        on_explored: called with what `explore` has found, and what was built for it.
     """
 
     def __init__(self, program: Callable[[Pick], Any], name: str = "space"):
         self.program = program
         self.name = name
+        self.on_explored: Callable[[Architecture, Any], None] | None = None
 
     @classmethod
     def of(cls, build: Callable[..., Any], params: Mapping[str, Any] | None = None) -> "Space":
@@ -79,8 +83,11 @@ class Space:
             InvalidArchitecture: the program calls the combination senseless.
             SpaceError: the program misused a label, or raised what is no UserError (which is chained).
         """
-        self._build_on_meta(pick)
-        return pick.architecture
+        built = self._build_on_meta(pick)
+        found = pick.architecture
+        if self.on_explored is not None:
+            self.on_explored(found, built)
+        return found
 
     def validate(self, architecture: Mapping[str, Any]) -> Any:
         """What the program builds for `architecture` on the `meta` device.
@@ -192,10 +199,10 @@ class Space:
         return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
 
     def _build_on_meta(self, pick: Pick) -> Any:
-        import torch  # noqa: PLC0415  # slow, and not needed to know what a space is
+        from nasflow.space.meta import on_meta  # noqa: PLC0415  # torch is slow, and not needed to know what a space is
 
         try:
-            with torch.device("meta"):
+            with on_meta():
                 return self.program(pick)
         except UserError:
             raise
