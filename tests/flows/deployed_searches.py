@@ -37,14 +37,14 @@ class Deployments:
 
     def read(self, name: str) -> dict[str, Any]:
         """The deployment of this name."""
-        (found,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        (found,) = self.server.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
         deployment: dict[str, Any] = found
         return deployment
 
     def start(self, name: str, **parameters: Any) -> str:
         """The id of a new run."""
         body = {"parameters": parameters, "idempotency_key": str(uuid.uuid4())}
-        return str(self.ask(f"/deployments/{self.read(name)['id']}/create_flow_run", body)["id"])
+        return str(self.server.post(f"/deployments/{self.read(name)['id']}/create_flow_run", body)["id"])
 
     def refusal(self, name: str, **parameters: Any) -> str:
         """Why the server makes no run with these parameters."""
@@ -57,20 +57,9 @@ class Deployments:
 
     def run(self, id: str) -> dict[str, Any]:
         """A run as it stands."""
-        (found,) = self.ask("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
+        (found,) = self.server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
         run: dict[str, Any] = found
         return run
-
-    def ask(self, path: str, body: dict[str, Any]) -> Any:
-        """What the server answers once it is not too busy to."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return self.server.post(path, body)
-            except (urllib.error.HTTPError, TimeoutError) as error:
-                if getattr(error, "code", 503) != 503 or time.monotonic() > deadline:
-                    raise
-                time.sleep(1)
 
     def wait(self, id: str, *types: str) -> dict[str, Any]:
         """A run once its state has one of these types; any final one by default."""

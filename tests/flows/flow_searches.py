@@ -47,8 +47,9 @@ class PrefectServer:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     said: bytes = answer.read()
                     return said
-            except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+            except (urllib.error.HTTPError, TimeoutError) as error:
+                busy = getattr(error, "code", HTTPStatus.SERVICE_UNAVAILABLE) == HTTPStatus.SERVICE_UNAVAILABLE
+                if not busy or time.monotonic() > deadline:
                     raise
                 time.sleep(1)
 
