@@ -70,8 +70,9 @@ class LogicalPlan:
         for member, graph in enumerate(graphs):
             made: dict[Node, Operation] = {}
             for node in graph.nodes:
-                made[node] = Operation(node, member, tuple(made[source] for source in node.inputs))
-                operations.append(made[node])
+                operation = Operation(node, member, tuple([made[source] for source in node.inputs]))
+                made[node] = operation
+                operations.append(operation)
             outputs.append(made[graph.output])
         return cls(list(graphs), list(data or [""] * len(graphs)), operations, outputs)
 
@@ -81,8 +82,8 @@ class LogicalPlan:
             return
         self.operations = [operation for operation in self.operations if operation not in replaced]
         for operation in self.operations:
-            if any(source in replaced for source in operation.inputs):
-                operation.inputs = tuple(replaced.get(source, source) for source in operation.inputs)
+            if not replaced.keys().isdisjoint(operation.inputs):
+                operation.inputs = tuple([replaced.get(source, source) for source in operation.inputs])
         self.outputs = [replaced.get(output, output) for output in self.outputs]
 
 

@@ -91,7 +91,11 @@ def own_structure(module: nn.Module) -> Hashable:
     fields = module.__dict__
     names = _attributes(tuple(fields))
     # Comprehensions, for this is called for every layer of every candidate, and generators take longer.
-    plain = (names, *[_frozen(fields[name]) for name in names])
+    values = [fields[name] for name in names]
+    kinds = tuple(map(type, values))
+    for place in _not_plain(kinds):
+        values[place] = _frozen(values[place])
+    plain = (names, kinds, tuple(values))
     parameters = tuple([(name, tensor_structure(p)) for name, p in fields["_parameters"].items()])
     buffers = tuple([(name, tensor_structure(b)) for name, b in fields["_buffers"].items()])
     return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
@@ -103,12 +107,15 @@ def _attributes(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in _BOOKKEEPING)
 
 
+@functools.lru_cache(maxsize=4_096)
+def _not_plain(kinds: tuple[type, ...]) -> tuple[int, ...]:
+    """The places of those that have to be frozen."""
+    return tuple(place for place, kind in enumerate(kinds) if kind not in _PLAIN)
+
+
 def _frozen(value: Any) -> Hashable:
-    """`freeze`, sooner for what most attributes are."""
-    kind = type(value)
-    if kind is tuple and set(map(type, value)) <= _INT:
-        return tuple(value)
-    return (kind, value) if kind in _PLAIN else freeze(value)
+    """`freeze`, sooner for what most of these are."""
+    return value if type(value) is tuple and set(map(type, value)) <= _INT else freeze(value)
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:

@@ -5,7 +5,8 @@ those of one key together, and choose the key so that groups grow large. Two way
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import count
 from typing import Protocol
 
 from nasflow.merge.kernels.base import Kernel
@@ -74,24 +75,25 @@ class BatchOperations:
                 plan.batches.append(batch)
         _order_rows(plan.batches, home)
 
-    def _keys(self, plan: LogicalPlan) -> dict[Operation, Hashable]:
+    def _keys(self, plan: LogicalPlan) -> list[Hashable]:
+        """Of each operation, in the plan's order."""
         tied, reached = _tied(plan), _reached(plan)
-        keys: dict[Operation, Hashable] = {}
+        keys: list[Hashable] = []
         shared: dict[Operation, int] = {}
         for operation in plan.operations:
             if operation.member is None:
                 shared[operation] = len(shared)
             if operation.member is None or operation in tied:
-                keys[operation] = operation
+                keys.append(operation)
                 continue
-            sources = tuple(shared.get(source) for source in operation.inputs)
+            sources = tuple([shared.get(source) for source in operation.inputs])
             known = (operation.node.signature, sources, operation in reached)
             key = self._batch_keys.get(known)
             if key is None:
                 kernel = self._fitting(operation)[0]
                 key = number_of((kernel, kernel.batch_key(operation.node), *known[1:]))
                 self._batch_keys[known] = key
-            keys[operation] = key
+            keys.append(key)
         return keys
 
     def _fitting(self, operation: Operation) -> list[type[Kernel]]:
@@ -106,14 +108,16 @@ class BatchOperations:
         first = batch.operations[0]
         if batch.kernel is None or not batch.kernel.is_batched or len(first.inputs) != 1 or first.inputs[0].is_shared:
             return [batch]
-        parts: dict[int, list[Operation]] = {}
+        parts: dict[int, list[Operation]] = defaultdict(list)
         for operation in batch.operations:
-            parts.setdefault(home[operation.inputs[0]], []).append(operation)
+            parts[home[operation.inputs[0]]].append(operation)
+        if len(parts) == 1:
+            return [batch]
         whole = all(
             [operation.inputs[0] for operation in part] == earlier[index].operations for index, part in parts.items()
         )
         rows = [len(part) for part in parts.values()]
-        if len(parts) == 1 or not whole or not self._choose.apart(first.node, batch.kernel, rows):
+        if not whole or not self._choose.apart(first.node, batch.kernel, rows):
             return [batch]
         return [Batch(part, batch.kernel, "measured: gathering costs more") for part in parts.values()]
 
@@ -145,7 +149,8 @@ def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
     reader: dict[Operation, int] = {}
     for index in range(len(batches) - 1, -1, -1):
         for operation in batches[index].operations:
-            reader.update(dict.fromkeys(operation.inputs, index))
+            for source in operation.inputs:
+                reader[source] = index
     row: dict[Operation, int] = {}
     of_images: set[int] = set()
     for index, batch in enumerate(batches):
@@ -156,7 +161,7 @@ def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
             batch.operations.sort(key=lambda operation: reader.get(operation, len(batches)))
         elif index in of_images and first.inputs:
             batch.operations.sort(key=lambda operation: (home[operation.inputs[0]], row[operation.inputs[0]]))
-        row.update({operation: position for position, operation in enumerate(batch.operations)})
+        row.update(zip(batch.operations, count(), strict=False))
 
 
 def _gives_images(operation: Operation) -> bool:
@@ -164,82 +169,88 @@ def _gives_images(operation: Operation) -> bool:
 
 
 class _Agenda:
-    """Puts operations into groups, in an order in which inputs come first."""
+    """Puts operations into groups, in an order in which inputs come first.
 
-    def __init__(self, plan: LogicalPlan, keys: dict[Operation, Hashable]):
-        self._keys = keys
-        self._needs: dict[Operation, int] = {}
-        self._readers: dict[Operation, list[Operation]] = defaultdict(list)
-        self._depth: dict[Operation, int] = {}
-        self._to_come: dict[Operation, int] = {}
-        last: dict[Hashable, Operation] = {}
-        effects: dict[Hashable, tuple[bool, bool]] = {}
-        for operation in plan.operations:
-            before: Iterable[Operation] = operation.inputs
-            if len(operation.inputs) > 1:
-                before = set(operation.inputs)
-            node = operation.node
-            if node.signature not in effects:
-                effects[node.signature] = (is_random(node), is_changing(node))
-            draws, changes = effects[node.signature]
-            if operation.member is not None and (draws or changes):  # in the order of the member's own forward
-                before = set(before)
-                for state in [operation.member] * draws + [node.module] * changes:
-                    if state in last:
-                        before.add(last[state])
-                    last[state] = operation
-            self._needs[operation] = sum(1 for _ in before)
-            self._depth[operation] = 1 + max((self._depth[source] for source in before), default=0)
+    In here operations go by their places in the plan, for lists are faster than dicts where there are many.
+    """
+
+    def __init__(self, plan: LogicalPlan, keys: Sequence[Hashable]):
+        self._operations, self._keys = plan.operations, keys
+        self._members = [-1 if operation.member is None else operation.member for operation in plan.operations]
+        self._needs: list[int] = []
+        self._readers: list[list[int]] = []
+        depth: list[int] = []
+        for here, before in enumerate(_befores(plan)):
+            self._needs.append(len(before))
+            self._readers.append([])
+            depth.append(1 + max([depth[source] for source in before], default=0))
             for source in before:
-                self._readers[source].append(operation)
-        for operation in reversed(plan.operations):
-            readers = self._readers[operation]
-            self._to_come[operation] = 1 + max((self._to_come[reader] for reader in readers), default=0)
+                self._readers[source].append(here)
+        self._to_come = [1] * len(keys)
+        for here in range(len(keys) - 1, -1, -1):
+            if readers := self._readers[here]:
+                self._to_come[here] = 1 + max([self._to_come[reader] for reader in readers])
         depths: dict[Hashable, list[int]] = defaultdict(list)
-        for operation in plan.operations:
-            depths[keys[operation]].append(self._depth[operation])
+        for key, steps in zip(keys, depth, strict=True):
+            depths[key].append(steps)
         self._mean_depth = {key: sum(values) / len(values) for key, values in depths.items()}
 
-    def most_to_come(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
+    def most_to_come(self, ready: dict[Hashable, list[int]]) -> Hashable:
         """The key with the longest way to an output."""
         to_come = self._to_come
-        return max(ready, key=lambda key: max([to_come[operation] for operation in ready[key]]))
+        return max(ready, key=lambda key: max([to_come[place] for place in ready[key]]))
 
-    def shallowest(self, ready: dict[Hashable, list[Operation]]) -> Hashable:
+    def shallowest(self, ready: dict[Hashable, list[int]]) -> Hashable:
         """The key that comes first on average (the rule of the paper)."""
         return min(ready, key=lambda key: self._mean_depth[key])
 
-    def run(self, rule: Callable[[dict[Hashable, list[Operation]]], Hashable]) -> list[list[Operation]]:
+    def run(self, rule: Callable[[dict[Hashable, list[int]]], Hashable]) -> list[list[Operation]]:
         """Groups of one key, in order."""
-        needs = dict(self._needs)
-        ready: dict[Hashable, list[Operation]] = {}
-        for operation, count in needs.items():
-            if not count:
-                ready.setdefault(self._keys[operation], []).append(operation)
+        needs = self._needs.copy()
+        ready: dict[Hashable, list[int]] = defaultdict(list)
+        for place, number in enumerate(needs):
+            if not number:
+                ready[self._keys[place]].append(place)
         groups = []
         while ready:
-            group = _one_a_member(ready, rule(ready))
-            groups.append(group)
-            for operation in group:
-                for reader in self._readers[operation]:
+            group = self._one_a_member(ready, rule(ready))
+            groups.append([self._operations[place] for place in group])
+            for place in group:
+                for reader in self._readers[place]:
                     needs[reader] -= 1
                     if not needs[reader]:
-                        ready.setdefault(self._keys[reader], []).append(reader)
+                        ready[self._keys[reader]].append(reader)
         return groups
 
+    def _one_a_member(self, ready: dict[Hashable, list[int]], key: Hashable) -> list[int]:
+        """Take the ready operations of a key, no more than one of each member; the others stay ready."""
+        taken: dict[int, int] = {}
+        left = []
+        for place in ready.pop(key):
+            if taken.setdefault(self._members[place], place) != place:
+                left.append(place)
+        if left:
+            ready[key] = left
+        return [taken[member] for member in sorted(taken)]
 
-def _one_a_member(ready: dict[Hashable, list[Operation]], key: Hashable) -> list[Operation]:
-    """Take the ready operations of a key, no more than one of each member; the others stay ready."""
-    taken: dict[int | None, Operation] = {}
-    left = []
-    for operation in ready.pop(key):
-        if operation.member in taken:
-            left.append(operation)
-        else:
-            taken[operation.member] = operation
-    if left:
-        ready[key] = left
-    return sorted(taken.values(), key=lambda operation: -1 if operation.member is None else operation.member)
+
+def _befores(plan: LogicalPlan) -> Iterator[Collection[int]]:
+    """For each operation the places of those that it must run after, each once."""
+    places: dict[Operation, int] = {}
+    last: dict[Hashable, int] = {}
+    effects: dict[Hashable, tuple[bool, bool]] = {}
+    for here, operation in enumerate(plan.operations):
+        places[operation] = here
+        before: Collection[int] = [places[source] for source in operation.inputs]
+        node = operation.node
+        if node.signature not in effects:
+            effects[node.signature] = (is_random(node), is_changing(node))
+        draws, changes = effects[node.signature]
+        if operation.member is not None and (draws or changes):  # in the order of the member's own forward
+            states: list[Hashable] = [operation.member] * draws + [node.module] * changes
+            before = [*before, *(last[state] for state in states if state in last)]
+            last.update(dict.fromkeys(states, here))
+        yield before if len(before) < 2 else set(before)
 
 
 def _reads_one(operation: Operation) -> bool:
@@ -265,6 +276,8 @@ def _tied(plan: LogicalPlan) -> set[Operation]:
     users: dict[int, Operation] = {}
     tied: set[Operation] = set()
     for operation in plan.operations:
+        if operation.node.module is None and operation.node.op != "attribute":
+            continue
         for tensor in tensors_of(operation.node):
             first = users.setdefault(id(tensor), operation)
             if first is not operation:

@@ -17,8 +17,10 @@ def dedup_prefix(plan: LogicalPlan) -> None:
     of_one: dict[Operation, int | None] = {}
     replaced: dict[Operation, Operation] = {}
     for operation in plan.operations:
-        inputs = tuple(replaced.get(source, source) for source in operation.inputs)
-        if operation.is_shared or not all(source.is_shared for source in inputs) or not is_pure(operation.node):
+        if [source for source in operation.inputs if source.member is not None and source not in replaced]:
+            continue  # soon, for this is nearly all of them
+        inputs = tuple([replaced.get(source, source) for source in operation.inputs])
+        if operation.is_shared or not is_pure(operation.node):
             continue
         key = (operation.node.signature, inputs, _tensors(operation.node))
         kept = first.setdefault(key, operation)
