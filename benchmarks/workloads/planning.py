@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from nasflow.garbage import uncollected
 from nasflow.merge.cost import CostModel
 from nasflow.merge.graph import trace
 from nasflow.merge.module import MergedModel
-from nasflow.merge.plan import uncollected
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
 

@@ -1,8 +1,6 @@
 """The logical plan: what all members of a unit compute, which passes then rewrite."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,15 +86,3 @@ class LogicalPlan:
 
 
 Pass = Callable[[LogicalPlan], None]
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Python's cycle collector rests: planning makes many small objects and no garbage for it to find."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from nasflow.garbage import uncollected
 from nasflow.merge.cost import CostModel
 from nasflow.merge.graph import Graph
 from nasflow.merge.kernels.base import Kernel
@@ -14,7 +15,7 @@ from nasflow.merge.node import Node
 from nasflow.merge.passes.batch_operations import BatchOperations, Chooser, FirstChoice
 from nasflow.merge.passes.dedup_input import dedup_input
 from nasflow.merge.passes.dedup_prefix import dedup_prefix
-from nasflow.merge.plan import LogicalPlan, Pass, uncollected
+from nasflow.merge.plan import LogicalPlan, Pass
 from nasflow.merge.shapes import Spec
 
 Choices = dict[Node, type[Kernel]]

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int = 2):
         self._folder = folder
         self._keep = keep
+        self._saved: list[int] | None = None  # epochs that have a checkpoint, once this has saved any
 
     @property
     def trial(self) -> str:
@@ -56,7 +57,7 @@ class CheckpointStore:
         with self._aside() as aside:
             snapshot.write(aside / target.name)
             (aside / target.name).replace(target)
-        self._retain(ranking)
+        self._retain(epoch, ranking)
         return target
 
     def sync(self) -> None:
@@ -83,7 +84,7 @@ class CheckpointStore:
             with self._aside() as aside:
                 os.link(file, aside / target.name)
                 (aside / target.name).replace(target)
-        self._retain(ranking)
+        self._retain(epoch, ranking)
 
     def load(self, epoch: int) -> dict[str, Any]:
         """The state saved for `epoch`, its tensors on the CPU.
@@ -122,6 +123,7 @@ class CheckpointStore:
     def drop(self, epoch: int) -> None:
         """Remove the checkpoint of an epoch."""
         self.path(epoch).unlink()
+        self._saved = None
 
     def clear(self) -> None:
         """Remove all checkpoints."""
@@ -141,17 +143,21 @@ class CheckpointStore:
     def _names(self) -> list[str]:
         return os.listdir(self._folder)  # noqa: PTH208  # this is done often, and iterdir takes three times as long
 
-    def _retain(self, ranking: Sequence[int]) -> None:
-        names = self._names()
-        epochs = _epochs(names)
-        for epoch in sorted({*epochs} - retained(epochs, self._keep, ranking)):
-            self.drop(epoch)
-        for name in names:
-            if name.startswith(_ASIDE):  # left by a process that was killed while it saved
-                shutil.rmtree(self._folder / name)
+    def _retain(self, epoch: int, ranking: Sequence[int]) -> None:
+        """Drop what need not be kept now that there is a checkpoint of `epoch`, too."""
+        if self._saved is None:
+            names = self._names()
+            self._saved = _epochs(names)
+            for name in names:
+                if name.startswith(_ASIDE):  # left by a process that was killed while it saved
+                    shutil.rmtree(self._folder / name)
+        kept = retained({*self._saved, epoch}, self._keep, ranking)
+        for old in {*self._saved, epoch} - kept:
+            self.path(old).unlink(missing_ok=True)
+        self._saved = sorted(kept)
 
 
-def retained(epochs: Sequence[int], keep: int, ranking: Sequence[int]) -> set[int]:
+def retained(epochs: Collection[int], keep: int, ranking: Sequence[int]) -> set[int]:
     """Of these epochs, the `keep` newest, and the first that a ranking names, best first."""
     best = next((epoch for epoch in ranking if epoch in epochs), None)
     return {*sorted(epochs)[-keep:], *([] if best is None else [best])}

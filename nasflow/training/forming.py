@@ -11,6 +11,7 @@ from nasflow.config import MergeConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.group import SupervisedGroup
 from nasflow.evaluator.supervised import SupervisedModule
+from nasflow.garbage import uncollected
 from nasflow.merge.cost import CostModel
 from nasflow.merge.direct import DirectModel
 from nasflow.merge.graph import Graph, NotTraceableError, trace
@@ -53,6 +54,7 @@ class Former:
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
 
+    @uncollected()
     def form(self, members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
         """Units of all members, for batches like this one. `failed` is called with a member that fails, and why."""
         self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}

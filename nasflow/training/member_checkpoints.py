@@ -46,6 +46,7 @@ class MemberCheckpoints:
         self._config, self._study, self._root, self._tell = spec.checkpoint, spec.study, root, tell
         self._saver = JointSaver()
         self._background = Background("checkpoints")
+        self._stores: dict[int, CheckpointStore] = {}
         self._last_saves: dict[int, float] = {}
         self._unsaved: list[_Unsaved] = []
         self._troubles: set[str] = set()
@@ -132,7 +133,9 @@ class MemberCheckpoints:
         self._background.close()
 
     def _store(self, trial: int) -> CheckpointStore:
-        return CheckpointStore(trial_dir(self._root, trial), self._config.keep)
+        if trial not in self._stores:
+            self._stores[trial] = CheckpointStore(trial_dir(self._root, trial), self._config.keep)
+        return self._stores[trial]
 
     def _far_store(self, trial: int) -> UrlStore | None:
         if self._config.url is None:

@@ -16,6 +16,8 @@ _PLAIN = frozenset({int, str, bool, type(None)})
 _FEW_BYTES = 2**25
 
 Kind = tuple[torch.dtype, torch.device]
+_Places = dict[tuple[int, torch.Size], tuple[torch.Tensor, list[Any]]]
+"""By address and shape, a tensor and where it is to lie."""
 
 
 class Block(NamedTuple):
@@ -44,7 +46,7 @@ class Packer:
         self.nbytes = 0
         self.used: set[str] = set()
         self._groups: dict[Kind, _Group] = {}
-        self._places: dict[Any, list[Any]] = {}
+        self._places: _Places = {}
 
     def pack(self, tree: Any) -> Any:
         """The JSON of a tree of dicts, lists, tuples, tensors and JSON scalars.
@@ -131,30 +133,39 @@ class _Tensors:
         used: the blocks with its tensors.
     """
 
-    def __init__(self, number: int, known: Mapping[Any, list[Any]]):
+    def __init__(self, number: int, known: _Places):
         self._number = number
         self._known = known
         self.groups: dict[Kind, _Group] = {}
-        self.places: dict[Any, list[Any]] = {}
+        self.places: _Places = {}
         self.used: set[str] = set()
 
     def place(self, tensor: torch.Tensor) -> list[Any]:
         """Where it is to lie."""
         dtype, device = kind = (tensor.dtype, tensor.device)
-        if tensor.layout is not torch.strided or tensor.is_meta or not _storable(dtype):
+        if tensor.layout is not torch.strided or not _storable(dtype, device):
             raise _MisfitError(f"{tensor.layout} tensor of {dtype} on {device}".replace("torch.", ""))
-        shape = tensor.shape
-        memory = (kind, tensor.data_ptr(), shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
-        found = self._known.get(memory) or self.places.get(memory)
-        if found is None:
+        memory = (tensor.data_ptr(), tensor.shape)
+        seen = self._known.get(memory) or self.places.get(memory)
+        if seen is not None and _same(seen[0], tensor):
+            found = seen[1]
+        else:
             group = self.groups.get(kind)
             if group is None:
                 group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
-            found = self.places[memory] = [group.name, group.length, list(shape)]
+            found = [group.name, group.length, list(memory[1])]
+            self.places[memory] = (tensor, found)
             group.length += tensor.numel()
             group.tensors.append(tensor)
         self.used.add(found[0])
         return found
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether tensors of one shape that begin at one address show the same numbers."""
+    return (one.dtype, one.device, one.stride(), one.is_conj(), one.is_neg()) == (
+        *(other.dtype, other.device, other.stride(), other.is_conj(), other.is_neg()),
+    )
 
 
 class _MisfitError(Exception):
@@ -178,8 +189,10 @@ def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 @functools.cache
-def _storable(dtype: torch.dtype) -> bool:
+def _storable(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a file can hold such a tensor."""
+    if device.type == "meta":
+        return False
     try:
         safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
     except (KeyError, RuntimeError, safetensors.SafetensorError):
@@ -191,7 +204,7 @@ def _pack(tree: Any, place: Callable[[torch.Tensor], Any]) -> Any:
     kind = type(tree)  # most of a state is of these kinds; subclasses take the longer way
     if kind in _PLAIN:
         return tree
-    if kind is dict and all(type(key) is str and key[:1] != "$" for key in tree):
+    if kind is dict and _are_plain(tuple(tree)):
         return _pack_values(tree, place)
     if isinstance(tree, torch.Tensor):
         return {"$tensor": place(tree)}
@@ -209,10 +222,19 @@ def _pack(tree: Any, place: Callable[[torch.Tensor], Any]) -> Any:
     raise _MisfitError(type(tree).__name__)
 
 
+@functools.lru_cache(maxsize=4_096)
+def _are_plain(keys: tuple[Any, ...]) -> bool:
+    """Whether JSON has such keys, and none of them means something else here."""
+    return all(type(key) is str and key[:1] != "$" for key in keys)
+
+
 def _pack_values(tree: Mapping[Any, Any], place: Callable[[torch.Tensor], Any]) -> dict[Any, Any]:
     key = None
     try:
-        return {(key := own): _pack(value, place) for own, value in tree.items()}
+        return {
+            (key := own): value if type(value) in _PLAIN else _pack(value, place)  # the first to save many calls
+            for own, value in tree.items()
+        }
     except _MisfitError as misfit:
         misfit.keys.append(key)
         raise

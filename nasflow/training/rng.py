@@ -33,6 +33,7 @@ class RngStream:
         self._numpy: Any = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
         self._outer: Any = None
+        self._saved: tuple[Any, dict[str, Any]] | None = None  # Python's part, and as `state_dict` has it
 
     def __enter__(self) -> "RngStream":
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
@@ -59,13 +60,15 @@ class RngStream:
     def state_dict(self) -> dict[str, Any]:
         """The stream's position, of tensors and plain values."""
         numpy = self._numpy.state["state"]
-        version, words, gauss = self._python
-        key = torch.frombuffer(array("I", words), dtype=torch.int32)
+        if self._saved is None or self._saved[0] is not self._python:  # turning so many numbers takes time
+            version, words, gauss = self._python
+            key = torch.frombuffer(array("I", words), dtype=torch.int32)
+            self._saved = self._python, {"version": version, "key": key, "gauss": gauss}
         return {
             "torch": self.generator.get_state(),
             "cuda": self._cuda,
             "numpy": {"key": torch.from_numpy(numpy["key"].view(np.int32)), "pos": int(numpy["pos"])},
-            "python": {"version": version, "key": key, "gauss": gauss},
+            "python": self._saved[1],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nasflow.garbage import uncollected
 from nasflow.training.bundle import Bundle, Snapshot
 from nasflow.training.checkpoint import CheckpointStore
 
@@ -71,6 +72,7 @@ class JointSaver:
             failed |= self.write(part)
         return failed
 
+    @uncollected()
     def take(self, saves: Sequence[Save]) -> tuple[list[Taken], dict[int, BaseException]]:
         """Copy the states, so that training can go on while they are written: a part for each file.
 

@@ -220,9 +220,18 @@ def test_what_a_killed_process_left_is_removed_by_the_next_save(tmp_path: Path) 
     left.mkdir()
     (left / "epoch-0002.safetensors").write_bytes(store.path(1).read_bytes()[:50])
     assert store.epochs() == [0, 1], "it does not count as a checkpoint"
-    store.save(2, state(2))
+    CheckpointStore(left.parent).save(2, state(2))  # in the process that came in its place
     assert not left.exists()
     assert names(left.parent) == ["epoch-0001.safetensors", "epoch-0002.safetensors"]
+
+
+def test_checkpoints_that_others_removed_are_not_missed(tmp_path: Path) -> None:
+    store = saved(tmp_path, 3)
+    store.path(1).unlink()
+    store.save(3, state(3))
+    store.drop(3)
+    store.save(4, state(4))
+    assert names(tmp_path / "00007") == ["epoch-0002.safetensors", "epoch-0004.safetensors"]
 
 
 def names(folder: Path) -> list[str]:
