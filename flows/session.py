@@ -16,7 +16,6 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
-from nasflow.study.base import SCORED
 from nasflow.study.folder import claim_folder
 from nasflow.study.gains import Gains
 from nasflow.study.lease import Lease
@@ -104,7 +103,7 @@ class SearchSession:
         self.service.validate()
         self.study = Study.open(config, self.lease)
         self.page = RunPage(config)
-        self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.trials(SCORED)))
+        self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
         self._strategy = strategy
         self._outlines: dict[int, Outline] = {}
         self._asked: dict[Architecture, Outline] = {}

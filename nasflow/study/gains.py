@@ -15,7 +15,7 @@ class Gains:
 
     Args:
         objectives: of the study.
-        trials: that are on record already, in any order.
+        trials: that are on record already, in any order; those of `Study.front` say as much as all.
     """
 
     def __init__(self, objectives: Sequence[Objective], trials: Iterable[Trial] = ()):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, insert, literal, null, select
+from sqlalchemy import ColumnElement, Select, UnaryExpression, func, insert, literal, null, select
 from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
@@ -117,22 +117,47 @@ class TrialLog(StudyBase):
         One objective: by its value. Several: by Pareto front, and within a front by the first objective. Equals are in
         order of their `parameters`, if that metric is there, and then of their numbers.
         """
-        scored = (TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.status.in_(SCORED))
         with self._read() as session:
             if len(self.config.objectives) > 1:
-                found = session.execute(select(TrialRow.number, TrialRow.metrics, TrialRow.parameters).where(*scored))
+                columns = select(TrialRow.number, TrialRow.metrics, TrialRow.parameters)
+                found = session.execute(columns.where(*self._scored()))
                 return self._in_order(session, self._pareto_order(found.tuples().all(), limit))
-            maximize = self.config.objectives[0].direction == "maximize"
-            value = TrialRow.value.desc() if maximize else TrialRow.value.asc()
-            order = (value, TrialRow.parameters.asc().nulls_last(), TrialRow.number)
-            return [
-                to_trial(row) for row in session.scalars(select(TrialRow).where(*scored).order_by(*order).limit(limit))
-            ]
+            order = (self._best_first(), TrialRow.parameters.asc().nulls_last(), TrialRow.number)
+            query = select(TrialRow).where(*self._scored()).order_by(*order).limit(limit)
+            return [to_trial(row) for row in session.scalars(query)]
+
+    def front(self) -> list[Trial]:
+        """The scored trials than which no other is better in every objective, by number: with one objective the best.
+
+        Of equals the first; replays are left out. Little is read of the others.
+        """
+        with self._read() as session:
+            if len(self.config.objectives) == 1:
+                best = select(TrialRow).where(*self._scored()).order_by(self._best_first(), TrialRow.number).limit(1)
+                return [to_trial(row) for row in session.scalars(best)]
+            columns = select(TrialRow.metrics, TrialRow.number).where(*self._scored()).order_by(TrialRow.number)
+            first: dict[tuple[float, ...], int] = {}
+            for metrics, number in session.execute(columns).tuples():
+                first.setdefault(self._point(metrics), number)
+            ranks = pareto_ranks(list(first), enough=1)
+            return self._in_order(session, [n for n, rank in zip(first.values(), ranks, strict=True) if rank == 0])
+
+    def _scored(self) -> tuple[ColumnElement[bool], ...]:
+        """Of trials that compete."""
+        return TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.status.in_(SCORED)
+
+    def _best_first(self) -> UnaryExpression[float | None]:
+        """The order by the only objective."""
+        maximize = self.config.objectives[0].direction == "maximize"
+        return TrialRow.value.desc() if maximize else TrialRow.value.asc()
+
+    def _point(self, metrics: dict[str, float]) -> tuple[float, ...]:
+        """The objectives, each to be minimized."""
+        return tuple((-1.0 if o.direction == "maximize" else 1.0) * metrics[o.metric] for o in self.config.objectives)
 
     def _pareto_order(self, rows: Sequence[tuple[int, dict[str, float], float | None]], limit: int) -> list[int]:
         """The numbers of the `limit` best of these (number, metrics, parameters)."""
-        signs = [(o.metric, -1.0 if o.direction == "maximize" else 1.0) for o in self.config.objectives]
-        points = [[sign * metrics[metric] for metric, sign in signs] for _, metrics, _ in rows]
+        points = [self._point(metrics) for _, metrics, _ in rows]
         ranked = sorted(
             (rank, point[0], math.inf if parameters is None else parameters, number)
             for rank, point, (number, _, parameters) in zip(pareto_ranks(points, limit), points, rows, strict=True)

@@ -1,5 +1,6 @@
 """Trials in a study: submitted once, replayed, failed, retried, ranked."""
 
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
+from nasflow.study.base import SCORED
+from nasflow.study.gains import Gains
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.study import Study
 from nasflow.trial import Trial, TrialStatus
@@ -187,6 +190,23 @@ def test_leaderboard_of_several_objectives_is_by_pareto_front(open_study: Callab
     train(study, 0, {i: {"acc": acc, "parameters": size} for i, (acc, size) in enumerate(points)})
     assert [t.number for t in study.leaderboard(10)] == [3, 0, 2, 1, 4]
     assert [t.number for t in study.leaderboard(2)] == [3, 0]
+
+
+@pytest.mark.parametrize("objectives", [["acc"], ["loss"], ["acc", "loss"]])
+def test_the_front_says_all_that_gains_ask(open_study: Callable[..., Study], objectives: list[str]) -> None:
+    directions = {"acc": "maximize", "loss": "minimize"}
+    study = open_study(objectives=[{"metric": name, "direction": directions[name]} for name in objectives])
+    assert study.front() == []
+    draw = random.Random(len(objectives))
+    for round in range(5):
+        new = [trial.number for trial in begun(study, round, arch(*range(10 * round, 10 * round + 6), 0))]
+        trained = [number for number in new if study.trial(number).replayed_from is None][:5]
+        train(study, round, {n: {"acc": draw.randrange(6) / 5, "loss": draw.randrange(6) / 5} for n in trained})
+        everything = Gains(study.config.objectives, study.trials(SCORED))
+        front = Gains(study.config.objectives, study.front())
+        assert front.rounds_without(round) == everything.rounds_without(round)
+        assert front.take(study.trials()) == everything.take(study.trials()) == []
+    assert len(study.front()) == (1 if len(objectives) == 1 else 2)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
