@@ -16,6 +16,7 @@ from rich.console import Console
 
 from nasflow.config import SearchConfig
 from nasflow.config_services import LocalServiceConfig
+from nasflow.garbage import uncollected
 from nasflow.training_service.local import LocalService
 
 from ..prefect_errors import clear_prefect_errors
@@ -109,12 +110,11 @@ def _without_collector() -> Iterator[None]:
 
     Of what imports make nearly all stays, so looking through it again and again costs a second and finds nothing.
     """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    with uncollected():
+        try:
+            yield
+        finally:
+            gc.freeze()
 
 
 def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:

@@ -37,14 +37,14 @@ class Deployments:
 
     def read(self, name: str) -> dict[str, Any]:
         """The deployment of this name."""
-        (found,) = self.server.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        (found,) = self.server.post("/deployments/filter", {"deployments": {"name": {"any_": [name]}}}, PATIENCE)
         deployment: dict[str, Any] = found
         return deployment
 
     def start(self, name: str, **parameters: Any) -> str:
         """The id of a new run."""
         body = {"parameters": parameters, "idempotency_key": str(uuid.uuid4())}
-        return str(self.server.post(f"/deployments/{self.read(name)['id']}/create_flow_run", body)["id"])
+        return str(self.server.post(f"/deployments/{self.read(name)['id']}/create_flow_run", body, PATIENCE)["id"])
 
     def refusal(self, name: str, **parameters: Any) -> str:
         """Why the server makes no run with these parameters."""
@@ -57,7 +57,7 @@ class Deployments:
 
     def run(self, id: str) -> dict[str, Any]:
         """A run as it stands."""
-        (found,) = self.server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}})
+        (found,) = self.server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [id]}}}, PATIENCE)
         run: dict[str, Any] = found
         return run
 

@@ -29,19 +29,19 @@ class PrefectServer:
     url: str
     env: dict[str, str]
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer of one API call."""
-        return json.loads(self._answer("POST", path, body))
+    def post(self, path: str, body: dict[str, Any], patience: float = 120) -> Any:
+        """The answer of one API call, asked for so many seconds if the server is too busy."""
+        return json.loads(self._answer("POST", path, body, patience))
 
     def call(self, method: str, path: str, **body: Any) -> None:
         """An API call that answers nothing."""
         self._answer(method, path, body)
 
-    def _answer(self, method: str, path: str, body: dict[str, Any]) -> bytes:
+    def _answer(self, method: str, path: str, body: dict[str, Any], patience: float = 120) -> bytes:
         """Asked again and again while the server has too much to do, as Prefect's clients ask."""
         request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method=method)
         request.add_header("Content-Type", "application/json")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + patience
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:

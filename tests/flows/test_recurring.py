@@ -71,7 +71,7 @@ def test_a_run_that_is_killed_and_retried_goes_on_with_its_own_study(searches, d
         os.kill(controller.pid, signal.SIGKILL)
         assert deployments.wait(first)["state_type"] == "CRASHED", deployments.log
         again = {"state": {"type": "SCHEDULED", "message": "retried"}, "force": True}
-        deployments.server.post(f"/flow_runs/{first}/set_state", again)
+        deployments.server.post(f"/flow_runs/{first}/set_state", again, PATIENCE)
         assert deployments.wait(first, "COMPLETED", "FAILED")["state_type"] == "COMPLETED", deployments.log
         assert deployments.run(first)["name"] == name
         assert [info.name for info in list_studies(store_of(folder))] == [name]
