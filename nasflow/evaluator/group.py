@@ -7,16 +7,13 @@ import torch
 import torchmetrics
 from torch import Tensor
 
+from nasflow.evaluator.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.supervised import (
-    REGRESSION_LOSSES,
     ClassificationModule,
     RegressionModule,
     SupervisedModule,
     squeezed,
 )
-
-_IGNORED = -100  # the class number that torch's cross-entropy passes over
-_HALF = (torch.bfloat16, torch.float16)
 
 
 class SupervisedGroup:
@@ -109,10 +106,10 @@ class SupervisedGroup:
         for family in self._families or []:
             family.keep(rows)
 
-    def _make_losses(self) -> "_ClassificationLosses | _RegressionLosses":
+    def _make_losses(self) -> ClassificationLosses | RegressionLosses:
         if isinstance(self._modules[0], ClassificationModule):
-            return _ClassificationLosses([_smoothing(module) for module in self._modules])
-        return _RegressionLosses([str(module.config.loss) for module in self._modules])  # type: ignore[attr-defined]
+            return ClassificationLosses([_smoothing(module) for module in self._modules])
+        return RegressionLosses([str(module.config.loss) for module in self._modules])  # type: ignore[attr-defined]
 
     def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         if self._vector_losses.fits(outputs, target):
@@ -175,84 +172,6 @@ class _Means(_Sum):
         means: list[float] = (self.take() / self._samples).tolist()
         self._samples = 0
         return means
-
-
-# --- losses ------------------------------------------------------------------------------------------------------
-
-
-class _ClassificationLosses:
-    """Cross-entropies `[N]` of logits `[N, B, C]`, each member with its own label smoothing."""
-
-    def __init__(self, smoothing: Sequence[float]):
-        self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
-        self._smoothing: Tensor | None = None  # the same as the logits last seen
-
-    def fits(self, logits: Tensor, target: Tensor) -> bool:
-        """Whether these are logits `[N, B, C]` and class numbers `[B]`."""
-        return logits.ndim == 3 and target.dtype is torch.long and target.shape == logits.shape[1:2]
-
-    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
-        members, samples, classes = logits.shape
-        if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
-            logits = logits.float()  # as autocast does for torch's cross-entropy
-        log_p = logits.log_softmax(-1)
-        # to look for ignored targets would stop the host on a GPU, so there they are always reckoned with
-        ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == _IGNORED
-        counted: int | Tensor = samples
-        if ignored is not None:
-            counted = samples - ignored.sum()
-            target = target.masked_fill(ignored, 0)
-            log_p = log_p.masked_fill(ignored.unsqueeze(1), 0)
-        losses = log_p.gather(2, target.view(1, samples, 1).expand(members, samples, 1)).sum((1, 2)).div(-counted)
-        if self._exact is None:
-            return losses
-        smoothing = self._smoothing_like(logits, self._exact)
-        even = log_p.sum((1, 2)).div(-counted).div(classes)
-        # where: a class masked with -inf makes `even` infinite, which is no matter for a member without smoothing
-        return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
-
-    def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
-        kept = self._smoothing
-        if kept is None or (kept.device, kept.dtype) != (logits.device, logits.dtype):
-            with torch.inference_mode(False):  # or autograd refuses what validation made
-                self._smoothing = kept = exact.to(logits)
-        return kept
-
-
-class _RegressionLosses:
-    """Losses `[N]` of predictions `[N, B, ...]`, members with the same loss together."""
-
-    def __init__(self, names: Sequence[str]):
-        self._rows = {name: [row for row, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
-        order = [row for rows in self._rows.values() for row in rows]
-        self._places = sorted(range(len(order)), key=order.__getitem__)
-        self._cached: dict[torch.device, tuple[list[Tensor], Tensor]] = {}
-
-    def fits(self, outputs: Tensor, target: Tensor) -> bool:
-        """Whether each member's predictions have the shape of the targets."""
-        return outputs.shape[1:] == target.shape
-
-    def __call__(self, outputs: Tensor, target: Tensor) -> Tensor:
-        if len(self._rows) == 1:
-            [name] = self._rows
-            return _means_of(REGRESSION_LOSSES[name], outputs, target)
-        parts, places = self._indices(outputs.device)
-        losses = [
-            _means_of(REGRESSION_LOSSES[name], outputs.index_select(0, rows), target)
-            for name, rows in zip(self._rows, parts, strict=True)
-        ]
-        return torch.cat(losses).index_select(0, places)
-
-    def _indices(self, device: torch.device) -> tuple[list[Tensor], Tensor]:
-        if device not in self._cached:
-            with torch.inference_mode(False):  # or autograd refuses what validation made
-                parts = [torch.tensor(rows, device=device) for rows in self._rows.values()]
-                self._cached[device] = parts, torch.tensor(self._places, device=device)
-        return self._cached[device]
-
-
-def _means_of(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
-    return loss(outputs, target.expand_as(outputs), reduction="none").flatten(1).mean(1)
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------

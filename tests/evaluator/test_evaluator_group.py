@@ -143,6 +143,16 @@ def test_not_a_bit_depends_on_the_others(make: Any, rows: list[int]) -> None:
     assert some_logged == [{"train_loss": logged[row]["train_loss"]} | logged[row] for row in rows]
 
 
+@pytest.mark.parametrize(("classes", "samples"), [(2, 64), (10, 29), (10, 256), (15, 100), (40, 64)])
+def test_not_a_bit_depends_on_many_others(classes: int, samples: int) -> None:
+    modules = [classification(label_smoothing=0.1 * (number % 3)) for number in range(100)]
+    batches = logits(100, classes, [samples], 0, torch.float32)
+    raw, _ = bits(modules, batches)
+    for rows in ([99], [3, 98], [*range(0, 100, 3)]):
+        some, _ = bits([modules[row] for row in rows], [(outputs[rows], target) for outputs, target in batches])
+        assert some == [raw[row] for row in rows]
+
+
 @KINDS
 def test_nor_on_how_the_outputs_lie_in_memory(make: Any) -> None:
     modules, batches = make(), batches_for(make, [33, 64, 5], torch.float32)

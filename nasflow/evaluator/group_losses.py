@@ -1,0 +1,103 @@
+"""Losses of several members at once, as vectors over the members."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nasflow.evaluator.supervised import REGRESSION_LOSSES
+
+_IGNORED = -100  # the class number that torch's cross-entropy passes over
+_HALF = (torch.bfloat16, torch.float16)
+_VECTOR = 16
+"""Numbers in the longest register of a processor."""
+
+
+class ClassificationLosses:
+    """Cross-entropies `[N]` of logits `[N, B, C]`, each member with its own label smoothing."""
+
+    def __init__(self, smoothing: Sequence[float]):
+        self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
+        self._smoothing: Tensor | None = None  # the same as the logits last seen
+
+    def fits(self, logits: Tensor, target: Tensor) -> bool:
+        """Whether these are logits `[N, B, C]` and class numbers `[B]`."""
+        return logits.ndim == 3 and target.dtype is torch.long and target.shape == logits.shape[1:2]
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The means over the samples."""
+        members, samples, classes = logits.shape
+        if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
+            logits = logits.float()  # as autocast does for torch's cross-entropy
+        axis = 0 if classes < _VECTOR and logits.is_cpu else 2  # of the classes
+        log_p = _first_dimension_log_softmax(logits) if axis == 0 else logits.log_softmax(2)
+        # to look for ignored targets would stop the host on a GPU, so there they are always reckoned with
+        ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == _IGNORED
+        counted: int | Tensor = samples
+        if ignored is not None:
+            counted = samples - ignored.sum()
+            target = target.masked_fill(ignored, 0)
+            log_p = log_p.masked_fill(ignored.expand(members, samples).unsqueeze(axis), 0)
+        own = log_p.gather(axis, target.expand(members, samples).unsqueeze(axis)).squeeze(axis)
+        losses = own.sum(1).div(-counted)
+        if self._exact is None:
+            return losses
+        smoothing = self._smoothing_like(logits, self._exact)
+        even = log_p.movedim(axis, 2).contiguous().sum((1, 2)).div(-counted).div(classes)
+        # where: a class masked with -inf makes `even` infinite, which is no matter for a member without smoothing
+        return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
+
+    def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
+        kept = self._smoothing
+        if kept is None or (kept.device, kept.dtype) != (logits.device, logits.dtype):
+            with torch.inference_mode(False):  # or autograd refuses what validation made
+                self._smoothing = kept = exact.to(logits)
+        return kept
+
+
+def _first_dimension_log_softmax(logits: Tensor) -> Tensor:
+    """`[C, N, B]` of logits `[N, B, C]`: torch is several times as fast if few classes do not lie side by side.
+
+    Whole registers of samples, for it may round what is left over otherwise, and who that is depends on the members.
+    """
+    samples = logits.shape[1]
+    whole = F.pad(logits, (0, 0, 0, -samples % _VECTOR))
+    return whole.movedim(2, 0).contiguous().log_softmax(0)[:, :, :samples]
+
+
+class RegressionLosses:
+    """Losses `[N]` of predictions `[N, B, ...]`, members with the same loss together."""
+
+    def __init__(self, names: Sequence[str]):
+        self._rows = {name: [row for row, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
+        order = [row for rows in self._rows.values() for row in rows]
+        self._places = sorted(range(len(order)), key=order.__getitem__)
+        self._cached: dict[torch.device, tuple[list[Tensor], Tensor]] = {}
+
+    def fits(self, outputs: Tensor, target: Tensor) -> bool:
+        """Whether each member's predictions have the shape of the targets."""
+        return outputs.shape[1:] == target.shape
+
+    def __call__(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The means over the samples and their values."""
+        if len(self._rows) == 1:
+            [name] = self._rows
+            return _means_of(REGRESSION_LOSSES[name], outputs, target)
+        parts, places = self._indices(outputs.device)
+        losses = [
+            _means_of(REGRESSION_LOSSES[name], outputs.index_select(0, rows), target)
+            for name, rows in zip(self._rows, parts, strict=True)
+        ]
+        return torch.cat(losses).index_select(0, places)
+
+    def _indices(self, device: torch.device) -> tuple[list[Tensor], Tensor]:
+        if device not in self._cached:
+            with torch.inference_mode(False):  # or autograd refuses what validation made
+                parts = [torch.tensor(rows, device=device) for rows in self._rows.values()]
+                self._cached[device] = parts, torch.tensor(self._places, device=device)
+        return self._cached[device]
+
+
+def _means_of(loss: Callable[..., Tensor], outputs: Tensor, target: Tensor) -> Tensor:
+    return loss(outputs, target.expand_as(outputs), reduction="none").flatten(1).mean(1)
