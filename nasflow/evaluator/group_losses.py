@@ -62,7 +62,7 @@ def _first_dimension_log_softmax(logits: Tensor) -> Tensor:
     Whole registers of samples, for it may round what is left over otherwise, and who that is depends on the members.
     """
     samples = logits.shape[1]
-    whole = F.pad(logits, (0, 0, 0, -samples % _VECTOR))
+    whole = F.pad(logits, (0, 0, 0, -samples % _VECTOR)) if samples % _VECTOR else logits
     return whole.movedim(2, 0).contiguous().log_softmax(0)[:, :, :samples]
 
 

@@ -1,5 +1,6 @@
 """The optimizers of several members, stepped as one."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,13 +62,22 @@ class _Leaf:
         if stack.rows and self.size > 1 and self._layout[0] != self._shape[1]:
             raise ValueError(f"the rows of a stack {tuple(stack.tensor.shape)} do not lie one behind the other")
         self.matrix = self._as_matrix(stack.tensor.detach())
+        self._seen: weakref.ref[torch.Tensor] | None = None  # the last gradient
+        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None  # one that stays, as a tape's, and its matrix
 
     def gradient(self) -> torch.Tensor | None:
         """The gradient, its elements in the same order, or None if there is none."""
         grad = self._tensor.grad
-        if grad is not None and grad.stride() != self._layout:
-            grad = torch.empty_like(self._tensor).copy_(grad)
-        return None if grad is None else self._as_matrix(grad)
+        if grad is None:
+            return None
+        if grad.stride() != self._layout:
+            return self._as_matrix(torch.empty_like(self._tensor).copy_(grad))
+        if self._kept is not None and self._kept[0] is grad:
+            return self._kept[1]
+        matrix = self._as_matrix(grad)
+        self._kept = (grad, matrix) if self._seen is not None and self._seen() is grad else None
+        self._seen = weakref.ref(grad)
+        return matrix
 
     def _as_matrix(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.as_strided(self._shape, (self._shape[1], 1))
