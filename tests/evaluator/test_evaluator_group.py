@@ -123,7 +123,7 @@ def bits(modules: Sequence[SupervisedModule], batches: list[Batch]) -> tuple[lis
         losses.sum().backward()
         assert leaf.grad is not None
         for row in range(len(modules)):
-            raw[row].append((losses[row].item(), (leaf.grad[row] + 0).numpy().tobytes()))  # + 0: -0 is 0
+            raw[row].append((losses[row].item(), (leaf.grad[row] + 0).double().numpy().tobytes()))  # + 0: -0 is 0
     return raw, together(group, [], batches)
 
 
@@ -143,10 +143,11 @@ def test_not_a_bit_depends_on_the_others(make: Any, rows: list[int]) -> None:
     assert some_logged == [{"train_loss": logged[row]["train_loss"]} | logged[row] for row in rows]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("classes", "samples"), [(2, 64), (10, 29), (10, 256), (15, 100), (40, 64)])
-def test_not_a_bit_depends_on_many_others(classes: int, samples: int) -> None:
+def test_not_a_bit_depends_on_many_others(classes: int, samples: int, dtype: torch.dtype) -> None:
     modules = [classification(label_smoothing=0.1 * (number % 3)) for number in range(100)]
-    batches = logits(100, classes, [samples], 0, torch.float32)
+    batches = logits(100, classes, [samples], 0, dtype)
     raw, _ = bits(modules, batches)
     for rows in ([99], [3, 98], [*range(0, 100, 3)]):
         some, _ = bits([modules[row] for row in rows], [(outputs[rows], target) for outputs, target in batches])
