@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from nasflow.merge.layout import Layout, convert, dense_images
+from nasflow.merge.layout import Layout, convert
 
 
 class Spot:
@@ -211,11 +211,8 @@ class Tape:
             return first
         if len(spots) == 1 and first.fixed and first.layout is Layout.STACK:
             return first
-        axis = int(first.layout is Layout.CHANNELS)
-        data = torch.cat([spot.data for spot in spots], axis)
-        if first.layout is Layout.CHANNELS:
-            data = dense_images(data)
         count = sum(spot.count for spot in spots)
+        data = room_for(first, count)
         joined = Spot(data, count, first.layout, needs_grad=any(spot.needs_grad for spot in spots), fixed=fixed)
         for spot, place in zip(spots, _runs(joined, spots, data), strict=True):
             self.do(_copy, spot, place)
@@ -296,6 +293,15 @@ class Tape:
         for origin in origins:
             if origin.needs_grad and any(origin.graded):
                 origin.complete(self)
+
+
+def room_for(like: Spot, rows: int) -> torch.Tensor:
+    """Dense memory for so many rows like those of a spot."""
+    data, axis = like.data, int(like.layout is Layout.CHANNELS)
+    shape = list(data.shape)
+    shape[axis] = shape[axis] // like.count * rows
+    images = torch.channels_last if axis and data.ndim == 4 else torch.contiguous_format
+    return torch.empty(shape, dtype=data.dtype, device=data.device, memory_format=images)
 
 
 def _zero(spot: Spot, row: int) -> None:

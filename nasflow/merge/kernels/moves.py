@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nasflow.merge.layout import Layout
-from nasflow.merge.tape import Spot
+from nasflow.merge.tape import Spot, room_for
 
 Functions = tuple[Callable[..., Any], Callable[..., Any]]
 """Forward into `out`, and backward into `out` from the gradient, the input and the output."""
@@ -17,12 +17,8 @@ Functions = tuple[Callable[..., Any], Callable[..., Any]]
 
 def room_like(like: Spot, rows: int, needs_grad: bool) -> Spot:
     """Room for rows like those of another spot."""
-    data, shape = like.data, list(like.data.shape)
-    axis = int(like.layout is Layout.CHANNELS)
-    shape[axis] = shape[axis] // like.count * rows
-    images = torch.channels_last if axis and data.ndim == 4 else torch.contiguous_format
-    room = torch.empty(shape, dtype=data.dtype, device=data.device, memory_format=images)
-    return Spot(room, rows, like.layout, needs_grad=needs_grad, still=True, fixed=not axis)
+    fixed = like.layout is not Layout.CHANNELS
+    return Spot(room_for(like, rows), rows, like.layout, needs_grad=needs_grad, still=True, fixed=fixed)
 
 
 @dataclass(frozen=True)
