@@ -32,7 +32,6 @@ Failed = Callable[[Member, BaseException], None]
 
 _Outputs = dict[Member, torch.Tensor | None]
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a solo forward, relative to its largest value
-_SAMPLES = 16  # of a batch, which are enough to see whether a merged model does what its members do
 
 
 class Former:
@@ -72,8 +71,8 @@ class Former:
             for group in planner.partition(own_graphs, limit):
                 if len(group) == 1:
                     self.reasons[alike[group[0]].number] = self._why_single(alike, limit, planner)
-                together, some = [alike[index] for index in group], batch[0][:_SAMPLES]
-                units += self._fuse(together, graphs, some, _own_outputs(together, graphs, some), failed)
+                own = _own_outputs([alike[index] for index in group], graphs, batch[0])
+                units += self._fuse([alike[index] for index in group], graphs, batch[0], own, failed)
         units += [_direct(member, None, failed) for member in ready if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
 
