@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nasflow.evaluator.supervised import REGRESSION_LOSSES
+from nasflow.native.cross_entropy import cross_entropies
 
 _IGNORED = -100  # the class number that torch's cross-entropy passes over
 _HALF = (torch.bfloat16, torch.float16)
@@ -19,6 +20,7 @@ class ClassificationLosses:
 
     def __init__(self, smoothing: Sequence[float]):
         self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
+        self._native = torch.tensor(smoothing, dtype=torch.float32)
         self._smoothing: Tensor | None = None  # the same as the logits last seen
 
     def fits(self, logits: Tensor, target: Tensor) -> bool:
@@ -30,6 +32,8 @@ class ClassificationLosses:
         members, samples, classes = logits.shape
         if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
             logits = logits.float()  # as autocast does for torch's cross-entropy
+        if (found := cross_entropies(logits, target, self._native)) is not None:
+            return found
         axis = 0 if classes < _VECTOR and logits.is_cpu else 2  # of the classes
         log_p = _first_dimension_log_softmax(logits) if axis == 0 else logits.log_softmax(2)
         # to look for ignored targets would stop the host on a GPU, so there they are always reckoned with

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from nasflow.caches import cache_dir
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.layout import Layout, convert, join, split
@@ -141,12 +142,6 @@ class CostModel:
 
     def _time(self, run: Callable[[], Any], inputs: Sequence[Any]) -> float:
         return max(_fastest(lambda: _there_and_back(run, inputs), self._device) - self._nothing, 1e-7)
-
-
-def cache_dir() -> Path:
-    """Where nasflow keeps what can be found out again."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nasflow"
 
 
 def describe(node: Node) -> str:

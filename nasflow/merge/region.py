@@ -134,6 +134,7 @@ class Region:
             inputs = [tape.lay_out(_runs(spots, sources), layout, rows) for sources, layout in stretch.inputs]
             spots[stretch.index] = stretch.kernel.record(tape, inputs, training, cuts)
         ends = [tape.join(_runs(spots, sources)) for sources in self._exported]
+        tape.end_forward()
         return _Recording(tape, origins, ends)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from nasflow.merge.layout import Layout, convert
+from nasflow.native.program import as_programs
 
 
 class Spot:
@@ -257,6 +258,10 @@ class Tape:
         else:
             self.do(lambda: spot.grad.add_(grad()))
 
+    def end_forward(self) -> None:
+        """The forward is recorded."""
+        self._forward = as_programs(self._forward)
+
     def forward(self) -> None:
         """Make the calls of the forward."""
         for call in self._forward:
@@ -276,6 +281,7 @@ class Tape:
         if self._backward is None:
             self._backward = self._program = []
             self._record_backward(ends, origins)
+            self._backward = as_programs(self._backward)
             return
         for call in self._backward:
             call()
@@ -289,7 +295,8 @@ class Tape:
                     output.complete(self)
                 record()
                 for output in outputs:
-                    self.do(output.let_go)
+                    if not output.fixed:
+                        self.do(output.let_go)
         for origin in origins:
             if origin.needs_grad and any(origin.graded):
                 origin.complete(self)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nasflow.native.library import library
+from nasflow.training.optim_native import NativeAdam
 from nasflow.training.optim_slabs import Rule, Slab, Sweep
 
 AdamConstants = tuple[float, float, float]  # both betas, and eps
@@ -42,6 +44,8 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind,
         return Rule(RmsProp, options, ("square_avg", *extra))
     decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
     moments = ("exp_avg", "exp_avg_sq")
+    if not kind.lone and (kind.device_type, kind.dtype) == ("cpu", torch.float32) and library() is not None:
+        return Rule(NativeAdam, (decoupled,), moments)
     if has_fused_adam(kind.device_type, kind.dtype):
         if kind.lone:
             return Rule(LoneAdam, (decoupled,), moments, in_step=True)

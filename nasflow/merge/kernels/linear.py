@@ -1,6 +1,7 @@
 """Linear layers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 from nasflow.merge.tape import Spot, Tape
+from nasflow.native import program as native
 
 
 class BatchedLinear(Kernel):
@@ -51,22 +53,17 @@ class BatchedLinear(Kernel):
         biases = [None] * len(runs) if self.bias_NO is None else self.bias_NO.detach().unsqueeze(1).split(sizes)
         places = list(zip(runs, weight_NOI.split(sizes), strict=True))
         for (x, weight), bias, y_run in zip(places, biases, y_NBO.split(sizes), strict=True):
-            if bias is None:
-                tape.do(torch.bmm, x.data, weight.transpose(1, 2), out=y_run)
-            else:
-                tape.do(torch.baddbmm, bias, x.data, weight.transpose(1, 2), out=y_run)
+            tape.do(_product(x.data, weight.transpose(1, 2), y_run, bias))
 
         def backward() -> None:
             self._record_bias(tape, y)
             grads = y.grad.split(sizes)
             if self.weight_NOI.requires_grad:
                 for x, grad, out in zip(runs, grads, tape.parameter_grad(self.weight_NOI).split(sizes), strict=True):
-                    tape.do(torch.bmm, grad.transpose(1, 2), x.data, out=out)
+                    tape.do(_product(grad.transpose(1, 2), x.data, out))
             for (x, weight), grad in zip(places, grads, strict=True):
-                if x.needs_grad and x.claim(tape):
-                    tape.do(torch.bmm, grad, weight, out=x.grad)
-                elif x.needs_grad:
-                    tape.do(x.grad.baddbmm_, grad, weight)
+                if x.needs_grad:
+                    tape.do(_product(grad, weight, x.grad, adds=not x.claim(tape)))
 
         tape.on_backward([y], backward)
         return [y]
@@ -77,7 +74,8 @@ class BatchedLinear(Kernel):
 
     def _record_bias(self, tape: Tape, y: Spot) -> None:
         if self.bias_NO is not None and self.bias_NO.requires_grad:
-            tape.do(torch.sum, y.grad, 1, out=tape.parameter_grad(self.bias_NO))
+            out = tape.parameter_grad(self.bias_NO)
+            tape.do(native.sums(y.grad, out) or partial(torch.sum, y.grad, 1, out=out))
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         x = inputs[0]
@@ -108,6 +106,10 @@ class DenseLinear(BatchedLinear):
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`."""
+        if native.fits(inputs[0][0].data, self.weight_NOI):  # products by themselves cost nothing then
+            shared = inputs[0][0]
+            rows = Spot(shared.data.expand(self.rows, -1, -1), self.rows, Layout.STACK, needs_grad=False, fixed=True)
+            return super().record(tape, [[rows]], training, cuts)
         x_BI, weight = inputs[0][0].data, self.weight_NOI.detach().flatten(0, 1)
         wide = x_BI.new_empty(len(x_BI), len(weight))
         if self.bias_NO is None:
@@ -125,3 +127,15 @@ class DenseLinear(BatchedLinear):
 
         tape.on_backward([y], backward)
         return [y]
+
+
+def _product(
+    x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None, adds: bool = False
+) -> Callable[[], Any]:
+    """What writes `x @ y + bias` to `out`, or adds it to what is there."""
+    found = native.products(x, y, out, bias, adds)
+    if found is not None:
+        return found
+    if adds:
+        return partial(out.baddbmm_, x, y)
+    return partial(torch.bmm, x, y, out=out) if bias is None else partial(torch.baddbmm, bias, x, y, out=out)

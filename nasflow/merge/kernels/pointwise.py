@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from nasflow.merge.layout import Layout, join, split
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.tape import Spot, Tape
+from nasflow.native import program as native
 
 _aten = torch.ops.aten
 # Overloads by name, for torch takes as long to find them as to run them on little data.
@@ -40,7 +42,7 @@ _SEGMENTS: dict[str, Functions] = {
         lambda grad, x, y, out: _aten.silu_backward.grad_input(grad, x, grad_input=out),
     ),
 }
-_BY_OUTPUT = frozenset({"identity", "relu", "tanh", "sigmoid"})  # whose backward does without the input
+_BY_OUTPUT = native.BY_OUTPUT | {"identity"}  # whose backward does without the input
 _SEGMENT_LAYERS = {nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
 
 
@@ -68,7 +70,8 @@ class Pointwise(Kernel):
         names = [name for _, _, name in self._runs]
         self._is_relu = names == ["relu"]
         self.overwrite = False
-        self._segments = [_SEGMENTS[name] for name in names if name] if all(names) else None
+        self._names = [name for name in names if name]
+        self._segments = [_SEGMENTS[name] for name in self._names] if all(names) else None
         self._by_output = _BY_OUTPUT.issuperset(names)
 
     @classmethod
@@ -97,21 +100,22 @@ class Pointwise(Kernel):
         return self._record_from_place_to_place(tape, runs, cuts)
 
     def _record_in_place(self, tape: Tape, x: Spot) -> Spot:
-        segments = self._segments or []
         in_place = self.overwrite and self._by_output
         y_data = x.data if in_place else torch.empty_like(x.data)
         grad_in = x if self.overwrite else None
         y = Spot(y_data, self.rows, x.layout, needs_grad=x.needs_grad, fixed=True, grad_in=grad_in)
-        runs = list(zip(segments, x.data.split(self._sizes), y_data.split(self._sizes), strict=True))
-        for (forward, _), x_run, y_run in runs:
-            tape.do(forward, x_run, y_run)
+        runs = list(zip(self._names, x.data.split(self._sizes), y_data.split(self._sizes), strict=True))
+        for name, x_run, y_run in runs:
+            tape.do(native.activation(name, x_run, y_run) or partial(_SEGMENTS[name][0], x_run, y_run))
 
         def backward() -> None:
             adds = not x.claim(tape)
             grad = torch.empty_like(x.data) if adds else x.grad
             grads = zip(y.grad.split(self._sizes), grad.split(self._sizes), strict=True)
-            for ((_, back), x_run, y_run), (y_grad, x_grad) in zip(runs, grads, strict=True):
-                tape.do(back, y_grad, x_run, y_run, x_grad)
+            for (name, x_run, y_run), (y_grad, x_grad) in zip(runs, grads, strict=True):
+                value = y_run if name in _BY_OUTPUT else x_run
+                back = native.activation_backward(name, y_grad, value, x_grad)
+                tape.do(back or partial(_SEGMENTS[name][1], y_grad, x_run, y_run, x_grad))
             if adds:
                 tape.do(x.grad.add_, grad)
 
