@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from nasflow.caches import cache_dir
 from nasflow.merge.kernels.base import Kernel
@@ -23,6 +25,8 @@ from nasflow.merge.layout import Layout, convert, join, split
 from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
+from nasflow.merge.tape import Spot, Tape, Tapeable
+from nasflow.native.library import library
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +79,24 @@ class CostModel:
         small, large = self._gathered(layout, 1 << 12), self._gathered(layout, 1 << 18)
         return max(small + (large - small) * (numbers - (1 << 12)) / ((1 << 18) - (1 << 12)), small / 2)
 
+    def step(self) -> float:
+        """Seconds that a step takes beside its kernels, about: loss, autograd and optimizer of the least model."""
+        key = "a step of next to nothing"
+        if key not in self._known:
+            model = nn.Linear(1, 2, device=self._device)
+            optimizer = torch.optim.Adam(model.parameters())
+            x, target = torch.zeros(1, 1, device=self._device), torch.zeros(1, dtype=torch.long, device=self._device)
+
+            def run() -> None:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), target)
+                torch.isfinite(loss).all()
+                loss.backward()
+                optimizer.step()
+
+            self._note(key, lambda: _fastest(run, self._device))
+        return self._known[key]
+
     def save(self) -> None:
         """Add what was measured to the file, if it can be written."""
         if not self._new:
@@ -115,6 +137,8 @@ class CostModel:
             inputs = [
                 _made_up(source, rows, layout, self._device) for source, layout in zip(node.inputs, wanted, strict=True)
             ]
+            if isinstance(runner, Tapeable) and runner.is_tapeable and Layout.CHANNELS not in wanted:
+                return _fastest(_on_tape(runner, inputs, wanted, rows), self._device)
             return self._time(lambda: runner(inputs, True), inputs)
         except (Exception, SystemExit):  # a kernel that can't run here is no choice; the loop always is one
             return 0.0 if kernel is Loop else float("inf")
@@ -194,6 +218,24 @@ def _made_up(source: Node, rows: int, layout: Layout, device: torch.device) -> A
     return [row.detach().requires_grad_(row.requires_grad) for row in made] if isinstance(made, list) else made
 
 
+def _on_tape(kernel: Tapeable, inputs: Sequence[Any], layouts: Sequence[Layout], rows: int) -> Callable[[], None]:
+    """Forward and backward as they run from a tape, where they mostly do."""
+    tape = Tape({}, trains=True)
+    given = [
+        Spot(value.detach(), rows, layout, needs_grad=value.requires_grad, fixed=True)
+        for value, layout in zip(inputs, layouts, strict=True)
+    ]
+    ends = [tape.join(kernel.record(tape, [[spot] for spot in given], True, [0, rows]))]
+    tape.end_forward()
+    grads = [torch.ones_like(end.data) for end in ends]
+
+    def run() -> None:
+        tape.forward()
+        tape.backward(grads, ends, given)
+
+    return run
+
+
 def _there_and_back(run: Callable[[], Any], inputs: Sequence[Any]) -> None:
     output = run()
     flat = output if isinstance(output, list | tuple) else [output]
@@ -222,7 +264,7 @@ def _fastest(run: Callable[[], Any], device: torch.device) -> float:
 
 def _place(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {_processor()}"
-    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}"
+    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if library() else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -66,7 +66,7 @@ class Planner:
         order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
         if self.costs is None:
             return _chunks(order, limit)
-        alone = sum(self.alone(graphs[index]) for index in order)
+        alone = sum(self.alone(graphs[index]) + self.costs.step() for index in order)
         sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
         costs = {size: self._estimate(graphs, _chunks(order, size)) for size in sizes}
         best = min(costs, key=lambda size: (costs[size], size), default=1)
@@ -106,10 +106,11 @@ class Planner:
 
     def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
         """Seconds of all units' steps, from the plans of a few of them."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
         asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
         members = sum(map(len, asked))
         total = sum(self.cost(self.plan([graphs[index] for index in chunk])) for chunk in asked)
-        return total * sum(map(len, chunks)) / members
+        return total * sum(map(len, chunks)) / members + self.costs.step() * len(chunks)
 
 
 class _Cheapest:

@@ -34,6 +34,8 @@ class FusedUnit(Unit):
         merge: builds the merged model of the members at some of the unit's positions.
     """
 
+    can_wait = True
+
     def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge):
         super().__init__(members, failed)
         self._merge = merge

@@ -4,7 +4,7 @@ import logging
 import math
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,70 +14,20 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils._pytree import tree_leaves
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.feed import Data
-from nasflow.seeds import derive_seed
 from nasflow.training import blame
 from nasflow.training.member import Member
-from nasflow.training.rng import RngStream
 from nasflow.training.roster import Roster
+from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.unit import SoloUnit, Unit
 
 logger = logging.getLogger(__name__)
 
 _TRACE_LINES = 12
-
-
-class SeededLoader:
-    """A loader whose order and augmentation follow from the seed and the epoch alone.
-
-    Everything the loader draws comes from a stream that is made anew for every epoch, so a job that resumes in epoch
-    n sees the batches an uninterrupted one would see there.
-
-    Args:
-        loader: a DataLoader, or anything that gives its batches anew each time it is iterated.
-        seed: of all epochs.
-        device: where transfer hooks may draw.
-    """
-
-    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None):
-        self._loader = loader
-        self._seed = seed
-        self._device = device
-        self.epoch = 0
-        self.stream = RngStream(seed, device)
-        if hasattr(loader, "__len__"):
-            self.__class__ = _SizedSeededLoader
-
-    def __iter__(self) -> Iterator[Any]:
-        seed = derive_seed(self._seed, self.epoch)
-        batch_sampler = getattr(self._loader, "batch_sampler", None)
-        samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        parts: list[Any] = [self._loader, *samplers]
-        for part in parts:
-            if isinstance(getattr(part, "generator", None), torch.Generator):
-                part.generator.manual_seed(seed)
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self.epoch)
-        if isinstance(self._loader, DataLoader):
-            self._loader._iterator = None  # persistent workers would bring their generators over from the last epoch
-        self.stream = RngStream(seed, self._device)
-        with self.stream:
-            batches = iter(self._loader)
-        while True:
-            with self.stream:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            yield batch
-
-
-class _SizedSeededLoader(SeededLoader):
-    def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+_MOST_HELD, _MOST_BYTES_HELD = 64, 1 << 20
 
 
 Failed = Callable[[Member, BaseException], None]
@@ -146,6 +96,7 @@ class MergedModule(LightningModule):
         self._broken: set[int] = set()  # trials of units that failed as a whole
         self._turn: list[Member] = []
         self._units: list[Unit] = []
+        self._held: list[tuple[Any, int]] = []  # batches that the units have yet to train on, with their numbers
 
     @classmethod
     def to_score(cls, member: Member, data: Data) -> "MergedModule":
@@ -190,8 +141,28 @@ class MergedModule(LightningModule):
         at_home = {member for unit in self._units for member in unit.members}
         if homeless := [member for member in self._turn if member not in at_home]:
             self._house(homeless, batch)
-        for unit in self._turning():
-            self._guard_unit(unit, unit.train_batch, batch, batch_idx)
+        units = self._turning()
+        self._held.append((batch, batch_idx))
+        if self.trainer.is_last_batch or not self._can_hold(units):
+            self._catch_up(units)
+
+    def _can_hold(self, units: Sequence[Unit]) -> bool:
+        """Whether another batch may come before the units step: each takes several in a row then, from near memory."""
+        return (
+            len(units) > 1
+            and all(unit.can_wait for unit in units)
+            and len(self._held) < _MOST_HELD
+            and isinstance(self._data.train, SeededLoader)
+            and self._data.train.gives_new_tensors
+            and sum(_bytes(batch) for batch, _ in self._held) < _MOST_BYTES_HELD
+        )
+
+    def _catch_up(self, units: Sequence[Unit]) -> None:
+        held, self._held = self._held, []
+        for unit in units:
+            for batch, index in held:
+                if unit in self._units:
+                    self._guard_unit(unit, unit.train_batch, batch, index)
 
     def on_validation_epoch_start(self) -> None:
         """As the members' own hook."""
@@ -365,6 +336,11 @@ class MergedModule(LightningModule):
         self._turn = [other for other in self._turn if other is not member]
         self._roster.leave(member.number)
         del self.modules_of_members[str(member.number)]
+
+
+def _bytes(batch: Any) -> int:
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def error_text(error: BaseException) -> str:

@@ -20,13 +20,14 @@ from nasflow.seeds import derive_seed
 from nasflow.training.events import Ended, Entered, Event, Evicted, Started
 from nasflow.training.forming import Failed, Former
 from nasflow.training.job import Job, JobRunner, State
-from nasflow.training.lightning import MergedModule, SeededLoader, error_text, make_trainer
+from nasflow.training.lightning import MergedModule, error_text, make_trainer
 from nasflow.training.member import Member
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.planning import planned
 from nasflow.training.pruning import make_pruner
 from nasflow.training.rng import RngStream
 from nasflow.training.roster import Past, Roster
+from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.telling import replayed
 from nasflow.training.unit import Unit

@@ -17,7 +17,10 @@ class Unit(ABC):
 
     Attributes:
         members: those still in it.
+        can_wait: whether a step may be made when later batches have come already: nobody's own code sees it.
     """
+
+    can_wait = False
 
     def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None]):
         self.members = list(members)

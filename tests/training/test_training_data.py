@@ -14,7 +14,7 @@ from training_jobs import HERE, evaluator, evictions, make_job, sample, train
 
 from nasflow.config import DataConfig
 from nasflow.evaluator.loaders import TensorLoader
-from nasflow.training.lightning import SeededLoader
+from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.training_job import load_job_data
 
 

@@ -1,0 +1,66 @@
+"""Loaders whose batches follow from the seed and the epoch."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from nasflow.evaluator.loaders import TensorLoader
+from nasflow.seeds import derive_seed
+from nasflow.training.rng import RngStream
+
+
+class SeededLoader:
+    """A loader whose order and augmentation follow from the seed and the epoch alone.
+
+    Everything the loader draws comes from a stream that is made anew for every epoch, so a job that resumes in epoch
+    n sees the batches an uninterrupted one would see there.
+
+    Args:
+        loader: a DataLoader, or anything that gives its batches anew each time it is iterated.
+        seed: of all epochs.
+        device: where transfer hooks may draw.
+    """
+
+    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None):
+        self._loader = loader
+        self._seed = seed
+        self._device = device
+        self.epoch = 0
+        self.stream = RngStream(seed, device)
+        if hasattr(loader, "__len__"):
+            self.__class__ = _SizedSeededLoader
+
+    @property
+    def gives_new_tensors(self) -> bool:
+        """Whether a batch is known to stay as it is when the next one comes."""
+        return isinstance(self._loader, DataLoader | TensorLoader)
+
+    def __iter__(self) -> Iterator[Any]:
+        seed = derive_seed(self._seed, self.epoch)
+        batch_sampler = getattr(self._loader, "batch_sampler", None)
+        samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+        parts: list[Any] = [self._loader, *samplers]
+        for part in parts:
+            if isinstance(getattr(part, "generator", None), torch.Generator):
+                part.generator.manual_seed(seed)
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(self.epoch)
+        if isinstance(self._loader, DataLoader):
+            self._loader._iterator = None  # persistent workers would bring their generators over from the last epoch
+        self.stream = RngStream(seed, self._device)
+        with self.stream:
+            batches = iter(self._loader)
+        while True:
+            with self.stream:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+            yield batch
+
+
+class _SizedSeededLoader(SeededLoader):
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
