@@ -5,6 +5,7 @@ recorded once for a size of batch, while it runs for the first time; a step then
 layers stay in their places, and activations write their results to where they are read.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -82,6 +83,10 @@ class Spot:
             return tensor.narrow(1, start * channels, (stop - start) * channels)
         return tensor.narrow(0, start, stop - start)
 
+    def write(self, activation: str, start: int, stop: int, out: torch.Tensor) -> bool:
+        """Write an activation of some rows to `out`, if the values themselves have yet to be written down."""
+        return False
+
     def claim(self, tape: "Tape") -> bool:
         """Whether a contribution to the gradient may overwrite what is there; else it has to be added to it."""
         return _claim(self, tape, 0, self.count)
@@ -123,6 +128,9 @@ class _Rows(Spot):
 
     def rows(self, start: int, stop: int) -> Spot:
         return self._whole.rows(self._start + start, self._start + stop)
+
+    def write(self, activation: str, start: int, stop: int, out: torch.Tensor) -> bool:
+        return self._whole.write(activation, self._start + start, self._start + stop, out)
 
     def claim(self, tape: "Tape") -> bool:
         return _claim(self._whole, tape, self._start, self._stop)
@@ -218,8 +226,10 @@ class Tape:
         for spot, place in zip(spots, _runs(joined, spots, data), strict=True):
             self.do(_copy, spot, place)
 
+        stops = list(itertools.accumulate(spot.count for spot in spots))
+
         def run_of_grad(i: int) -> torch.Tensor:
-            return _runs(joined, spots, joined.grad)[i]
+            return joined.of(joined.grad, stops[i] - spots[i].count, stops[i])
 
         def backward() -> None:
             for i, spot in enumerate(spots):

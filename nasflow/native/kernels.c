@@ -10,6 +10,7 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define BYTES 64
 #elif defined(__AVX__)
 #define BYTES 32
@@ -23,16 +24,31 @@
 typedef float vec __attribute__((vector_size(BYTES)));
 typedef int32_t mask __attribute__((vector_size(BYTES)));
 
+/* `count` numbers, at most a vector of them; what is missing is zero. */
 static inline vec load(const float *from, long count) {
     vec value = {0};
-    if (count >= LANES) memcpy(&value, from, BYTES);
-    else memcpy(&value, from, count * sizeof(float));
+    if (count >= LANES) {
+        memcpy(&value, from, BYTES);
+        return value;
+    }
+#if defined(__AVX512F__)
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
+    memcpy(&value, from, count * sizeof(float));
     return value;
+#endif
 }
 
 static inline void store(float *to, vec value, long count) {
-    if (count >= LANES) memcpy(to, &value, BYTES);
-    else memcpy(to, &value, count * sizeof(float));
+    if (count >= LANES) {
+        memcpy(to, &value, BYTES);
+        return;
+    }
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)value);
+#else
+    memcpy(to, &value, count * sizeof(float));
+#endif
 }
 
 static inline vec choose(mask condition, vec yes, vec no) {
@@ -109,7 +125,7 @@ static inline vec silu_gradient(vec x) {
 }
 
 /* What a program's operations are; native/program.py has the same. */
-enum kind { RELU, GELU, TANH, SIGMOID, SILU, RELU_BACK, GELU_BACK, TANH_BACK, SIGMOID_BACK, SILU_BACK, PRODUCTS, SUMS };
+enum kind { RELU = 0, GELU, TANH, SIGMOID, SILU, RELU_BACK, GELU_BACK, TANH_BACK, SIGMOID_BACK, SILU_BACK, PRODUCTS, SUMS };
 
 /* An operation.
  * Activations: out[i] = f(x[i]) for i < sizes[0]; backward: out[i] = x[i] * f', with y the function's input, or its
@@ -186,34 +202,47 @@ static void sums(const struct operation *o) {
     }
 }
 
-#define EACH(RESULT)                                        \
-    for (long i = 0; i < count; i += LANES) {               \
-        const long left = count - i;                        \
-        vec x = load(o->x + i, left), y = {0};              \
-        if (o->y) y = load(o->y + i, left);                 \
-        (void)y;                                            \
-        store(o->out + i, RESULT, left);                    \
-    }                                                       \
+#define EACH(RESULT)                                                       \
+    for (long i = 0; i < count; i += LANES) {                              \
+        vec x = load(from + i, count - i);                                 \
+        vec y = value ? load(value + i, count - i) : (vec){0};             \
+        (void)y;                                                           \
+        store(out + i, RESULT, count - i);                                 \
+    }                                                                      \
     break
+
+static inline void pointwise(int64_t kind, const float *from, const float *value, float *out, long count) {
+    switch (kind) {
+    case RELU: EACH(relu(x));
+    case GELU: EACH(gelu(x));
+    case TANH: EACH(hyperbolic_tangent(x));
+    case SIGMOID: EACH(sigmoid(x));
+    case SILU: EACH(x * sigmoid(x));
+    case RELU_BACK: EACH(choose(y <= 0.0f, all(0.0f), x));
+    case GELU_BACK: EACH(x * gelu_gradient(y));
+    case TANH_BACK: EACH(x * (1.0f - y * y));
+    case SIGMOID_BACK: EACH(x * ((1.0f - y) * y));
+    case SILU_BACK: EACH(x * silu_gradient(y));
+    }
+}
 
 void nasflow_run(const struct operation *operations, int64_t number) {
     for (const struct operation *o = operations; o < operations + number; o++) {
-        const long count = o->sizes[0];
-        switch (o->kind) {
-        case RELU: EACH(relu(x));
-        case GELU: EACH(gelu(x));
-        case TANH: EACH(hyperbolic_tangent(x));
-        case SIGMOID: EACH(sigmoid(x));
-        case SILU: EACH(x * sigmoid(x));
-        case RELU_BACK: EACH(choose(y <= 0.0f, all(0.0f), x));
-        case GELU_BACK: EACH(x * gelu_gradient(y));
-        case TANH_BACK: EACH(x * (1.0f - y * y));
-        case SIGMOID_BACK: EACH(x * ((1.0f - y) * y));
-        case SILU_BACK: EACH(x * silu_gradient(y));
-        case PRODUCTS: products(o); break;
-        case SUMS: sums(o); break;
-        }
+        if (o->kind == PRODUCTS) products(o);
+        else if (o->kind == SUMS) sums(o);
+        else pointwise(o->kind, o->x, o->y, o->out, o->sizes[0]);
     }
+}
+
+/* An activation, or its backward, of matrices [lines, channels] whose lines may be parts of longer ones. */
+void nasflow_pointwise(int64_t kind, const float *x, int64_t x_line, const float *y, int64_t y_line, float *out,
+    int64_t out_line, int64_t lines, int64_t channels) {
+    if (x_line == channels && out_line == channels && (!y || y_line == channels)) {
+        pointwise(kind, x, y, out, lines * channels);
+        return;
+    }
+    for (long i = 0; i < lines; i++)
+        pointwise(kind, x + i * x_line, y ? y + i * y_line : NULL, out + i * out_line, channels);
 }
 
 /* Cross-entropies of rows of logits [rows, samples, classes], means over the samples, and their gradients unless that is
@@ -289,6 +318,117 @@ void nasflow_adam(float *parameters, const float *gradients, float *means, float
             store(means + at, mean, left);
             store(squares + at, square, left);
             store(parameters + at, p - rate * mean / (roots(square) + eps), left);
+        }
+    }
+}
+
+#define PANEL 512   /* channels at once */
+#define PER_BLOCK 32 /* lines that are added up in single precision, so that they stay near */
+
+static inline void add_to(double *totals, vec sums) {
+    for (int i = 0; i < LANES; i++) totals[i] += sums[i];
+}
+
+/* Means, and scales (one over the standard deviation), of the channels of [lines, channels]; running statistics are
+ * brought on unless they are NULL. */
+void nasflow_batch_statistics(const float *x, int64_t x_line, float *running_mean, float *running_variance, float *mean,
+    float *scale, int64_t lines, int64_t channels, double momentum, double eps) {
+    for (long c = 0; c < channels; c += PANEL) {
+        const long panel = channels - c < PANEL ? channels - c : PANEL;
+        double sums[PANEL] = {0}, squares[PANEL] = {0};
+        for (long start = 0; start < lines; start += PER_BLOCK) {
+            const long stop = start + PER_BLOCK < lines ? start + PER_BLOCK : lines;
+            for (long j = 0; j < panel; j += LANES) {
+                vec sum = {0};
+                for (long i = start; i < stop; i++) sum += load(x + i * x_line + c + j, panel - j);
+                add_to(sums + j, sum);
+            }
+        }
+        for (long j = 0; j < panel; j++) mean[c + j] = sums[j] / lines;
+        for (long start = 0; start < lines; start += PER_BLOCK) {
+            const long stop = start + PER_BLOCK < lines ? start + PER_BLOCK : lines;
+            for (long j = 0; j < panel; j += LANES) {
+                const vec center = load(mean + c + j, panel - j);
+                vec sum = {0};
+                for (long i = start; i < stop; i++) {
+                    vec centered = load(x + i * x_line + c + j, panel - j) - center;
+                    sum += centered * centered;
+                }
+                add_to(squares + j, sum);
+            }
+        }
+        for (long j = 0; j < panel; j++) {
+            scale[c + j] = 1.0 / sqrt(squares[j] / lines + eps);
+            if (!running_mean) continue;
+            const double variance = squares[j] / (lines - 1);
+            running_mean[c + j] = (1.0 - momentum) * running_mean[c + j] + momentum * mean[c + j];
+            running_variance[c + j] = (1.0 - momentum) * running_variance[c + j] + momentum * variance;
+        }
+    }
+}
+
+/* Batch norm by such statistics, and an activation of it unless `kind` is negative. */
+void nasflow_normalize(int64_t kind, const float *x, int64_t x_line, const float *mean, const float *scale,
+    const float *weight, const float *bias, float *out, int64_t out_line, int64_t lines, int64_t channels) {
+    for (long c = 0; c < channels; c += PANEL) {
+        const long panel = channels - c < PANEL ? channels - c : PANEL;
+        float factors[PANEL];
+        for (long j = 0; j < panel; j++) factors[j] = scale[c + j] * weight[c + j];
+        for (long i = 0; i < lines; i++) {
+            const float *from = x + i * x_line + c;
+            float *to = out + i * out_line + c;
+            for (long j = 0; j < panel; j += LANES) {
+                const long left = panel - j;
+                vec centered = load(from + j, left) - load(mean + c + j, left);
+                vec y = centered * load(factors + j, left) + load(bias + c + j, left);
+                store(to + j, kind == RELU ? relu(y) : y, left);
+            }
+            if (kind > RELU) pointwise(kind, to, NULL, to, panel);
+        }
+    }
+}
+
+/* The backward of batch norm: the gradients of x, weight and bias from that of y. */
+void nasflow_batch_norm_backward(const float *grad, int64_t grad_line, const float *x, int64_t x_line,
+    const float *weight, const float *mean, const float *scale, float *x_grad, int64_t x_grad_line, float *weight_grad,
+    float *bias_grad, int64_t lines, int64_t channels) {
+    for (long c = 0; c < channels; c += PANEL) {
+        const long panel = channels - c < PANEL ? channels - c : PANEL;
+        double sums[PANEL] = {0}, products[PANEL] = {0};
+        for (long start = 0; start < lines; start += PER_BLOCK) {
+            const long stop = start + PER_BLOCK < lines ? start + PER_BLOCK : lines;
+            for (long j = 0; j < panel; j += LANES) {
+                const vec center = load(mean + c + j, panel - j);
+                vec sum = {0}, product = {0};
+                for (long i = start; i < stop; i++) {
+                    vec g = load(grad + i * grad_line + c + j, panel - j);
+                    sum += g;
+                    product += g * (load(x + i * x_line + c + j, panel - j) - center);
+                }
+                add_to(sums + j, sum);
+                add_to(products + j, product);
+            }
+        }
+        float means[PANEL], slopes[PANEL], factors[PANEL];
+        for (long j = 0; j < panel; j++) {
+            bias_grad[c + j] = sums[j];
+            weight_grad[c + j] = products[j] * scale[c + j];
+            means[j] = sums[j] / lines;
+            slopes[j] = products[j] * scale[c + j] * scale[c + j] / lines;
+            factors[j] = scale[c + j] * weight[c + j];
+        }
+        for (long start = 0; start < lines; start += PER_BLOCK) {
+            const long stop = start + PER_BLOCK < lines ? start + PER_BLOCK : lines;
+            for (long j = 0; j < panel; j += LANES) {
+                const long left = panel - j;
+                const vec center = load(mean + c + j, left), even = load(means + j, left);
+                const vec slope = load(slopes + j, left), factor = load(factors + j, left);
+                for (long i = start; i < stop; i++) {
+                    vec g = load(grad + i * grad_line + c + j, left);
+                    vec centered = load(x + i * x_line + c + j, left) - center;
+                    store(x_grad + i * x_grad_line + c + j, (g - even - centered * slope) * factor, left);
+                }
+            }
         }
     }
 }

@@ -23,9 +23,14 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 120  # to compile takes less than one
 
 _pointer, _int, _double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_line = [_pointer, _int]  # a matrix, and how far it is from line to line
 _FUNCTIONS = {
     "nasflow_run": (None, [_pointer, _int]),
     "nasflow_cross_entropy": (ctypes.c_int, [_pointer] * 6 + [_int] * 3),
+    "nasflow_pointwise": (None, [_int, *_line * 3, _int, _int]),
+    "nasflow_batch_statistics": (None, [*_line, *[_pointer] * 4, _int, _int, _double, _double]),
+    "nasflow_normalize": (None, [_int, *_line, *[_pointer] * 4, *_line, _int, _int]),
+    "nasflow_batch_norm_backward": (None, [*_line * 2, *[_pointer] * 3, *_line, *[_pointer] * 2, _int, _int]),
     "nasflow_adam": (None, [_pointer] * 5 + [_int, _int, _double, ctypes.c_int]),
 }
 
@@ -60,7 +65,7 @@ def _compiled() -> Path:
         OSError: there is no compiler, or no place to write to.
         subprocess.SubprocessError: the compiler failed.
     """
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         raise FileNotFoundError(f"there is no C compiler ({', '.join(_COMPILERS)})")
     made_of = [_SOURCE.read_text(), *_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), _processor()]

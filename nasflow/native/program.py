@@ -47,6 +47,7 @@ class Operation:
         self._tensors = tensors
 
     def __call__(self) -> None:
+        """Run it."""
         Program([self])()
 
 
@@ -62,6 +63,7 @@ class Program:
         self._address, self._count = ctypes.addressof(structs), len(operations)
 
     def __call__(self) -> None:
+        """Run them."""
         self._run(self._address, self._count)
 
 

@@ -1,7 +1,7 @@
 """Functions from rows of one value to rows of another, on a tape: activations write to where they are read."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ def room_like(like: Spot, rows: int, needs_grad: bool) -> Spot:
 class Move:
     """A function from some rows of `x`, from `x_start` on, to as many of `y`."""
 
+    name: str
     functions: Functions
     x: Spot
     x_start: int
@@ -34,7 +35,8 @@ class Move:
 
     def forward(self) -> None:
         """Call the function."""
-        self.functions[0](self._x_data, self._y_data)
+        if not self.x.write(self.name, self.x_start, self.x_start + self.rows, self._y_data):
+            self.functions[0](self._x_data, self._y_data)
 
     @property
     def _x_data(self) -> torch.Tensor:
@@ -48,18 +50,20 @@ class Move:
     def _y_data(self) -> torch.Tensor:
         return self._y(self.y.data)
 
-    def backward(self, adds: bool, is_done: bool) -> None:
-        """Bring the gradient of `y` to `x`, to be added there or not; `is_done`: it is that of the function's input."""
-        grad = self._y(self.y.grad)
-        if is_done and not adds and self.x.takes and self.rows == self.x.count:
+    def backward(self, adds: bool, by_output: bool) -> None:
+        """Bring the gradient of `y` to `x`, to be added there or not.
+
+        Args:
+            by_output: whether the function's backward does without its input, which may be gone.
+        """
+        grad, x = self._y(self.y.grad), None if by_output else self._x_data
+        if by_output and not adds and self.x.takes and self.rows == self.x.count:
+            self.functions[1](grad, x, self._y_data, grad)
             self.x.take(grad)
             return
         place = self._x(self.x.grad)
-        if is_done:
-            place.add_(grad) if adds else place.copy_(grad)
-            return
         out = torch.empty_like(place) if adds else place
-        self.functions[1](grad, self._x_data, self._y_data, out)
+        self.functions[1](grad, x, self._y_data, out)
         if adds:
             place.add_(out)
 
@@ -71,27 +75,15 @@ class Move:
 
 
 def moves_between(
-    segments: Sequence[Functions], sizes: Sequence[int], runs: Sequence[Spot], parts: Sequence[Spot]
+    segments: Mapping[str, Functions], names: Sequence[str], runs: Sequence[Spot], parts: Sequence[Spot]
 ) -> list[Move]:
-    """The functions of the rows, cut where functions, runs of the input or parts of the output change."""
-    functions = [functions for functions, size in zip(segments, sizes, strict=True) for _ in range(size)]
+    """The functions of the rows, given by their names; cut where they, runs of the input or parts of the output change."""
     sources = [(x, i) for x in runs for i in range(x.count)]
     targets = [(y, i) for y in parts for i in range(y.count)]
     moves: list[Move] = []
-    for both, (x, i), (y, j) in zip(functions, sources, targets, strict=True):
-        if moves and moves[-1].functions is both and moves[-1].x is x and moves[-1].y is y:
+    for name, (x, i), (y, j) in zip(names, sources, targets, strict=True):
+        if moves and moves[-1].name == name and moves[-1].x is x and moves[-1].y is y:
             moves[-1] = dataclasses.replace(moves[-1], rows=moves[-1].rows + 1)
         else:
-            moves.append(Move(both, x, i, y, j, 1))
+            moves.append(Move(name, segments[name], x, i, y, j, 1))
     return moves
-
-
-def stretches_of(moves: Sequence[Move]) -> list[tuple[Functions, Spot, int, int]]:
-    """Runs of rows of the output with one function: (functions, spot, start, stop)."""
-    found: list[tuple[Functions, Spot, int, int]] = []
-    for move in moves:
-        if found and found[-1][0] is move.functions and found[-1][1] is move.y:
-            found[-1] = (*found[-1][:3], move.y_start + move.rows)
-        else:
-            found.append((move.functions, move.y, move.y_start, move.y_start + move.rows))
-    return found

@@ -13,6 +13,7 @@ from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 from nasflow.merge.tape import Spot, Tape
+from nasflow.native import batch_norm as native
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -71,16 +72,22 @@ class BatchedBatchNorm(Kernel):
         mean, variance, weight, bias = (None if tensor is None else tensor.detach() for tensor in self._flat())
         parameters = [tensor for tensor in (self._weight, self._bias) if tensor is not None and tensor.requires_grad]
         needs_grad = x.needs_grad or bool(parameters)
-        y = Spot(torch.empty_like(x.data), self.rows, Layout.CHANNELS, needs_grad=needs_grad, still=True)
-        statistics = [x.data.new_empty(x.data.shape[1]) for _ in range(2)]
+        statistics = native.Statistics(x.data.new_empty(x.data.shape[1]), x.data.new_empty(x.data.shape[1]))
+        running = None if mean is None or variance is None else (mean, variance)
+        rates = (self._momentum, self._eps)
+        y = _Normalized(x, self.rows, (*statistics, weight, bias), needs_grad)
 
         def forward() -> None:
             if training and self._count is not None:
                 self._count.add_(1)
-            given = (x.data, weight, bias, mean, variance, by_batch, self._momentum, self._eps)
-            torch.native_batch_norm(*given, out=(y.data, *statistics))
+            y.is_due = by_batch and native.batch_statistics(x.data, running, rates, statistics)
+            if not y.is_due:
+                given = (x.data, weight, bias, mean, variance, by_batch, *rates)
+                torch.native_batch_norm(*given, out=(y.data, *statistics))
 
         def differentiate(wanted: list[bool]) -> Sequence[torch.Tensor]:
+            if by_batch and (found := native.batch_norm_backward(y.grad, x.data, weight, statistics)) is not None:
+                return found
             given = (y.grad, x.data, weight, mean, variance, *statistics, by_batch, self._eps)
             grads: Sequence[torch.Tensor] = torch.ops.aten.native_batch_norm_backward(*given, wanted)
             return grads
@@ -93,6 +100,40 @@ class BatchedBatchNorm(Kernel):
         """Mean, variance, weight and bias over the channels of all members."""
         tensors = (self._mean, self._variance, self._weight, self._bias)
         return [None if tensor is None else tensor.flatten() for tensor in tensors]
+
+
+class _Normalized(Spot):
+    """What batch norm gives of `x`; not written down as long as nothing but activations read it.
+
+    Args:
+        of_channels: means, scales, weights and biases.
+
+    Attributes:
+        is_due: whether the values have yet to be written down.
+    """
+
+    def __init__(self, x: Spot, rows: int, of_channels: Sequence[Any], needs_grad: bool):
+        self.is_due = False
+        self._x, self._of_channels = x, of_channels
+        super().__init__(torch.empty_like(x.data), rows, Layout.CHANNELS, needs_grad=needs_grad)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The values."""
+        if self.is_due:
+            self.write(None, 0, self.count, self._values)
+            self.is_due = False
+        return self._values
+
+    @data.setter
+    def data(self, values: torch.Tensor) -> None:
+        self._values = values
+
+    def write(self, activation: str | None, start: int, stop: int, out: torch.Tensor) -> bool:
+        """See `Spot`."""
+        size = self._values.shape[1] // self.count
+        channels = (start * size, stop * size)
+        return self.is_due and native.normalize(activation, self._x.data, self._of_channels, channels, out)
 
 
 class BatchedLayerNorm(Kernel):

@@ -9,17 +9,18 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.kernels.moves import Functions, moves_between, room_like, stretches_of
+from nasflow.merge.kernels.moves import Functions, moves_between, room_like
 from nasflow.merge.knowledge import pairwise, pointwise
 from nasflow.merge.layout import Layout, join, split
 from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.tape import Spot, Tape
 from nasflow.native import program as native
+from nasflow.native.activations import activate, activate_backward
 
 _aten = torch.ops.aten
 # Overloads by name, for torch takes as long to find them as to run them on little data.
-_SEGMENTS: dict[str, Functions] = {
+_OF_TORCH: dict[str, Functions] = {
     "identity": (lambda x, out: out.copy_(x), lambda grad, x, y, out: out.copy_(grad)),
     "relu": (
         lambda x, out: torch.clamp_min(x, 0, out=out),
@@ -42,6 +43,21 @@ _SEGMENTS: dict[str, Functions] = {
         lambda grad, x, y, out: _aten.silu_backward.grad_input(grad, x, grad_input=out),
     ),
 }
+
+
+def _native_first(name: str, of_torch: Functions) -> Functions:
+    def forward(x: torch.Tensor, out: torch.Tensor) -> None:
+        if not activate(name, x, out):
+            of_torch[0](x, out)
+
+    def backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+        if not activate_backward(name, grad, y if name in _BY_OUTPUT else x, out):
+            of_torch[1](grad, x, y, out)
+
+    return forward, backward
+
+
+_SEGMENTS = {name: _native_first(name, functions) for name, functions in _OF_TORCH.items()}
 _BY_OUTPUT = native.BY_OUTPUT | {"identity"}  # whose backward does without the input
 _SEGMENT_LAYERS = {nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
 
@@ -130,8 +146,8 @@ class Pointwise(Kernel):
             room_like(runs[0], stop - start, needs_grad) for start, stop in itertools.pairwise(cuts) if not in_place
         ]
         parts = parts or [Spot(runs[0].data, self.rows, runs[0].layout, needs_grad=needs_grad, still=True)]
-        moves = moves_between(self._segments or [], self._sizes, runs, parts)
-        stretches = stretches_of(moves)
+        names = [name for name, size in zip(self._names, self._sizes, strict=True) for _ in range(size)]
+        moves = moves_between(_SEGMENTS, names, runs, parts)
 
         def forward() -> None:
             for move in moves:
@@ -141,10 +157,6 @@ class Pointwise(Kernel):
             adds = {id(x): x.needs_grad and not x.claim(tape) for x in runs}
 
             def differentiate() -> None:
-                if self._by_output:  # on the side where the values are dense
-                    for both, y, start, stop in stretches:
-                        grad, value = y.of(y.grad, start, stop), y.of(y.data, start, stop)
-                        both[1](grad, None, value, grad)
                 for move in moves:
                     if move.x.needs_grad:
                         move.backward(adds[id(move.x)], self._by_output)

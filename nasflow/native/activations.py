@@ -1,0 +1,31 @@
+"""Activations of values that may lie anywhere, called one by one; `program` has those that stay where they are."""
+
+import torch
+from torch import Tensor
+
+from nasflow.native.library import library
+from nasflow.native.lines import line_of, lines_in
+from nasflow.native.program import ACTIVATIONS
+
+
+def activate(name: str, x: Tensor, out: Tensor) -> bool:
+    """`out = f(x)`, one of `ACTIVATIONS`; False, with nothing done, if it can't be done here."""
+    return name in ACTIVATIONS and _run(ACTIVATIONS.index(name), x, None, out)
+
+
+def activate_backward(name: str, grad: Tensor, value: Tensor, out: Tensor) -> bool:
+    """`out = grad * f'`, with `value` as `program.activation_backward` wants it; False as above."""
+    return name in ACTIVATIONS and _run(len(ACTIVATIONS) + ACTIVATIONS.index(name), grad, value, out)
+
+
+def _run(kind: int, x: Tensor, y: Tensor | None, out: Tensor) -> bool:
+    functions = library()
+    tensors = (x, out) if y is None else (x, out, y)
+    if functions is None or not all(tensor.dtype is torch.float32 and tensor.is_cpu for tensor in tensors):
+        return False
+    lines = [line_of(tensor) for tensor in tensors]
+    if None in lines:
+        return False
+    value = (None, 0) if y is None else (y.data_ptr(), lines[2])
+    functions.nasflow_pointwise(kind, x.data_ptr(), lines[0], *value, out.data_ptr(), lines[1], lines_in(x), x.shape[1])
+    return True

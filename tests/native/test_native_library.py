@@ -1,0 +1,75 @@
+"""The library is compiled once, and done without where it can't be."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nasflow.native import library as native
+
+SHOW = "from nasflow.native.library import library; print(library() is not None)"
+
+
+def says(folder: Path, **environment: str) -> str:
+    """What a process of its own prints, with its cache below `folder`."""
+    given = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder), **environment}
+    done = subprocess.run([sys.executable, "-c", SHOW], env=given, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def libraries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("nasflow/*"))
+
+
+def needs_a_compiler() -> None:
+    torch.set_num_threads(1)
+    if native.library() is None:
+        pytest.skip("needs a C compiler")
+
+
+def test_it_is_compiled_once_and_nothing_else_is_left(tmp_path: Path) -> None:
+    needs_a_compiler()
+    assert says(tmp_path) == "True"
+    [made] = libraries(tmp_path)
+    assert made.suffix == ".so"
+    written = made.stat().st_mtime_ns
+    assert says(tmp_path) == "True"
+    assert [path.stat().st_mtime_ns for path in libraries(tmp_path)] == [written]
+
+
+def test_several_processes_may_compile_at_once(tmp_path: Path) -> None:
+    needs_a_compiler()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", SHOW], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.communicate()[0].strip() for process in running] == ["True"] * 3
+    assert len(libraries(tmp_path)) == 1
+
+
+def test_without_a_compiler_torch_does_it_all(tmp_path: Path) -> None:
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    assert says(tmp_path, PATH=str(empty)) == "False"
+
+
+def test_a_compiler_that_fails_is_done_without(tmp_path: Path) -> None:
+    broken = tmp_path / "bin" / "cc"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert says(tmp_path, PATH=f"{broken.parent}:{os.environ['PATH']}") == "False"
+
+
+def test_a_cache_that_cant_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "nasflow").write_text("a file where the folder would be")
+    assert says(tmp_path) == "False"
+
+
+def test_it_can_be_turned_off(tmp_path: Path) -> None:
+    assert says(tmp_path, NASFLOW_NATIVE="0") == "False"
+    assert libraries(tmp_path) == []
