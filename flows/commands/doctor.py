@@ -6,7 +6,7 @@ from nasflow.config import SearchConfig, load_config
 from nasflow.errors import ConfigError
 
 from .doctor_findings import Finding, Level, examined
-from .doctor_machine import check_folder, check_packages, check_slots, check_store
+from .doctor_machine import check_folder, check_kernels, check_packages, check_slots, check_store
 from .doctor_prefect import check_prefect
 
 
@@ -18,7 +18,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
         store: SQLAlchemy URL, where there is no config.
         pool: name of the work pool.
     """
-    findings = examined("packages", check_packages)
+    findings = examined("packages", check_packages) + examined("kernels", check_kernels)
     config = None
     if config_file is not None:
         try:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError
 
 from nasflow.config import SearchConfig
 from nasflow.config_services import SshServiceConfig
+from nasflow.native.compiling import COMPILERS, find_compiler
 from nasflow.study.look import look_at_store
 from nasflow.training_service.make import make_service
 
@@ -41,6 +42,16 @@ def check_packages() -> Iterator[Finding]:
     if not broken:
         shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
         yield Finding("packages", Level.OK, f"Python {platform.python_version()}, {shown}")
+
+
+def check_kernels() -> Iterator[Finding]:
+    """Whether jobs on this machine can compile the native kernels."""
+    compiler = find_compiler()
+    if compiler is None:
+        fix = f"install one of {', '.join(COMPILERS)}; without, small models train more slowly on the CPU"
+        yield Finding("kernels", Level.WARNING, "there is no C compiler for the native kernels of fused steps", fix)
+    else:
+        yield Finding("kernels", Level.OK, f"jobs with one core a slot run native kernels, compiled with {compiler}")
 
 
 def check_slots(config: SearchConfig) -> Iterator[Finding]:

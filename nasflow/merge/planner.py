@@ -116,6 +116,8 @@ class Planner:
 class _Cheapest:
     """Chooses the kernel that was measured to be the cheapest."""
 
+    is_measured = True
+
     def __init__(self, costs: CostModel):
         self._costs = costs
         self._known: dict[Hashable, type[Kernel]] = {}

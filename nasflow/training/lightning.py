@@ -164,6 +164,9 @@ class MergedModule(LightningModule):
                 if unit in self._units:
                     self._guard_unit(unit, unit.train_batch, batch, index)
 
+    def on_validation_model_zero_grad(self) -> None:
+        """Gradients stay till the next step, which sets them anew: to look for them in all members takes long."""
+
     def on_validation_epoch_start(self) -> None:
         """As the members' own hook."""
         self._each(Member.start_validation)

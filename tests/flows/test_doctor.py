@@ -24,7 +24,20 @@ SEARCH = {
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
     "training_service": {"kind": "local", "slots": 2},
 }
-GOOD = ["packages", "config", "work_dir", "slots", "store", "server", "clock", "pool", "limit", "worker", "automation"]
+GOOD = [
+    "packages",
+    "kernels",
+    "config",
+    "work_dir",
+    "slots",
+    "store",
+    "server",
+    "clock",
+    "pool",
+    "limit",
+    "worker",
+    "automation",
+]
 
 
 class Patient:
@@ -32,7 +45,10 @@ class Patient:
 
     def __init__(self, searches: Searches):
         self.folder, self.server = searches.folder, searches.server
-        self.env: dict[str, str] = {}
+        compiler = self.folder / "bin" / "cc"  # it is looked for, not called
+        compiler.parent.mkdir()
+        compiler.touch(0o755)
+        self.env = {"PATH": f"{compiler.parent}:{os.environ['PATH']}"}
         self.before: list[str | Path] = []
         self.searches = searches
         self.config = searches.write("search", **SEARCH)
@@ -121,7 +137,7 @@ def test_a_sound_set_up_is_all_ok_and_stays_as_it_is(patient):
     code, output, errors = patient.look()
     assert (code, errors) == (0, "")
     assert [line.split()[:2] for line in output.splitlines()] == [
-        ["ok", check] for check in [*GOOD[:4], "store", *GOOD[4:]]
+        ["ok", check] for check in [*GOOD[:5], "store", *GOOD[5:]]
     ], output
     assert "2 for each search: cpu-0, cpu-1" in output
     assert "alive: nurse" in output
@@ -162,6 +178,11 @@ def test_a_fastapi_with_which_the_server_does_not_start(patient, tmp_path_factor
     patient.env["PYTHONPATH"] = str(place)
     words = ("fastapi 0.165.0 is installed", "server does not start", "-m pip install 'fastapi<0.151'")
     patient.fault("packages", "broken", *words)
+
+
+def test_there_is_no_compiler(patient, tmp_path_factory):
+    patient.env["PATH"] = str(tmp_path_factory.mktemp("bin"))
+    patient.fault("kernels", "warning", "there is no C compiler", "install one of cc, gcc, clang")
 
 
 def test_the_work_pool_is_missing(patient):

@@ -77,7 +77,7 @@ class Move:
 def moves_between(
     segments: Mapping[str, Functions], names: Sequence[str], runs: Sequence[Spot], parts: Sequence[Spot]
 ) -> list[Move]:
-    """The functions of the rows, given by their names; cut where they, runs of the input or parts of the output change."""
+    """The functions of the rows, by name, cut where they, runs of the input or parts of the output change."""
     sources = [(x, i) for x in runs for i in range(x.count)]
     targets = [(y, i) for y in parts for i in range(y.count)]
     moves: list[Move] = []

@@ -60,7 +60,7 @@ class BatchedBatchNorm(Kernel):
     @property
     def is_tapeable(self) -> bool:
         """On the CPU."""
-        return self._weight is not None and self._weight.is_cpu
+        return self._weight is not None and self._bias is not None and self._weight.is_cpu
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`."""
@@ -70,6 +70,7 @@ class BatchedBatchNorm(Kernel):
         if by_batch and x.data.numel() == x.data.shape[1]:
             self([x.data], training)  # torch refuses to take the variance of one number
         mean, variance, weight, bias = (None if tensor is None else tensor.detach() for tensor in self._flat())
+        assert weight is not None and bias is not None  # noqa: S101 - `is_tapeable` said so
         parameters = [tensor for tensor in (self._weight, self._bias) if tensor is not None and tensor.requires_grad]
         needs_grad = x.needs_grad or bool(parameters)
         statistics = native.Statistics(x.data.new_empty(x.data.shape[1]), x.data.new_empty(x.data.shape[1]))
@@ -118,10 +119,11 @@ class _Normalized(Spot):
         super().__init__(torch.empty_like(x.data), rows, Layout.CHANNELS, needs_grad=needs_grad)
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The values."""
         if self.is_due:
-            self.write(None, 0, self.count, self._values)
+            if not self.write(None, 0, self.count, self._values):
+                raise RuntimeError("values that were normalized can't be written down")
             self.is_due = False
         return self._values
 

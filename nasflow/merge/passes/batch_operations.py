@@ -20,7 +20,13 @@ from nasflow.merge.structure import number_of
 
 
 class Chooser(Protocol):
-    """Picks the kernel of a batch."""
+    """Picks the kernel of a batch.
+
+    Attributes:
+        is_measured: whether it knows what is faster, also for an operation that is alone.
+    """
+
+    is_measured: bool
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
         """One of `kernels`, for so many `rows` like `node`."""
@@ -31,6 +37,8 @@ class Chooser(Protocol):
 
 class FirstChoice:
     """The first kernel that fits, measured or not, for as many rows as can be."""
+
+    is_measured = False
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
         """The first."""
@@ -129,14 +137,14 @@ class BatchOperations:
             return Batch(group, Loop, "the same for all members")
         kernels = self._fitting(first)
         kernel = self._choices.get(first.node)
-        if kernel is None and len(group) > 1:
+        if kernel is None and (len(group) > 1 or self._choose.is_measured):
             kernel = self._choose(first.node, len(group), kernels, _reads_one(first))
         kernel = kernel or Loop
         self._choices.update({operation.node: kernel for operation in group})
+        if len(group) == 1:
+            return Batch(group, kernel, "no other member does this at this point")
         if kernel is not Loop:
             return Batch(group, kernel)
-        if len(group) == 1:
-            return Batch(group, Loop, "no other member does this at this point")
         return Batch(group, kernel, "no batched kernel" if len(kernels) == 1 else "measured: the loop is faster")
 
 
