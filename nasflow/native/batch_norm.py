@@ -41,6 +41,15 @@ def batch_statistics(
     return True
 
 
+def kept_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, into: Statistics) -> bool:
+    """What takes the place of the batch's statistics in evaluation; arguments and result as for `batch_statistics`."""
+    if library() is None or line_of(x) is None or not _fit(x, *running, *into):
+        return False
+    into.mean.copy_(running[0])
+    torch.rsqrt(running[1] + eps, out=into.scale)
+    return True
+
+
 def normalize(
     activation: str | None, x: Tensor, of_channels: Sequence[Tensor], channels: tuple[int, int], out: Tensor
 ) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nasflow.native.activations import activate, activate_backward
-from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, normalize
+from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, kept_statistics, normalize
 from nasflow.native.cross_entropy import cross_entropies
 from nasflow.native.library import library
 from nasflow.native.program import ACTIVATIONS, BY_OUTPUT, Program, activation, as_programs, products, sums
@@ -208,9 +208,9 @@ def test_batch_norm(channels: int, images: bool) -> None:
     exact_x = x.double().requires_grad_()
     weight, bias = layer.weight.detach().float(), layer.bias.detach().float()
     running = (torch.zeros(channels), torch.ones(channels))
-    y, found_by = torch.empty_like(x), Statistics(torch.empty(channels), torch.empty(channels))
-    assert batch_statistics(x, running, (0.1, 1e-5), found_by)
-    of_channels = (*found_by, weight, bias)
+    y, of_batch, kept = torch.empty_like(x), *(Statistics(torch.empty(channels), torch.empty(channels)) for _ in "12")
+    assert batch_statistics(x, running, (0.1, 1e-5), of_batch)
+    of_channels = (*of_batch, weight, bias)
     assert normalize(None, x, of_channels, (0, channels), y)
     exact = layer(exact_x)
     exact.backward(grad.double())
@@ -221,7 +221,10 @@ def test_batch_norm(channels: int, images: bool) -> None:
         assert torch.equal(activated, directly)
     close(running[0], layer.running_mean)
     close(running[1], layer.running_var)
-    found = batch_norm_backward(grad, x, weight, found_by)
+    assert kept_statistics(x, running, 1e-5, kept)
+    assert normalize(None, x, (*kept, weight, bias), (0, channels), y)
+    close(y, layer.eval()(x.double()).detach())
+    found = batch_norm_backward(grad, x, weight, of_batch)
     assert found is not None
     wanted = (exact_x.grad, layer.weight.grad, layer.bias.grad)
     for own, expected in zip(found, wanted, strict=True):

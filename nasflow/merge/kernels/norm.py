@@ -81,7 +81,10 @@ class BatchedBatchNorm(Kernel):
         def forward() -> None:
             if training and self._count is not None:
                 self._count.add_(1)
-            y.is_due = by_batch and native.batch_statistics(x.data, running, rates, statistics)
+            if by_batch:
+                y.is_due = native.batch_statistics(x.data, running, rates, statistics)
+            elif running is not None:
+                y.is_due = native.kept_statistics(x.data, running, self._eps, statistics)
             if not y.is_due:
                 given = (x.data, weight, bias, mean, variance, by_batch, *rates)
                 torch.native_batch_norm(*given, out=(y.data, *statistics))
