@@ -1,5 +1,6 @@
 """Batches of a merged model that follow each other and run from a tape."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,11 @@ class Region:
         for index, start, stop in [*read, *(outputs or [])]:
             if index in own:
                 self._cuts[index] |= {start, stop}
+        self._reads = Counter(
+            (index, row)
+            for index, start, stop in [*read, *(source for sources in self._exported for source in sources)]
+            for row in range(start, stop)
+        )
         self._recordings: dict[Hashable, _Recording] = {}
         self._parameter_grads: dict[torch.Tensor, torch.Tensor] = {}
         self._anchor = torch.zeros((), requires_grad=True)  # so that autograd calls the backward
@@ -133,9 +139,17 @@ class Region:
             rows, cuts = self._forms[stretch.index][1], sorted(self._cuts[stretch.index])
             inputs = [tape.lay_out(_runs(spots, sources), layout, rows) for sources, layout in stretch.inputs]
             spots[stretch.index] = stretch.kernel.record(tape, inputs, training, cuts)
+            self._settle(stretch.index, spots[stretch.index])
         ends = [tape.join(_runs(spots, sources)) for sources in self._exported]
         tape.end_forward()
         return _Recording(tape, origins, ends)
+
+    def _settle(self, index: int, spots: Sequence[Spot]) -> None:
+        """What several read stays where it is."""
+        row = 0
+        for spot in spots:
+            spot.may_move &= all(self._reads[index, i] == 1 for i in range(row, row + spot.count))
+            row += spot.count
 
 
 def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> list[Spot]:

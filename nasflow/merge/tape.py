@@ -29,6 +29,8 @@ class Spot:
 
     Attributes:
         graded: by row, whether the gradient has got a contribution, as far as the backward is recorded.
+        may_move: whether the value may be told to lie elsewhere from now on, for whoever writes it looks each time,
+            and one value only is made of it.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Spot:
         self.still = still or fixed
         self.fixed = fixed
         self.graded = [False] * rows
+        self.may_move = False
         self._grad_in = grad_in
         self._grad: torch.Tensor | None = None
+        self._parts = 0  # spots that lie in this one and whose backward is not recorded yet
 
     @property
     def grad(self) -> torch.Tensor:
@@ -64,7 +68,13 @@ class Spot:
     @property
     def takes(self) -> bool:
         """Whether another tensor can be its gradient."""
-        return not self.fixed
+        return not self.fixed and self._grad_in is None
+
+    def move(self, whole: "Spot", start: int, place: torch.Tensor) -> None:
+        """Lie in `place`, the rows of `whole` from `start` on, and have the gradient there too."""
+        self.data = place.copy_(self.data)
+        self._grad_in = whole.rows(start, start + self.count)
+        whole._parts += 1
 
     def take(self, grad: torch.Tensor) -> None:
         """Have a tensor as the gradient, from here to the end of this run."""
@@ -99,6 +109,17 @@ class Spot:
                 tape.do(_zero, self, 0)
             _claim(self, tape, 0, self.count)
 
+    def done(self) -> "list[Spot]":
+        """Those that can let go when what uses this one's gradient has been recorded."""
+        if self._grad_in is None or self.fixed:
+            return [] if self.fixed or self._parts else [self]
+        return self._grad_in.part_done()
+
+    def part_done(self) -> "list[Spot]":
+        """`done`, when a part of this one is."""
+        self._parts -= 1
+        return [] if self._parts else [self]
+
     def let_go(self) -> None:
         """The tensors are no longer needed, till the next run."""
         if not self.fixed:
@@ -113,6 +134,7 @@ class _Rows(Spot):
         self.count = stop - start
         self.layout, self.needs_grad = whole.layout, whole.needs_grad
         self.still, self.fixed = whole.still, whole.fixed
+        self.may_move = False
 
     @property
     def data(self) -> torch.Tensor:  # type: ignore[override]
@@ -125,6 +147,9 @@ class _Rows(Spot):
     @property
     def takes(self) -> bool:
         return False
+
+    def part_done(self) -> list[Spot]:
+        return self._whole.part_done()
 
     def rows(self, start: int, stop: int) -> Spot:
         return self._whole.rows(self._start + start, self._start + stop)
@@ -223,17 +248,22 @@ class Tape:
         count = sum(spot.count for spot in spots)
         data = room_for(first, count)
         joined = Spot(data, count, first.layout, needs_grad=any(spot.needs_grad for spot in spots), fixed=fixed)
-        for spot, place in zip(spots, _runs(joined, spots, data), strict=True):
-            self.do(_copy, spot, place)
-
         stops = list(itertools.accumulate(spot.count for spot in spots))
+        moved = [spot.may_move and not fixed for spot in spots]
+        for spot, place, moves, stop in zip(spots, _runs(joined, spots, data), moved, stops, strict=True):
+            if moves:
+                spot.move(joined, stop - spot.count, place)
+            else:
+                self.do(_copy, spot, place)
 
         def run_of_grad(i: int) -> torch.Tensor:
             return joined.of(joined.grad, stops[i] - spots[i].count, stops[i])
 
         def backward() -> None:
             for i, spot in enumerate(spots):
-                if spot.needs_grad:
+                if moved[i]:
+                    spot.claim(self)  # it is there
+                elif spot.needs_grad:
                     self.contribute(spot, partial(run_of_grad, i))
 
         self.on_backward([joined], backward)
@@ -304,9 +334,8 @@ class Tape:
                 for output in outputs:
                     output.complete(self)
                 record()
-                for output in outputs:
-                    if not output.fixed:
-                        self.do(output.let_go)
+                for spot in [spot for output in outputs for spot in output.done()]:
+                    self.do(spot.let_go)
         for origin in origins:
             if origin.needs_grad and any(origin.graded):
                 origin.complete(self)

@@ -7,6 +7,8 @@ import torch
 from merging import Group, Make, build, check, images, rows
 from torch import nn
 
+from nasflow.merge.tape import Spot
+
 
 def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
     def make() -> nn.Module:
@@ -61,6 +63,21 @@ def test_the_whole_model_is_one_region_and_gives_what_each_gives_alone(name: str
     group = check(makes, inputs(6), inputs(4), inputs(1) if name == "perceptrons" else inputs(2), steps=3)
     assert len(group.merged.regions) == 1
     assert not group.merged.regions[0].exports[:-1], "nothing but the outputs leaves it"
+
+
+def test_activations_write_where_several_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[int, int]] = []
+    move = Spot.move
+
+    def noted(self: Spot, whole: Spot, start: int, place: torch.Tensor) -> None:
+        moved.append((self.count, whole.count))
+        move(self, whole, start, place)
+
+    monkeypatch.setattr(Spot, "move", noted)
+    apart = [("1x1", "pool", "3x3"), ("1x1", "1x1", "1x1"), ("1x1", "depthwise", "3x3"), ("3x3", "pool", "depthwise")]
+    check([cells(*operations) for operations in apart], images(6), images(4), steps=3)
+    assert moved
+    assert all(part < whole for part, whole in moved)
 
 
 @pytest.mark.parametrize("name", GROUPS)

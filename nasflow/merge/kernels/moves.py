@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ class Move:
     y: Spot
     y_start: int
     rows: int
+    _seen: list[torch.Tensor] = field(default_factory=list)
 
     def forward(self) -> None:
         """Call the function."""
@@ -46,9 +47,12 @@ class Move:
     def _x_still(self) -> torch.Tensor:
         return self._x(self.x.data)
 
-    @cached_property
+    @property
     def _y_data(self) -> torch.Tensor:
-        return self._y(self.y.data)
+        data = self.y.data
+        if not self._seen or self._seen[0] is not data:  # it has moved
+            self._seen[:] = [data, self._y(data)]
+        return self._seen[1]
 
     def backward(self, adds: bool, by_output: bool) -> None:
         """Bring the gradient of `y` to `x`, to be added there or not.
@@ -83,7 +87,7 @@ def moves_between(
     moves: list[Move] = []
     for name, (x, i), (y, j) in zip(names, sources, targets, strict=True):
         if moves and moves[-1].name == name and moves[-1].x is x and moves[-1].y is y:
-            moves[-1] = dataclasses.replace(moves[-1], rows=moves[-1].rows + 1)
+            moves[-1] = dataclasses.replace(moves[-1], rows=moves[-1].rows + 1, _seen=[])
         else:
             moves.append(Move(name, segments[name], x, i, y, j, 1))
     return moves

@@ -145,6 +145,8 @@ class Pointwise(Kernel):
         parts = [
             room_like(runs[0], stop - start, needs_grad) for start, stop in itertools.pairwise(cuts) if not in_place
         ]
+        for part in parts:
+            part.may_move = True
         parts = parts or [Spot(runs[0].data, self.rows, runs[0].layout, needs_grad=needs_grad, still=True)]
         names = [name for name, size in zip(self._names, self._sizes, strict=True) for _ in range(size)]
         moves = moves_between(_SEGMENTS, names, runs, parts)
