@@ -182,6 +182,7 @@ class MergedModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Close the epoch of those whose turn it was, and let others in where one has left."""
+        self._catch_up(self._turning())  # whatever the Trainer took for the last batch
         self._close_turn()  # apart, so that nothing here holds on to one who has left while another is built
         self._open_turn()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.seeds import derive_seed
@@ -35,7 +35,9 @@ class SeededLoader:
     @property
     def gives_new_tensors(self) -> bool:
         """Whether a batch is known to stay as it is when the next one comes."""
-        return isinstance(self._loader, DataLoader | TensorLoader)
+        if isinstance(self._loader, DataLoader):  # what is put together of samples is new
+            return self._loader.batch_sampler is not None and self._loader.collate_fn is default_collate
+        return isinstance(self._loader, TensorLoader)
 
     def __iter__(self) -> Iterator[Any]:
         seed = derive_seed(self._seed, self.epoch)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from spaces import Augmented, Unsized, augmented, rows
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 from training_jobs import HERE, evaluator, evictions, make_job, sample, train
 
 from nasflow.config import DataConfig
@@ -133,3 +133,16 @@ def test_a_trial_that_needs_other_data_than_its_job_is_refused(tmp_path: Path) -
     assert evicted[1].error.startswith(
         'ConfigError: trial 1 asks for other data than its job: spaces.py:blobs({"batch_size": 16})'
     )
+
+
+def test_which_batches_are_known_to_stay_as_they_are() -> None:
+    x = torch.zeros(6, 2)
+    samples = TensorDataset(x)
+    for loader, stays in (
+        (TensorLoader((x,), 2), True),
+        (DataLoader(samples, 2), True),
+        (DataLoader(samples, 2, collate_fn=lambda rows: rows[0]), False),
+        (DataLoader(samples, batch_size=None), False),
+        ([x, x], False),
+    ):
+        assert SeededLoader(loader, 0).gives_new_tensors is stays  # type: ignore[arg-type]
