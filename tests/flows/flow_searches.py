@@ -183,9 +183,9 @@ class Searches:
         """What a command prints with `--json`."""
         return json.loads(self.run(*arguments, "--json"))
 
-    def events(self, study: str) -> list[dict[str, Any]]:
-        """The events of all of a study's jobs."""
-        files = sorted((self.folder / "nasflow-runs" / study / "jobs").glob("*/events.jsonl"))
+    def events(self, study: str, jobs: str = "*") -> list[dict[str, Any]]:
+        """The events of all of a study's jobs whose names match."""
+        files = sorted((self.folder / "nasflow-runs" / study / "jobs").glob(f"{jobs}/events.jsonl"))
         return [_parse(line) for file in files for line in file.read_text().splitlines()]
 
 
