@@ -56,7 +56,11 @@ def _kind_and_options(config: OptimizerConfig) -> tuple[type[torch.optim.Optimiz
     return kind, options
 
 
-def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int) -> LambdaLR:
+class Schedule(LambdaLR):
+    """A schedule of nasflow's own, which draws no random numbers."""
+
+
+def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int) -> Schedule:
     """A schedule that steps once an epoch, over `epochs` in all. Raises ConfigError for an unknown name."""
     shape = _SHAPES.get(str(config.name))
     if shape is None:
@@ -69,7 +73,7 @@ def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epoc
             return (epoch + 1) / (warmup + 1)
         return shape(config, epoch - warmup, rest)
 
-    return LambdaLR(optimizer, factor)
+    return Schedule(optimizer, factor)
 
 
 def _cosine(config: ScheduleConfig, epoch: int, epochs: int) -> float:

@@ -20,7 +20,6 @@ from nasflow.errors import CheckpointError
 from nasflow.training.packing import Block, Packer, unpack
 
 _ENOUGH_BYTES = 2**24
-_to_json = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 _UNREADABLE = (
     *(OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
@@ -48,7 +47,7 @@ class Bundle:
 
     def add(self, trial: str, state: dict[str, Any]) -> None:
         """Add a trial's state, whose tensors must stay as they are until `freeze`. Raises as `packing.pack` does."""
-        text = _to_json(self._packer.pack(state)).encode()
+        text = self._packer.pack(state).encode()
         self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self._used[trial] = {*self._packer.used, self._states[trial]}
         self._first = self._first or self._packer.nbytes
@@ -115,7 +114,7 @@ def read_state(path: Path, trial: str) -> dict[str, Any]:
             states = json.loads(metadata["states"])
             if trial not in states:
                 raise ValueError(f"it has no state of '{trial}'")
-            state = unpack(json.loads(bytes(_bytes(blocks[states[trial]]))), blocks)
+            state = unpack(bytes(_bytes(blocks[states[trial]])), blocks)
     except _UNREADABLE as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
     if not isinstance(state, dict):

@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nasflow.config import EarlyStoppingConfig
 from nasflow.errors import TrialError
+from nasflow.evaluator.optimizers import Schedule
 
 
 class Fitting:
@@ -25,9 +26,9 @@ class Fitting:
         self.steps = 0
 
     @property
-    def has_schedules(self) -> bool:
-        """Whether there is any schedule."""
-        return bool(self._schedules)
+    def may_draw(self) -> bool:
+        """Whether a schedule may draw random numbers."""
+        return any(type(entry["scheduler"]) is not Schedule for entry in self._schedules)
 
     @property
     def steps_schedules(self) -> bool:

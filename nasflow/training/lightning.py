@@ -14,12 +14,13 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.feed import Data
 from nasflow.training import blame
+from nasflow.training.batch_runs import Run
 from nasflow.training.member import Member
+from nasflow.training.modes import EvaluationModes
 from nasflow.training.roster import Roster
 from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.unit import SoloUnit, Unit
@@ -27,7 +28,6 @@ from nasflow.training.unit import SoloUnit, Unit
 logger = logging.getLogger(__name__)
 
 _TRACE_LINES = 12
-_MOST_HELD, _MOST_BYTES_HELD = 64, 1 << 20
 
 
 Failed = Callable[[Member, BaseException], None]
@@ -85,8 +85,8 @@ class MergedModule(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.active: list[Member] = []
-        # by trial, so that no name changes when one leaves: Lightning restores the modes after validation by name
-        self.modules_of_members = nn.ModuleDict()
+        self.modules_of_members = nn.ModuleDict()  # by trial, for Lightning to move
+        self._modes = EvaluationModes()
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_evict = build, on_start, on_evict
@@ -96,7 +96,7 @@ class MergedModule(LightningModule):
         self._broken: set[int] = set()  # trials of units that failed as a whole
         self._turn: list[Member] = []
         self._units: list[Unit] = []
-        self._held: list[tuple[Any, int]] = []  # batches that the units have yet to train on, with their numbers
+        self._batches = 0  # of this epoch, that were trained on
 
     @classmethod
     def to_score(cls, member: Member, data: Data) -> "MergedModule":
@@ -128,6 +128,7 @@ class MergedModule(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """As the members' own hook."""
+        self._batches = 0
         self._each(Member.start_epoch)
         for unit in self._turning():
             self._guard_unit(unit, unit.start_epoch)
@@ -137,35 +138,31 @@ class MergedModule(LightningModule):
         return None if self._turn else -1
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """One step of every member on the same batch."""
+        """One step of every member on the same batch, or as many as there are batches in a run."""
+        run = batch if isinstance(batch, Run) else [batch]
         at_home = {member for unit in self._units for member in unit.members}
         if homeless := [member for member in self._turn if member not in at_home]:
-            self._house(homeless, batch)
+            self._house(homeless, run[0])
+        batches = list(enumerate(run, self._batches))
+        self._batches += len(run)
         units = self._turning()
-        self._held.append((batch, batch_idx))
-        if self.trainer.is_last_batch or not self._can_hold(units):
-            self._catch_up(units)
-
-    def _can_hold(self, units: Sequence[Unit]) -> bool:
-        """Whether another batch may come before the units step: each takes several in a row then, from near memory."""
-        return (
-            len(units) > 1
-            and all(unit.can_wait for unit in units)
-            and len(self._held) < _MOST_HELD
-            and isinstance(self._data.train, SeededLoader)
-            and self._data.train.gives_new_tensors
-            and sum(_bytes(batch) for batch, _ in self._held) < _MOST_BYTES_HELD
-        )
-
-    def _catch_up(self, units: Sequence[Unit]) -> None:
-        held, self._held = self._held, []
-        for unit in units:
-            for batch, index in held:
-                if unit in self._units:
-                    self._guard_unit(unit, unit.train_batch, batch, index)
+        steps = [(unit, *numbered) for numbered in batches for unit in units]
+        if all(unit.can_wait for unit in units):  # each takes all in a row then, with what it reads in near memory
+            steps = [(unit, *numbered) for unit in units for numbered in batches]
+        for unit, number, one in steps:
+            if unit in self._units:
+                self._guard_unit(unit, unit.train_batch, one, number)
 
     def on_validation_model_zero_grad(self) -> None:
         """Gradients stay till the next step, which sets them anew: to look for them in all members takes long."""
+
+    def on_validation_model_eval(self) -> None:
+        """As Lightning's own, which takes ten times as long."""
+        self._modes.enter(member.module for member in self.active)
+
+    def on_validation_model_train(self) -> None:
+        """As Lightning's own."""
+        self._modes.leave()
 
     def on_validation_epoch_start(self) -> None:
         """As the members' own hook."""
@@ -182,7 +179,6 @@ class MergedModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Close the epoch of those whose turn it was, and let others in where one has left."""
-        self._catch_up(self._turning())  # whatever the Trainer took for the last batch
         self._close_turn()  # apart, so that nothing here holds on to one who has left while another is built
         self._open_turn()
 
@@ -340,11 +336,6 @@ class MergedModule(LightningModule):
         self._turn = [other for other in self._turn if other is not member]
         self._roster.leave(member.number)
         del self.modules_of_members[str(member.number)]
-
-
-def _bytes(batch: Any) -> int:
-    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def error_text(error: BaseException) -> str:

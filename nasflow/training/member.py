@@ -1,8 +1,11 @@
 """One trial inside a job: everything of it that moves, and nothing shared with the others."""
 
 import copy
+import functools
 import math
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -104,7 +107,7 @@ class Member:
         self._busy = 0.0
         self._are_weights_finite: bool | None = None  # None: nobody has looked
         self._takes_index = {
-            name: is_param_in_hook_signature(getattr(module, name), "batch_idx", min_args=2)
+            name: _takes_index(getattr(step := getattr(module, name), "__func__", step))
             for name in ("training_step", "validation_step")
         }
         module.log = self._book.log  # type: ignore[method-assign]
@@ -189,9 +192,8 @@ class Member:
         self._call_hook("on_train_epoch_end")
         metrics = self.metrics()
         self._refuse_not_finite(metrics)
-        if self.fitting.has_schedules:
-            with self.rng:
-                self.fitting.end_epoch(self.finished_epochs + 1, metrics)
+        with self.rng if self.fitting.may_draw else nullcontext():  # to enter it takes time
+            self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
         self.history.append(metrics)
@@ -267,6 +269,11 @@ class Member:
         step = getattr(self.module, name)
         own = _copy(batch)
         return step(own, index) if self._takes_index[name] else step(own)
+
+
+@functools.cache
+def _takes_index(step: Callable[..., Any]) -> bool:
+    return is_param_in_hook_signature(step, "batch_idx", min_args=2)
 
 
 def _copy(batch: Any) -> Any:

@@ -84,6 +84,8 @@ class MemberCheckpoints:
         Args:
             failed: called with a member whose state can't be had, and why.
         """
+        if not members:
+            return
         self._background.wait()  # at most one epoch is on its way
         ended = [member for member in members if member.finished]
         going_on = [member for member in members if not member.finished]

@@ -1,23 +1,24 @@
 """Any state dict as plain JSON beside flat tensors, so that nothing is ever pickled."""
 
 import functools
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
+from torch._utils import _flatten_dense_tensors
 
 from nasflow.errors import CheckpointError
 
-_SCALARS = (float, int, str)
-_PLAIN = frozenset({int, str, bool, type(None)})
 _FEW_BYTES = 2**25
 
 Kind = tuple[torch.dtype, torch.device]
-_Places = dict[tuple[int, torch.Size], tuple[torch.Tensor, list[Any]]]
-"""By address and shape, a tensor and where it is to lie."""
+_Places = dict[tuple[int, torch.Size], tuple[torch.Tensor, str, str]]
+"""By address and shape, a tensor, the block where it is to lie, and the JSON of the place."""
 
 
 class Block(NamedTuple):
@@ -48,8 +49,8 @@ class Packer:
         self._groups: dict[Kind, _Group] = {}
         self._places: _Places = {}
 
-    def pack(self, tree: Any) -> Any:
-        """The JSON of a tree of dicts, lists, tuples, tensors and JSON scalars.
+    def pack(self, tree: Any) -> str:
+        """The JSON text of a tree of dicts, lists, tuples, tensors and JSON scalars.
 
         Dicts keep keys that are no strings, tuples stay tuples, NaN and infinity survive.
 
@@ -58,14 +59,14 @@ class Packer:
         """
         tensors = _Tensors(len(self.blocks), self._places)
         try:
-            values = _pack(tree, tensors.place)
+            text = _pack(tree, tensors.place)
         except _MisfitError as misfit:
             raise CheckpointError(f"state at '{misfit.path}' is a {misfit}, which a checkpoint can't hold") from misfit
         for kind, group in tensors.groups.items():
             self._keep(kind, group)
         self._places.update(tensors.places)
         self.used = tensors.used
-        return values
+        return text
 
     def keep(self, tensor: torch.Tensor) -> str:
         """Make a flat tensor a block; its name."""
@@ -76,26 +77,31 @@ class Packer:
         return {group.name: _flat(group.tensors) for group in self._groups.values()}
 
     def _keep(self, kind: Kind, block: "_Group") -> str:
-        dtype, device = kind
-        group = self._groups.setdefault(kind, _Group(f"{dtype}.{device}".removeprefix("torch.")))
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = _Group(f"{kind[0]}.{kind[1]}".removeprefix("torch."))
         self.blocks[block.name] = Block(group.name, group.length, block.length)
         group.length += block.length
         group.tensors += block.tensors
-        self.nbytes += block.length * dtype.itemsize
+        self.nbytes += block.length * kind[0].itemsize
         return block.name
 
 
-def pack(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The JSON of one tree, as of `Packer`, and its blocks by name."""
+def pack(tree: Any) -> tuple[str, dict[str, torch.Tensor]]:
+    """The JSON text of one tree, as of `Packer`, and its blocks by name."""
     packer = Packer()
-    values, flat = packer.pack(tree), packer.flat()
-    return values, {name: flat[block.flat][block.start :][: block.length] for name, block in packer.blocks.items()}
+    text, flat = packer.pack(tree), packer.flat()
+    return text, {name: flat[block.flat][block.start :][: block.length] for name, block in packer.blocks.items()}
 
 
-def unpack(tree: Any, blocks: Mapping[str, torch.Tensor]) -> Any:
+def unpack(text: str | bytes, blocks: Mapping[str, torch.Tensor]) -> Any:
     """The tree that was packed; its tensors are copies, contiguous and on the CPU."""
+    return _unpack(json.loads(text), blocks)
+
+
+def _unpack(tree: Any, blocks: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(tree, list):
-        return [unpack(item, blocks) for item in tree]
+        return [_unpack(item, blocks) for item in tree]
     if not isinstance(tree, dict):
         return tree
     match tree:
@@ -103,12 +109,12 @@ def unpack(tree: Any, blocks: Mapping[str, torch.Tensor]) -> Any:
             name, offset, shape = place
             return blocks[name].narrow(0, offset, math.prod(shape)).reshape(shape).clone()
         case {"$tuple": items}:
-            return tuple(unpack(item, blocks) for item in items)
+            return tuple(_unpack(item, blocks) for item in items)
         case {"$dict": pairs}:
-            return {unpack(key, blocks): unpack(value, blocks) for key, value in pairs}
+            return {_unpack(key, blocks): _unpack(value, blocks) for key, value in pairs}
         case {"$float": text}:
             return float(text)
-    return {key: unpack(value, blocks) for key, value in tree.items()}
+    return {key: _unpack(value, blocks) for key, value in tree.items()}
 
 
 @dataclass
@@ -140,25 +146,34 @@ class _Tensors:
         self.places: _Places = {}
         self.used: set[str] = set()
 
-    def place(self, tensor: torch.Tensor) -> list[Any]:
-        """Where it is to lie."""
-        dtype, device = kind = (tensor.dtype, tensor.device)
-        if tensor.layout is not torch.strided or not _storable(dtype, device):
-            raise _MisfitError(f"{tensor.layout} tensor of {dtype} on {device}".replace("torch.", ""))
+    def place(self, tensor: torch.Tensor) -> str:
+        """Where it is to lie, as JSON."""
+        if tensor.layout is not torch.strided:
+            raise _misfit(tensor)
         memory = (tensor.data_ptr(), tensor.shape)
         seen = self._known.get(memory) or self.places.get(memory)
         if seen is not None and _same(seen[0], tensor):
-            found = seen[1]
-        else:
-            group = self.groups.get(kind)
-            if group is None:
-                group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
-            found = [group.name, group.length, list(memory[1])]
-            self.places[memory] = (tensor, found)
-            group.length += tensor.numel()
-            group.tensors.append(tensor)
-        self.used.add(found[0])
-        return found
+            self.used.add(seen[1])
+            return seen[2]
+        kind = (tensor.dtype, tensor.device)
+        group = self.groups.get(kind) or self._new_group(kind, tensor)
+        text = f'{{"$tensor":["{group.name}",{group.length},{[*memory[1]]}]}}'
+        self.places[memory] = (tensor, group.name, text)
+        group.length += tensor.numel()
+        group.tensors.append(tensor)
+        return text
+
+    def _new_group(self, kind: Kind, tensor: torch.Tensor) -> _Group:
+        if tensor.is_meta or not _storable(tensor.dtype):
+            raise _misfit(tensor)
+        group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
+        self.used.add(group.name)
+        return group
+
+
+def _misfit(tensor: torch.Tensor) -> "_MisfitError":
+    kind = f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device}"
+    return _MisfitError(kind.replace("torch.", ""))
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -184,15 +199,13 @@ class _MisfitError(Exception):
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
     """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
     if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
-        return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+        return _flatten_dense_tensors(tensors).cpu()  # type: ignore[no-any-return]
     return torch.cat([tensor.cpu().flatten() for tensor in tensors])
 
 
 @functools.cache
-def _storable(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a file can hold such a tensor."""
-    if device.type == "meta":
-        return False
+def _storable(dtype: torch.dtype) -> bool:
+    """Whether a file can hold such numbers."""
     try:
         safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
     except (KeyError, RuntimeError, safetensors.SafetensorError):
@@ -200,26 +213,63 @@ def _storable(dtype: torch.dtype, device: torch.device) -> bool:
     return True
 
 
-def _pack(tree: Any, place: Callable[[torch.Tensor], Any]) -> Any:
-    kind = type(tree)  # most of a state is of these kinds; subclasses take the longer way
-    if kind in _PLAIN:
-        return tree
-    if kind is dict and _are_plain(tuple(tree)):
-        return _pack_values(tree, place)
+def _pack(tree: Any, place: Callable[[torch.Tensor], str]) -> str:
+    """JSON text at once: to make lists and dicts for an encoder takes twice as long."""
     if isinstance(tree, torch.Tensor):
-        return {"$tensor": place(tree)}
-    if tree is None or isinstance(tree, _SCALARS):
-        return tree if not isinstance(tree, float) or math.isfinite(tree) else {"$float": str(tree)}
-    if isinstance(tree, tuple):
-        return {"$tuple": list(_pack_values(dict(enumerate(tree)), place).values())}
-    if isinstance(tree, list):
-        return list(_pack_values(dict(enumerate(tree)), place).values())
+        return place(tree)
+    for kind, write in _WRITERS.items():
+        if isinstance(tree, kind):
+            return write(tree)
     if isinstance(tree, dict):
-        values = _pack_values(tree, place)
-        if all(isinstance(key, str) and not key.startswith("$") for key in tree):
-            return values
-        return {"$dict": [[_pack_key(key), value] for key, value in values.items()]}
+        return _pack_dict(tree, place)
+    if isinstance(tree, list):
+        return f"[{','.join(_pack_items(tree, place))}]"
+    if isinstance(tree, tuple):
+        return f'{{"$tuple":[{",".join(_pack_items(tree, place))}]}}'
     raise _MisfitError(type(tree).__name__)
+
+
+def _pack_dict(tree: dict[Any, Any], place: Callable[[torch.Tensor], str]) -> str:
+    key = None
+    try:
+        if _are_plain(tuple(tree)):
+            pairs = [
+                # most values have a writer: to look here saves many calls
+                f"{_quoted(key := own)}:{write(value) if (write := _WRITERS.get(type(value))) else _pack(value, place)}"
+                for own, value in tree.items()
+            ]
+            return f"{{{','.join(pairs)}}}"
+        pairs = [f"[{_pack((key := own), _refuse)},{_pack(value, place)}]" for own, value in tree.items()]
+        return f'{{"$dict":[{",".join(pairs)}]}}'
+    except _MisfitError as misfit:
+        misfit.keys.append(key)
+        raise
+
+
+def _pack_items(items: Iterable[Any], place: Callable[[torch.Tensor], str]) -> list[str]:
+    packed: list[str] = []
+    try:
+        for item in items:
+            packed.append(write(item) if (write := _WRITERS.get(type(item))) else _pack(item, place))
+    except _MisfitError as misfit:
+        misfit.keys.append(len(packed))
+        raise
+    return packed
+
+
+def _pack_float(number: float) -> str:
+    text = float.__repr__(number)
+    return text if math.isfinite(number) else f'{{"$float":"{text}"}}'
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    bool: {False: "false", True: "true"}.__getitem__,
+    type(None): {None: "null"}.__getitem__,
+    float: _pack_float,
+    int: int.__repr__,
+    str: _quoted,
+}
+"""Before int comes bool, which is one."""
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -228,20 +278,5 @@ def _are_plain(keys: tuple[Any, ...]) -> bool:
     return all(type(key) is str and key[:1] != "$" for key in keys)
 
 
-def _pack_values(tree: Mapping[Any, Any], place: Callable[[torch.Tensor], Any]) -> dict[Any, Any]:
-    key = None
-    try:
-        return {
-            (key := own): value if type(value) in _PLAIN else _pack(value, place)  # the first to save many calls
-            for own, value in tree.items()
-        }
-    except _MisfitError as misfit:
-        misfit.keys.append(key)
-        raise
-
-
-def _pack_key(key: Any) -> Any:
-    def refuse(_: torch.Tensor) -> Any:
-        raise _MisfitError("dict with a tensor in a key")
-
-    return _pack(key, refuse)
+def _refuse(_: torch.Tensor) -> str:
+    raise _MisfitError("dict with a tensor in a key")

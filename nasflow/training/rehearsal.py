@@ -14,6 +14,7 @@ from nasflow.merge.outline import Outline, Price, outline, prices
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
 from nasflow.merge.sharing import FrozenPool
+from nasflow.training.batch_runs import training_batches
 from nasflow.training.forming import Failed, Former
 from nasflow.training.lightning import MergedModule, error_text, make_trainer
 from nasflow.training.member import Member
@@ -115,7 +116,7 @@ def rehearse(spec: JobSpec) -> JobPlan:
     )
     trainer = make_trainer(spec.evaluator.precision)
     with contextlib.suppress(_EnoughError):
-        trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)
+        trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
         if len(plan.failed) < len(specs):
             raise ConfigError(f"evaluator.data: {spec.data.target} gives no batch to train on")
     return plan

@@ -1,5 +1,6 @@
 """Random streams: code that draws from the global generators draws from a stream of its own instead."""
 
+import ctypes
 import random
 from array import array
 from types import TracebackType
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+_NUMPY_BYTES = 625 * 4  # where the Mersenne Twister is: 624 words, and how many of them are used up
 
 
 class RngStream:
@@ -33,7 +36,8 @@ class RngStream:
         self._numpy: Any = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
         self._outer: Any = None
-        self._saved: tuple[Any, dict[str, Any]] | None = None  # Python's part, and as `state_dict` has it
+        self._saved_python: tuple[Any, dict[str, Any]] | None = None  # the state, and as `state_dict` has it
+        self._saved_numpy: tuple[bytes, dict[str, Any]] | None = None  # the generator's memory, and so
 
     def __enter__(self) -> "RngStream":
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
@@ -58,17 +62,21 @@ class RngStream:
         random.setstate(python)
 
     def state_dict(self) -> dict[str, Any]:
-        """The stream's position, of tensors and plain values."""
-        numpy = self._numpy.state["state"]
-        if self._saved is None or self._saved[0] is not self._python:  # turning so many numbers takes time
+        """The stream's position, of tensors and plain values. What has not moved is what it was in the last one."""
+        if self._saved_python is None or self._saved_python[0] != self._python:  # turning so many numbers takes time
             version, words, gauss = self._python
             key = torch.frombuffer(array("I", words), dtype=torch.int32)
-            self._saved = self._python, {"version": version, "key": key, "gauss": gauss}
+            self._saved_python = self._python, {"version": version, "key": key, "gauss": gauss}
+        memory = ctypes.string_at(self._numpy.ctypes.state_address, _NUMPY_BYTES)
+        if self._saved_numpy is None or self._saved_numpy[0] != memory:
+            state = self._numpy.state["state"]
+            key = torch.from_numpy(state["key"].view(np.int32))
+            self._saved_numpy = memory, {"key": key, "pos": int(state["pos"])}
         return {
             "torch": self.generator.get_state(),
             "cuda": self._cuda,
-            "numpy": {"key": torch.from_numpy(numpy["key"].view(np.int32)), "pos": int(numpy["pos"])},
-            "python": self._saved[1],
+            "numpy": self._saved_numpy[1],
+            "python": self._saved_python[1],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

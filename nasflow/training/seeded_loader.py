@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, default_collate
 
 from nasflow.evaluator.loaders import TensorLoader
@@ -33,13 +34,38 @@ class SeededLoader:
             self.__class__ = _SizedSeededLoader
 
     @property
-    def gives_new_tensors(self) -> bool:
-        """Whether a batch is known to stay as it is when the next one comes."""
+    def can_run_ahead(self) -> bool:
+        """Whether several batches may be taken before the first is used.
+
+        A batch must stay as it is when the next one comes, and no workers should wait for the one who takes them.
+        """
         if isinstance(self._loader, DataLoader):  # what is put together of samples is new
-            return self._loader.batch_sampler is not None and self._loader.collate_fn is default_collate
+            is_new = self._loader.batch_sampler is not None and self._loader.collate_fn is default_collate
+            return is_new and self._loader.num_workers == 0
         return isinstance(self._loader, TensorLoader)
 
     def __iter__(self) -> Iterator[Any]:
+        for (batch,) in self.several(1):
+            yield batch
+
+    def several(self, most: int, most_bytes: int = 0) -> Iterator[list[Any]]:
+        """The same batches in lists, each of `most` or with `most_bytes` and the batch that made it so many."""
+        batches, ended = self._start(), False
+        while not ended:
+            some: list[Any] = []
+            room = most_bytes
+            with self.stream:
+                while not some or (len(some) < most and room > 0):
+                    try:
+                        some.append(next(batches))
+                    except StopIteration:
+                        ended = True
+                        break
+                    room -= _bytes(some[-1])
+            if some:
+                yield some
+
+    def _start(self) -> Iterator[Any]:
         seed = derive_seed(self._seed, self.epoch)
         batch_sampler = getattr(self._loader, "batch_sampler", None)
         samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
@@ -53,14 +79,11 @@ class SeededLoader:
             self._loader._iterator = None  # persistent workers would bring their generators over from the last epoch
         self.stream = RngStream(seed, self._device)
         with self.stream:
-            batches = iter(self._loader)
-        while True:
-            with self.stream:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-            yield batch
+            return iter(self._loader)
+
+
+def _bytes(batch: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
 class _SizedSeededLoader(SeededLoader):

@@ -17,6 +17,7 @@ from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.merge.sharing import FrozenPool
 from nasflow.seeds import derive_seed
+from nasflow.training.batch_runs import training_batches
 from nasflow.training.events import Ended, Entered, Event, Evicted, Started
 from nasflow.training.forming import Failed, Former
 from nasflow.training.job import Job, JobRunner, State
@@ -166,7 +167,7 @@ class TrainingJob:
             on_broken=on_broken,
         )
         trainer = make_trainer(self._spec.evaluator.precision)
-        trainer.fit(module, train_dataloaders=data.train, val_dataloaders=data.validation)
+        trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
 
 
 def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:

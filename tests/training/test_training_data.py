@@ -1,5 +1,6 @@
 """The order of the data follows from the seed and the epoch alone, and one pass feeds all members."""
 
+import dataclasses
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch_lightning import LightningDataModule
 from spaces import Augmented, Unsized, augmented, rows
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 from training_jobs import HERE, evaluator, evictions, make_job, sample, train
 
 from nasflow.config import DataConfig
+from nasflow.evaluator.feed import Data
 from nasflow.evaluator.loaders import TensorLoader
+from nasflow.training.batch_runs import BatchRuns, training_batches
 from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.training_job import load_job_data
 
@@ -135,14 +139,32 @@ def test_a_trial_that_needs_other_data_than_its_job_is_refused(tmp_path: Path) -
     )
 
 
-def test_which_batches_are_known_to_stay_as_they_are() -> None:
+def test_who_gives_batches_ahead() -> None:
     x = torch.zeros(6, 2)
     samples = TensorDataset(x)
-    for loader, stays in (
+    for loader, can in (
         (TensorLoader((x,), 2), True),
         (DataLoader(samples, 2), True),
+        (DataLoader(samples, 2, num_workers=1), False),
         (DataLoader(samples, 2, collate_fn=lambda rows: rows[0]), False),
         (DataLoader(samples, batch_size=None), False),
         ([x, x], False),
     ):
-        assert SeededLoader(loader, 0).gives_new_tensors is stays  # type: ignore[arg-type]
+        data = Data(SeededLoader(loader, 0), None)  # type: ignore[arg-type]
+        assert isinstance(training_batches(data), BatchRuns) is can
+        module = LightningDataModule()
+        assert training_batches(dataclasses.replace(data, module=module)) is data.train
+
+
+@pytest.mark.parametrize("name", ["tensors", "shuffled", "own sampler", "unsized"])
+@pytest.mark.parametrize(("most", "most_bytes", "lengths"), [(2, 10**6, [2, 2, 1]), (9, 10**6, [5]), (9, 1, [1] * 5)])
+def test_several_at_a_time_are_the_same_batches(name: str, most: int, most_bytes: int, lengths: list[int]) -> None:
+    loader = SeededLoader(LOADERS[name](), seed=3)
+    loader.epoch = 1
+    state = torch.get_rng_state()
+    several = list(loader.several(most, most_bytes))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sum(map(len, several)) == len(batches(loader, 1))
+    if sum(map(len, several)) == 5:
+        assert [len(some) for some in several] == lengths
+    assert same([torch.cat([x.flatten(), y.double()]) for some in several for x, y in some], batches(loader, 1))

@@ -11,7 +11,8 @@ from training_jobs import BLOBS, evaluator, make_job, outcome, sample, train
 
 from nasflow.merge import planner
 from nasflow.native import library as native
-from nasflow.training import lightning
+from nasflow.training import batch_runs
+from nasflow.training.fused import FusedUnit
 from nasflow.training.optim_native import NativeAdam
 
 SINGLE: dict[str, Any] = {"precision": "32-true", "epochs": 2, "data": BLOBS | {"params": {"batch_size": 24}}}
@@ -69,19 +70,19 @@ def test_several_batches_in_a_row_are_those_one_by_one(tmp_path: Path, monkeypat
     drawn = dict(enumerate(sample("fused_spaces.py:mixed", config, 6)))
     pairs = lambda self, graphs, limit: [[i, i + 1] for i in range(0, len(graphs), 2)]  # noqa: E731
     monkeypatch.setattr(planner.Planner, "partition", pairs)
-    held: list[int] = []
-    catch_up = lightning.MergedModule._catch_up
+    took: list[int] = []
+    train_batch = FusedUnit.train_batch
 
-    def noted(self: Any, units: Any) -> None:
-        held.append(len(self._held))
-        catch_up(self, units)
+    def noted(self: FusedUnit, batch: Any, index: int) -> None:
+        took.append(id(self))
+        train_batch(self, batch, index)
 
-    monkeypatch.setattr(lightning.MergedModule, "_catch_up", noted)
+    monkeypatch.setattr(FusedUnit, "train_batch", noted)
     many = train(make_job("fused_spaces.py:mixed", config, drawn, fuse="always"), tmp_path / "many")
-    assert max(held) > 1
-    held.clear()
-    monkeypatch.setattr(lightning, "_MOST_HELD", 1)
+    assert took[0] == took[1]
+    took.clear()
+    monkeypatch.setattr(batch_runs, "_MOST", 1)
     single = train(make_job("fused_spaces.py:mixed", config, drawn, fuse="always"), tmp_path / "single")
-    assert set(held) == {1}
+    assert took[0] != took[1] and len(set(took)) == 3
     for trial in drawn:
         same(outcome(many, tmp_path / "many", trial), outcome(single, tmp_path / "single", trial), 0.0)

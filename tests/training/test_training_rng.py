@@ -133,3 +133,24 @@ def test_a_saved_position_goes_on_exactly(drawn_before: int) -> None:
     parts(other, 2)
     other.load_state_dict(unpack(values, tensors))
     assert parts(other, 3) == expected
+
+
+DRAWS: dict[str, Any] = {
+    "torch": lambda: torch.rand(1).item(),
+    "numpy": np.random.rand,
+    "python": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_no_draw_is_missed(name: str) -> None:
+    """Most of a state is the one before, where nothing was drawn: but never where something was."""
+    stream, again = RngStream(5), RngStream(0)
+    for _ in range(700):  # past where a generator makes new words
+        saved = pack(stream.state_dict())
+        with stream:
+            drawn = DRAWS[name]()
+        again.load_state_dict(unpack(*saved))
+        with again:
+            assert DRAWS[name]() == drawn

@@ -1,0 +1,34 @@
+"""Batches in runs, for a turn of Lightning's loop takes as long as a step of a small model."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nasflow.evaluator.feed import Data
+from nasflow.training.seeded_loader import SeededLoader
+
+_MOST, _MOST_BYTES = 64, 1 << 20
+
+
+class Run(list[Any]):
+    """Batches that are trained on one after the other."""
+
+
+class BatchRuns:
+    """The batches of a loader, several at a time: 64 at most, and what takes a mebibyte."""
+
+    def __init__(self, loader: SeededLoader):
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run, self._loader.several(_MOST, _MOST_BYTES))
+
+
+def training_batches(data: Data) -> Iterable[Any]:
+    """Runs of the training batches, or the batches themselves if they must be taken one by one.
+
+    So must a data module's, whose transfer hooks draw from the stream from which the loader draws.
+    """
+    loader = data.train
+    if data.module is None and isinstance(loader, SeededLoader) and loader.can_run_ahead:
+        return BatchRuns(loader)
+    return loader

@@ -1,0 +1,43 @@
+"""Training and evaluation modes of many modules at once."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+
+class EvaluationModes:
+    """Puts models into evaluation mode, and each of their modules back into the mode it had."""
+
+    def __init__(self) -> None:
+        self._former: list[tuple[nn.Module, bool]] = []
+
+    def enter(self, models: Iterable[nn.Module]) -> None:
+        """As `eval()` of each: by its modules' own methods if one of them has its own."""
+        self._former = []
+        for model in models:
+            modules = list(model.modules())
+            self._former += [(module, module.training) for module in modules]
+            kinds: set[Any] = set(map(type, modules))
+            if all(map(_is_plain, kinds)):
+                for module in modules:
+                    object.__setattr__(module, "training", False)  # a module's own looks for parameters first
+            else:
+                model.eval()
+
+    def leave(self) -> None:
+        """All that were put into it, even if they are no longer part of a model."""
+        for module, mode in self._former:
+            kind: Any = type(module)
+            if _is_plain(kind):
+                object.__setattr__(module, "training", mode)
+            else:
+                module.training = mode
+        self._former = []
+
+
+@functools.cache
+def _is_plain(kind: type) -> bool:
+    """Whether a mode is just an attribute of such a module."""
+    return all(getattr(kind, name) is getattr(nn.Module, name) for name in ("train", "eval", "__setattr__"))
