@@ -68,6 +68,20 @@ class SupervisedGroup:
         self._trained.add_mean(losses.detach(), len(target))
         return losses
 
+    def losses_and_gradients(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, without gradients of their own, and the gradients of their sum for the outputs."""
+        vectors = self._vector_losses
+        if isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
+            found = vectors.with_gradients(outputs, target)
+            if found is not None:
+                self._trained.add_mean(found[0], len(target))
+                return found
+        with torch.enable_grad():
+            given = outputs.detach().requires_grad_()
+            losses = self.losses(given, target)
+            [gradients] = torch.autograd.grad(losses.sum(), given)
+        return losses.detach(), gradients
+
     @torch.no_grad()
     def validate(self, outputs: Tensor, target: Tensor) -> None:
         """Count a validation batch to `val_loss` and every metric; shapes as for `losses`.

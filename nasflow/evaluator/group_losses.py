@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nasflow.evaluator.supervised import REGRESSION_LOSSES
-from nasflow.native.cross_entropy import cross_entropies
+from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
 
 _IGNORED = -100  # the class number that torch's cross-entropy passes over
 _HALF = (torch.bfloat16, torch.float16)
@@ -51,6 +51,10 @@ class ClassificationLosses:
         even = log_p.movedim(axis, 2).contiguous().sum((1, 2)).div(-counted).div(classes)
         # where: a class masked with -inf makes `even` infinite, which is no matter for a member without smoothing
         return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
+
+    def with_gradients(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The means, and the gradients of their sum for the logits; None where only autograd can tell them."""
+        return cross_entropies_and_gradients(logits, target, self._native)
 
     def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
         kept = self._smoothing

@@ -10,6 +10,7 @@ from nasflow.merge.graph import Graph
 from nasflow.merge.knowledge import is_random, minds_strides
 from nasflow.merge.layout import channels_last
 from nasflow.merge.node import Node
+from nasflow.merge.region import LossesOf
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import LeftError, OwnCode, ParameterStack
 
@@ -56,6 +57,15 @@ class DirectModel:
         except LeftError:
             return None
         return output.unsqueeze(0)
+
+    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf) -> torch.Tensor | None:
+        """The loss `[1]` for one batch in training, or None if the model has failed."""
+        outputs = self(x, training=True)
+        if outputs is None:
+            return None
+        losses, gradient = losses_of(outputs.detach())
+        outputs.backward(gradient)
+        return losses
 
     def _run(self, x: torch.Tensor) -> Any:
         with self._stream:

@@ -21,7 +21,7 @@ from nasflow.merge.nested import Nested
 from nasflow.merge.node import tensors_of
 from nasflow.merge.pieces import Piece, partitions
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
-from nasflow.merge.region import OUTPUTS, Region, Source, Stretch
+from nasflow.merge.region import OUTPUTS, LossesOf, Region, Source, Stretch
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench, OwnCode, ParameterStack
 from nasflow.merge.tape import Tapeable
@@ -110,6 +110,25 @@ class MergedModel:
         result: torch.Tensor = values[OUTPUTS] if OUTPUTS in values else self._result(values)
         return result
 
+    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf) -> torch.Tensor:
+        """The members' losses `[n]` for one batch in training; the gradients lie in the stacks and parameters."""
+        region = self._whole
+        if region is not None and not x.requires_grad and not torch.is_autocast_enabled(x.device.type):
+            imports = [convert(x, *self._form(index)) for index in region.imports]
+            return region.backpropagate(imports, losses_of)
+        outputs = self(x, training=True)
+        losses, gradient = losses_of(outputs.detach())
+        outputs.backward(gradient)
+        return losses
+
+    @cached_property
+    def _whole(self) -> Region | None:
+        """The region that everything is in, if there is one: it needs no autograd."""
+        if len(self._steps) != 1 or len(self.regions) != 1:
+            return None
+        [region] = self.regions
+        return region if region.exports == [OUTPUTS] and set(region.imports) <= set(self._inputs) else None
+
     def _lay_out(self, batch: Batch, bench: Bench) -> None:
         """Make the batch's kernel and settle what it reads, in which layouts."""
         first = batch.operations[0]
@@ -188,18 +207,19 @@ class MergedModel:
         return lambda values, training: {index: run([operand(values) for operand in operands], training)}
 
     def _region_run(self, region: Region) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
-        def form(index: int) -> tuple[int, Layout, Layout]:
-            return self._rows[index], self._layout[index], self._layout_on_tape(index)
-
         def run(values: dict[Any, Any], training: bool) -> dict[int, Any]:
-            imports = [convert(values[index], *form(index)) for index in region.imports]
+            imports = [convert(values[index], *self._form(index)) for index in region.imports]
             exports = dict(zip(region.exports, region(imports, training), strict=True))
             for index in exports.keys() - {OUTPUTS}:
-                rows, layout, on_tape = form(index)
+                rows, layout, on_tape = self._form(index)
                 exports[index] = convert(exports[index], rows, on_tape, layout)
             return exports
 
         return run
+
+    def _form(self, index: int) -> tuple[int, Layout, Layout]:
+        """A value's rows, its layout, and the one on a tape."""
+        return self._rows[index], self._layout[index], self._layout_on_tape(index)
 
     def _layout_on_tape(self, index: int) -> Layout:
         if self._layout[index] is not Layout.LIST:

@@ -1,7 +1,7 @@
 """Batches of a merged model that follow each other and run from a tape."""
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ _MOST_SIZES = 8  # of batches for which recordings are kept
 
 OUTPUTS = -1
 """Stands for the model's outputs where a batch's index is expected."""
+
+LossesOf = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Gives the members' losses `[n]` for their outputs `[n, B, ...]`, and the gradients of the losses' sum for these."""
 
 Source = tuple[int, int, int]
 """Rows `start` to `stop` of what a batch gives: (batch, start, stop)."""
@@ -96,11 +99,18 @@ class Region:
         outputs: tuple[torch.Tensor, ...] = _Run.apply(self, training, trains, self._anchor, *imports)  # type: ignore[no-untyped-call]
         return outputs
 
-    def start(self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool) -> Any:
-        """The forward: the recording that was run, and the values of `exports`.
+    def backpropagate(self, imports: Sequence[torch.Tensor], losses_of: LossesOf) -> torch.Tensor:
+        """The losses; gradients are where `finish` puts them. For a region that gives `OUTPUTS` and nothing else."""
+        with torch.no_grad():
+            recording = self.start(imports, [False] * len(imports), training=True, trains=True)
+            losses, gradient = losses_of(recording.exports[0].data)
+            self.finish(recording, [gradient])
+        return losses
 
-        Values go in and out by copy, for the places of a recording are used again.
-        """
+    def start(
+        self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool
+    ) -> _Recording:
+        """The forward: the recording that was run. Values go in by copy, for its places are used again."""
         key = (training, trains, tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True)))
         recording = self._recordings.pop(key, None)
         if recording is None:
@@ -113,7 +123,7 @@ class Region:
         if len(self._recordings) > _MOST_SIZES:
             del self._recordings[next(iter(self._recordings))]
         recording.runs += 1
-        return recording, tuple(spot.data.clone() for spot in recording.exports)
+        return recording
 
     def finish(self, recording: _Recording, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The backward: gradients of the parameters are put in their places, those of `imports` are returned."""
@@ -168,9 +178,9 @@ def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> lis
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: Region, training: bool, trains: bool, anchor: Any, *imports: torch.Tensor) -> Any:
-        recording, outputs = region.start(imports, ctx.needs_input_grad[4:], training, trains)
+        recording = region.start(imports, ctx.needs_input_grad[4:], training, trains)
         ctx.region, ctx.recording, ctx.run = region, recording, recording.runs
-        return outputs
+        return tuple(spot.data.clone() for spot in recording.exports)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
