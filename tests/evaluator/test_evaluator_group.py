@@ -106,6 +106,27 @@ def test_gradients_as_alone(make: Any) -> None:
 
 
 @KINDS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_without_autograd_are_those_with_it(make: Any, dtype: torch.dtype) -> None:
+    with_it, without = SupervisedGroup(make()), SupervisedGroup(make())
+    batches = batches_for(make, [33, 64, 5], dtype)
+    if make is mixed_regression:
+        batches += numbers(6, [7], 1, "B1 B", dtype)
+    else:
+        [(outputs, _)] = logits(6, 10, [7], 1, dtype)
+        batches.append((outputs, outputs[0].softmax(1)))  # chances, which no vector takes
+    for outputs, target in batches:
+        leaf = outputs.clone().requires_grad_()
+        losses = with_it.losses(leaf, target)
+        losses.sum().backward()
+        with torch.no_grad():
+            found, gradients = without.losses_and_gradients(outputs, target)
+        assert torch.equal(found, losses) and torch.equal(gradients, leaf.grad)  # type: ignore[arg-type]
+        assert not found.requires_grad and not gradients.requires_grad
+    assert with_it.close_training() == without.close_training()
+
+
+@KINDS
 def test_losses_have_the_dtype_of_outputs(make: Any) -> None:
     group = SupervisedGroup(make())
     for dtype in (torch.float64, torch.float32):

@@ -1,6 +1,6 @@
 """Regions of a merged model that run from a tape."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -170,3 +170,46 @@ def test_what_evaluates_leaves_the_gradients_alone() -> None:
         group.merged(images(3), False)
     output.sum().backward()
     assert all(grad is not None for grad in group.gradients().values())
+
+
+def recurrent() -> nn.Module:
+    """Half of it is on no tape."""
+
+    class First(nn.Module):
+        def forward(self, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return x[0]
+
+    return nn.Sequential(nn.GRU(8, 8), First(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("makes", "inputs", "needs_autograd"),
+    [(MIXED * 2, rows, False), (CELLS, images, False), ([recurrent] * 3, rows, True)],
+    ids=["perceptrons", "cells", "half on a tape"],
+)
+def test_a_step_without_autograd_has_the_same_bits(
+    makes: Sequence[Make], inputs: Callable[[int], torch.Tensor], needs_autograd: bool
+) -> None:
+    with_it, without = group_of(makes, inputs(6)), group_of(makes, inputs(6))
+    ran: list[bool] = []
+    for size in (6, 6, 4, 6):
+        x = inputs(size)
+        weights = torch.randn(len(makes), size, 3, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+
+        def losses_of(outputs: torch.Tensor, weights: torch.Tensor = weights) -> tuple[torch.Tensor, torch.Tensor]:
+            assert not outputs.requires_grad
+            ran.append(torch.is_grad_enabled())
+            return (outputs * weights).sum((1, 2)), weights
+
+        expected = gradients(with_it, x, weights)
+        losses = without.merged.backpropagate(x, losses_of)
+        torch.testing.assert_close(losses, (with_it.merged(x, True).detach() * weights).sum((1, 2)))
+        for mine, theirs in zip(expected.values(), without.gradients().values(), strict=True):
+            assert mine is not None and theirs is not None
+            assert torch.equal(mine, theirs)
+        for group in (with_it, without):
+            for tensor in [stack.tensor for stack in group.merged.stacks] + [
+                parameter for model in group.models for parameter in model.parameters()
+            ]:
+                tensor.grad = None
+    assert ran == [needs_autograd] * 4
