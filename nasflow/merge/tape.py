@@ -203,7 +203,7 @@ class Tape:
         y: Spot,
         x: Spot,
         parameters: Sequence[torch.Tensor | None],
-        differentiate: Callable[[list[bool]], Sequence[torch.Tensor]],
+        differentiate: Callable[[list[bool]], Sequence[Any]],
     ) -> None:
         """As `on_backward`, for a layer of which one call gives the gradients of its input and its parameters.
 

@@ -13,7 +13,9 @@ ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 BY_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
 """Activations whose backward wants their output, not their input."""
 
-_DEEPEST = 512  # the longest sum of a product, as in kernels.c
+DEEPEST = 512
+"""The longest sum of a product, as in kernels.c."""
+
 _PRODUCTS, _SUMS = 2 * len(ACTIVATIONS), 2 * len(ACTIVATIONS) + 1
 
 
@@ -52,19 +54,47 @@ class Operation:
 
 
 class Program:
-    """Operations in order, as one call."""
+    """Operations in order, as one call.
+
+    Attributes:
+        structs: what they are.
+    """
 
     def __init__(self, operations: Sequence[Operation]):
         self._operations = operations
         structs = (_Struct * len(operations))(*(operation.struct for operation in operations))
         functions = library()
         assert functions is not None  # noqa: S101 - or there would be no operations
-        self._run, self._structs = functions.nasflow_run, structs
+        self._run, self.structs = functions.nasflow_run, structs
         self._address, self._count = ctypes.addressof(structs), len(operations)
 
     def __call__(self) -> None:
         """Run them."""
         self._run(self._address, self._count)
+
+
+class Moving:
+    """Operations that are run on other tensors each time, of the same shapes and strides.
+
+    Args:
+        operations: on parts of three tensors.
+        x: the first tensor, in which all their first ones lie; so `y` and `out`.
+    """
+
+    def __init__(self, operations: Sequence[Operation], x: Tensor, y: Tensor, out: Tensor):
+        self._program = Program(operations)
+        starts = (x.data_ptr(), y.data_ptr(), out.data_ptr())
+        self._places = [
+            (struct, struct.x - starts[0], struct.y - starts[1], struct.out - starts[2])
+            for struct in self._program.structs
+        ]
+
+    def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> None:
+        """Run them."""
+        starts = (x.data_ptr(), y.data_ptr(), out.data_ptr())
+        for struct, of_x, of_y, of_out in self._places:
+            struct.x, struct.y, struct.out = starts[0] + of_x, starts[1] + of_y, starts[2] + of_out
+        self._program()
 
 
 def as_programs(calls: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
@@ -115,7 +145,7 @@ def products(x: Tensor, y: Tensor, out: Tensor, bias: Tensor | None = None, adds
     tensors = [x, y, out, *([] if bias is None else [bias])]
     lines = [_lines(tensor) for tensor in (x, y, out)]
     dense = all(lines) and not lines[2][1] and (bias is None or bias.stride(2) == 1)  # type: ignore[index]
-    if not dense or x.shape[2] > _DEEPEST or not fits(*tensors) or (adds and bias is not None):
+    if not dense or x.shape[2] > DEEPEST or not fits(*tensors) or (adds and bias is not None):
         return None
     rows, m, n = out.shape
     struct = _Struct(kind=_PRODUCTS, x=x.data_ptr(), y=y.data_ptr(), out=out.data_ptr(), adds=adds)

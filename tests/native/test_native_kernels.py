@@ -1,6 +1,5 @@
 """The kernels in C do what torch does in double precision, and a row's bits follow from that row alone."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -19,15 +18,7 @@ SPECIAL = [0.0, -0.0, 1e-30, -1e-30, 1e-4, 0.62, 0.63, 5.0, -5.0, 20.0, -20.0, 8
 INFINITE = [float("inf"), float("-inf"), float("nan")]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a job on one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    if library() is None:
-        pytest.skip("needs a C compiler")
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

@@ -13,6 +13,8 @@ from nasflow.merge.node import Node
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
 from nasflow.merge.tape import Spot, Tape
+from nasflow.native.one_by_one import OneByOne
+from nasflow.native.program import fits
 
 _CALLS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d}
 
@@ -57,12 +59,20 @@ class GroupedConvolution(Kernel):
         weight = self._weight.detach().flatten(0, 1)
         bias = None if self._bias is None else self._bias.detach().flatten()
         y = Spot(weight, self.rows, Layout.CHANNELS, needs_grad=x.needs_grad or bool(parameters))
+        products = self._products()
+        if products is not None:
+            room = torch.empty((len(x.data), len(weight), *x.data.shape[2:]), memory_format=torch.channels_last)
 
         def forward() -> None:
             images = channels_last(x.data)
-            y.data = F.conv2d(images, weight, bias, groups=self._groups, **self._geometry)
+            if products is not None and products.forward(images, room):
+                y.data = room
+            else:
+                y.data = F.conv2d(images, weight, bias, groups=self._groups, **self._geometry)
 
-        def differentiate(wanted: list[bool]) -> Sequence[torch.Tensor]:
+        def differentiate(wanted: list[bool]) -> Sequence[torch.Tensor | None]:
+            if products is not None and (found := products.backward(y.grad, channels_last(x.data), wanted)) is not None:
+                return found
             geometry = [list(self._geometry[name]) for name in ("stride", "padding", "dilation")]
             sizes = None if bias is None else [len(bias)]
             given = (dense_images(y.grad), channels_last(x.data), weight, sizes, *geometry, False, [0, 0])
@@ -72,6 +82,17 @@ class GroupedConvolution(Kernel):
         tape.do(forward)
         tape.on_backward_of_layer(y, x, (self._weight, self._bias), differentiate)
         return [y]
+
+    def _products(self) -> OneByOne | None:
+        """What takes the place of torch's convolution if that is of single pixels."""
+        weight, bias = self._weight.detach(), None if self._bias is None else self._bias.detach()
+        in_one = self._groups in (1, self.rows)  # a group for all, or one for each
+        moves = self._geometry["stride"] != (1, 1) or self._geometry["padding"] != (0, 0)
+        if not in_one or moves or weight.shape[3:] != (1, 1) or not fits(weight):
+            return None
+        if self._groups == 1:
+            weight, bias = weight.flatten(0, 1)[None], None if bias is None else bias.flatten()[None]
+        return OneByOne(weight, bias)
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         bias = None if self._bias is None else self._bias.flatten()
