@@ -54,39 +54,31 @@ class Operation:
 
 
 class Program:
-    """Operations in order, as one call.
-
-    Attributes:
-        structs: what they are.
-    """
+    """Operations in order, as one call."""
 
     def __init__(self, operations: Sequence[Operation]):
         self._operations = operations
-        structs = (_Struct * len(operations))(*(operation.struct for operation in operations))
-        functions = library()
-        assert functions is not None  # noqa: S101 - or there would be no operations
-        self._run, self.structs = functions.nasflow_run, structs
-        self._address, self._count = ctypes.addressof(structs), len(operations)
+        self._structs = _Structs(operations)
 
     def __call__(self) -> None:
         """Run them."""
-        self._run(self._address, self._count)
+        self._structs.run()
 
 
 class Moving:
     """Operations that are run on other tensors each time, of the same shapes and strides.
 
     Args:
-        operations: on parts of three tensors.
+        operations: on parts of three tensors, and maybe a bias; whoever runs them keeps all alive.
         x: the first tensor, in which all their first ones lie; so `y` and `out`.
     """
 
     def __init__(self, operations: Sequence[Operation], x: Tensor, y: Tensor, out: Tensor):
-        self._program = Program(operations)
+        self._structs = _Structs(operations)
         starts = (x.data_ptr(), y.data_ptr(), out.data_ptr())
         self._places = [
             (struct, struct.x - starts[0], struct.y - starts[1], struct.out - starts[2])
-            for struct in self._program.structs
+            for struct in self._structs.array
         ]
 
     def __call__(self, x: Tensor, y: Tensor, out: Tensor) -> None:
@@ -94,7 +86,20 @@ class Moving:
         starts = (x.data_ptr(), y.data_ptr(), out.data_ptr())
         for struct, of_x, of_y, of_out in self._places:
             struct.x, struct.y, struct.out = starts[0] + of_x, starts[1] + of_y, starts[2] + of_out
-        self._program()
+        self._structs.run()
+
+
+class _Structs:
+    """What operations are, side by side."""
+
+    def __init__(self, operations: Sequence[Operation]):
+        functions = library()
+        assert functions is not None  # noqa: S101 - or there would be no operations
+        self.array = (_Struct * len(operations))(*(operation.struct for operation in operations))
+        self._run, self._address, self._count = functions.nasflow_run, ctypes.addressof(self.array), len(operations)
+
+    def run(self) -> None:
+        self._run(self._address, self._count)
 
 
 def as_programs(calls: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from torch._utils import _flatten_dense_tensors
 
 from nasflow.errors import CheckpointError
 
@@ -199,7 +198,7 @@ class _MisfitError(Exception):
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
     """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
     if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
-        return _flatten_dense_tensors(tensors).cpu()  # type: ignore[no-any-return]
+        return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
     return torch.cat([tensor.cpu().flatten() for tensor in tensors])
 
 

@@ -183,11 +183,11 @@ def start_run(searches: Searches, **config: Any) -> dict[str, Any]:
 
 def test_a_suspended_run_is_resumed_by_its_worker(searches, undisturbed, worker):
     run = start_run(searches)
-    set_state(searches.server, run, paused(1, suspended=True), force=True)  # as both UIs do
+    set_state(searches.server, run, paused(4, suspended=True), force=True)  # as both UIs do
     waited = wait_until(lambda: not processes(searches), "the jobs go on")
     assert waited < 5
     wait_until(lambda: state_of(searches.server, run)["message"] is not None, "the time limit stays")
-    time.sleep(7)  # Prefect looks every 5 s for pauses whose time limit has passed
+    time.sleep(10)  # Prefect looks every 5 s for pauses whose time limit has passed
     state = state_of(searches.server, run)
     assert (state["name"], state["state_details"]["pause_timeout"]) == ("Suspended", None)
     assert rounds_of(searches.server, run) == ["CANCELLED"]

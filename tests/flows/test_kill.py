@@ -22,7 +22,7 @@ from nasflow.training_service.processes import carriers
 CONFIG: dict[str, Any] = {
     "space": {
         "target": "flow_spaces.py:mixed",
-        "params": {"widths": [8, 10, 12, 14, 16, 18, 20, 22, 24, 26], "delay": 0.003},
+        "params": {"widths": [8, 10, 12, 14, 16, 18, 20, 22, 24, 26], "delay": 0.008},
     },
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 5},
     "strategy": {"kind": "random"},

@@ -82,6 +82,15 @@ def test_awkward_trees(tree: Any) -> None:
     assert same(through_files(tree), tree)
 
 
+def test_a_single_tensor_keeps_its_numbers_when_training_goes_on() -> None:
+    count = torch.tensor([3])
+    packer = Packer()
+    packer.pack({"batches": count, "norm": torch.ones(3)})
+    flat = packer.flat()
+    count.add_(1)
+    assert sorted(map(torch.Tensor.tolist, flat.values())) == [[1, 1, 1], [3]]
+
+
 def test_a_state_keeps_its_numbers_when_training_goes_on() -> None:
     weight = torch.nn.Parameter(torch.ones(2, 3))
     state = {"weight": weight.data, "column": weight.data[:, 1], "same": weight.data}

@@ -137,6 +137,7 @@ def test_an_early_program_ends_with_its_killed_controller(root):
 def test_an_early_program_that_was_killed_is_replaced(root):
     service = make(root)
     with service.early_start():
+        until(lambda: programs(root), "the program")
         programs(root)[0].kill()
         service.prepare()
         assert finish(service, service.submit(script("job"))).exit_code == 0
