@@ -58,7 +58,7 @@ class OneByOne:
         return found.flatten()
 
     def _form(self, what: str, x: Tensor, y: Tensor, out: Tensor) -> Moving | None:
-        key = (what, x.shape, x.stride(), y.stride(), out.stride())
+        key = (what, x.dtype, y.dtype, x.shape, x.stride(), y.stride(), out.stride())
         if key not in self._forms:
             self._forms[key] = self._make(what, x, y, out)
         return self._forms[key]

@@ -1,6 +1,5 @@
 """A fused unit: one forward, one backward and one optimizer step for all its members."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -68,8 +67,9 @@ class FusedUnit(Unit):
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             losses, gradients = self._group.losses_and_gradients(outputs, target)
-            if not math.isfinite(losses.sum()):
-                self._drop_not_finite(losses, index)
+            finite = torch.isfinite(losses)
+            if not finite.all():
+                self._drop_not_finite(losses, finite, index)
             return losses, gradients
 
         if self._model.backpropagate(x, losses_of) is None:
@@ -151,9 +151,9 @@ class FusedUnit(Unit):
         )
         self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
 
-    def _drop_not_finite(self, losses: torch.Tensor, index: int) -> None:
-        for member, loss in zip(self._rows, losses.tolist(), strict=True):
-            if not math.isfinite(loss) and member in self.members:
+    def _drop_not_finite(self, losses: torch.Tensor, finite: torch.Tensor, index: int) -> None:
+        for member, loss, good in zip(self._rows, losses.tolist(), finite.tolist(), strict=True):
+            if not good and member in self.members:
                 epoch = member.finished_epochs + 1
                 self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
 

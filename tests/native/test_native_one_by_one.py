@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_native_kernels import numbers
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,10 +11,6 @@ from nasflow.native.one_by_one import OneByOne
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALL = (True, True, True)
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def images(samples: int, channels: int, size: int, seed: int, longer: bool = False) -> Tensor:
@@ -67,6 +64,7 @@ def test_a_members_bits_do_not_depend_on_the_others() -> None:
 def test_what_it_cant_do_is_left_to_torch() -> None:
     x, weight = images(4, 6, 3, 0), numbers(2, 3, 3, 1, 1)
     kernel, y = OneByOne(weight, None), torch.zeros_like(x)
+    assert kernel.forward(x, y.clone(memory_format=torch.preserve_format))
     assert not kernel.forward(x.double(), y)
     assert not kernel.forward(x.contiguous(), y)
     assert not y.any()
