@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 
 def run_here(runner: str, folder: Path) -> int:
@@ -25,13 +25,24 @@ def run_here(runner: str, folder: Path) -> int:
 
 
 class _Tee:
-    """A stream whose text goes to a log, too. For all else it is the stream, so that a debugger can be talked to."""
+    """A stream whose text goes to a log, too, until that is closed. For all else it is the stream: a debugger can talk.
+
+    It is never freed. `print` borrows `sys.stdout` in Python before 3.12.10 and 3.13.3: a thread that prints while
+    another puts the stream back would write to freed memory (python/cpython#130163).
+    """
+
+    _kept: ClassVar[list["_Tee"]] = []
 
     def __init__(self, stream: TextIO, log: TextIO):
         self._stream, self._log = stream, log
+        self._kept.append(self)
 
     def write(self, text: str) -> int:
-        self._log.write(text)
+        try:
+            self._log.write(text)
+        except ValueError:
+            if not self._log.closed:
+                raise
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

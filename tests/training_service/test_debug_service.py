@@ -139,6 +139,28 @@ def test_a_breakpoint_can_be_talked_to(root):
     assert (root / "jobs/job/job.log").read_text().endswith("went on\n")
 
 
+def test_other_threads_can_print_while_jobs_begin_and_end(root):
+    """Jobs put their own streams in place of the process's and take them back: under the feet of who prints then."""
+    program = (
+        "import sys, threading; from pathlib import Path\n"
+        "from nasflow.training_service.run_here import run_here\n"
+        "def prints():\n"
+        "    while not over.is_set():\n"
+        "        print('from a thread', end='!\\n')\n"
+        "over, folder = threading.Event(), Path(sys.argv[1])\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "threads = [threading.Thread(target=prints) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[run_here('builtins:bool', folder) for _ in range(300)]\n"
+        "over.set()\n"
+        "[thread.join() for thread in threads]\n"
+    )
+    root.mkdir()
+    done = subprocess.run([sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("Exception in thread")) == (0, 0), done.stderr[-1000:]
+    assert set(done.stdout.replace("!", "").split("\n")) >= {"from a thread"}
+
+
 def test_the_real_runner_trains_here(root):
     data = DataConfig(target="nasflow.evaluator.data:DigitsRows", params={"batch_size": 256})
     spec = JobSpec(
