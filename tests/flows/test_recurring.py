@@ -24,7 +24,7 @@ from nasflow.study.recurring import config_of_run, runs_of_study
 from nasflow.study.study import Study, list_studies
 
 CONFIG: dict[str, Any] = {
-    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 40, 2)), "delay": 0.01}},
+    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 40, 2))}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 4},
     "strategy": {"kind": "random"},
     "budget": {"rounds": 2, "trials_per_round": 1},
@@ -57,7 +57,8 @@ def study_with_an_epoch(folder: Path) -> str:
 
 @pytest.mark.timeout(1200)
 def test_a_run_that_is_killed_and_retried_goes_on_with_its_own_study(searches, deployments):
-    searches.write("dated", **CONFIG, recurring={"study": "new"})
+    slow = {**CONFIG["space"]["params"], "delay": 0.05}  # the run shall last till another was started and cancelled
+    searches.write("dated", **{**CONFIG, "space": {**CONFIG["space"], "params": slow}}, recurring={"study": "new"})
     folder = searches.folder
     with deployments.served("dated.yaml", "--overlap", "skip"):
         first = deployments.start("dated")
@@ -83,9 +84,8 @@ def test_a_run_that_is_killed_and_retried_goes_on_with_its_own_study(searches, d
 
 @pytest.mark.timeout(1200)
 def test_a_study_grows_by_each_run_and_a_run_waits_for_the_one_before(searches, deployments):
-    quick = {**CONFIG, "space": {**CONFIG["space"], "params": {"widths": list(range(8, 40, 2))}}}
     searches.write(
-        "growing", **{**quick, "budget": {"rounds": 1, "trials_per_round": 2}}, recurring={"study": "continue"}
+        "growing", **{**CONFIG, "budget": {"rounds": 1, "trials_per_round": 2}}, recurring={"study": "continue"}
     )
     folder = searches.folder
     with deployments.served("growing.yaml"):
