@@ -12,6 +12,7 @@ from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
 from nasflow.merge.shapes import Spec
 from nasflow.merge.structure import is_hooked
+from nasflow.merge.tape import Spot, Tape
 
 _LAYERS = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
@@ -61,6 +62,80 @@ class BatchedPool(Kernel):
         pool: Any = node.module or node.target
         y: torch.Tensor = pool(x) if node.module is not None else pool(x, *node.args[1:], **node.kwargs)
         return y.unflatten(0, (self.rows, -1)) if stacked else y
+
+    @property
+    def is_tapeable(self) -> bool:
+        """Windows of two dimensions."""
+        return _window(self.nodes[0].module) is not None
+
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
+        """See `Tapeable`. Autograd would make the same calls, and a graph around them in every step."""
+        window = _window(self.nodes[0].module)
+        assert window is not None  # noqa: S101 - `is_tapeable` said so
+        x = tape.join(inputs[0])
+        y = Spot(x.data, self.rows, x.layout, needs_grad=x.needs_grad)
+        stacked = x.layout is Layout.STACK
+
+        def images(value: torch.Tensor) -> torch.Tensor:
+            return value.flatten(0, 1) if stacked else value
+
+        def rows(value: torch.Tensor) -> torch.Tensor:
+            return value.unflatten(0, (self.rows, -1)) if stacked else value
+
+        tape.do(lambda: setattr(y, "data", rows(window.forward(images(x.data)))))
+        tape.on_backward(
+            [y],
+            lambda: tape.contribute(x, lambda: rows(window.backward(images(y.grad), images(x.data))), fresh=True),
+        )
+        return [y]
+
+
+class _Maximum:
+    """`nn.MaxPool2d` as calls."""
+
+    def __init__(self, layer: nn.MaxPool2d):
+        stride = layer.kernel_size if layer.stride is None else layer.stride
+        sizes = (layer.kernel_size, stride, layer.padding, layer.dilation)
+        self._window = (*(_pair(size) for size in sizes), layer.ceil_mode)
+        self._where = torch.empty(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor
+        y, self._where = torch.ops.aten.max_pool2d_with_indices(x, *self._window)
+        return y
+
+    def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        back: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *self._window, self._where)
+        return back
+
+
+class _Average:
+    """`nn.AvgPool2d` as calls."""
+
+    def __init__(self, layer: nn.AvgPool2d):
+        sizes = [_pair(size) for size in (layer.kernel_size, layer.stride, layer.padding)]
+        self._window = (*sizes, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.aten.avg_pool2d(x, *self._window)
+        return y
+
+    def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        back: torch.Tensor = torch.ops.aten.avg_pool2d_backward(grad, x, *self._window)
+        return back
+
+
+def _window(layer: nn.Module | None) -> _Maximum | _Average | None:
+    match layer:
+        case nn.MaxPool2d():
+            return _Maximum(layer)
+        case nn.AvgPool2d():
+            return _Average(layer)
+    return None
+
+
+def _pair(size: Any) -> list[int]:
+    return [size, size] if isinstance(size, int) else list(size)
 
 
 def _has_channels(name: str, ndim: int) -> bool:

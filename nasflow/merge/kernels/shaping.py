@@ -13,6 +13,7 @@ from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
+from nasflow.merge.tape import Spot, Tape
 
 _SHAPED = frozenset(
     [
@@ -31,6 +32,7 @@ _SHAPED = frozenset(
     ]
 )
 _LAYERS = (nn.Flatten, nn.Softmax, nn.LogSoftmax)
+_IN_ORDER = frozenset(["flatten", "view", "reshape", "unsqueeze"])  # numbers stay in their order
 
 
 class Shaping(Kernel):
@@ -72,6 +74,19 @@ class Shaping(Kernel):
         x: torch.Tensor = inputs[0]
         first = x.ndim - len(node.inputs[0].spec.shape)  # where a member's own dimensions begin
         return _SHAPES[self._name](x, first, *args, **kwargs)
+
+    @property
+    def is_tapeable(self) -> bool:
+        """What only takes the numbers for those of another shape."""
+        return self._name in _IN_ORDER
+
+    def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
+        """See `Tapeable`."""
+        x = tape.join(inputs[0])
+        y = Spot(x.data, self.rows, x.layout, needs_grad=x.needs_grad)
+        tape.do(lambda: setattr(y, "data", self([x.data], training)))
+        tape.on_backward([y], lambda: tape.contribute(x, lambda: y.grad.reshape(x.data.shape)))
+        return [y]
 
 
 class Concatenation(Kernel):
