@@ -351,6 +351,7 @@ def make_trainer(precision: Any) -> Trainer:
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")  # jobs start their own way
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning 2.6 on torch 2.13
     return Trainer(
         accelerator="gpu" if torch.cuda.is_available() else "cpu",

@@ -162,6 +162,48 @@ def test_automatic_casts_are_left_to_autograd() -> None:
     assert single.merged(x.float(), True).dtype == torch.float32
 
 
+WINDOWS: dict[str, Make] = {
+    "largest": lambda: nn.MaxPool2d(2),
+    "largest, padded": lambda: nn.MaxPool2d(3, 1, 1),
+    "largest, dilated": lambda: nn.MaxPool2d(2, (2, 1), dilation=2, ceil_mode=True),
+    "mean": lambda: nn.AvgPool2d(2),
+    "mean of what is there": lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "mean by a divisor": lambda: nn.AvgPool2d((2, 3), divisor_override=5),
+}
+
+
+def pooled(window: Make) -> nn.Module:
+    """Over channels."""
+    size = window()(torch.zeros(1, 4, 6, 6)).numel()
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), window(), nn.Flatten(), nn.Linear(size, 3))
+
+
+class PooledRows(nn.Module):
+    """Over what a linear layer gave, in a stack."""
+
+    def __init__(self, window: Make):
+        super().__init__()
+        self.before, self.window = nn.Sequential(nn.Flatten(), nn.Linear(108, 144), nn.Tanh()), window()
+        self.after = nn.Linear(self.window(torch.zeros(1, 4, 6, 6)).numel(), 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.after(
+            self.window(self.before(x).reshape(-1, 4, 6, 6)).flatten(1).unsqueeze(1).reshape(-1, self.after.in_features)
+        )
+        return y
+
+
+@pytest.mark.parametrize("model", [pooled, PooledRows])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_poolings_and_views_need_no_autograd_of_their_own(
+    window: str, model: Callable[[Make], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasflow.merge.module.Nested", None)
+    group = check([lambda: model(WINDOWS[window])] * 3, images(6), images(4), images(1))
+    assert "BatchedPool" in group.kernels
+    assert group.merged.regions
+
+
 def test_what_evaluates_leaves_the_gradients_alone() -> None:
     group, x = group_of(CELLS, images(6)), images(6)
     output = group.merged(x, True)

@@ -66,12 +66,12 @@ class BatchedPool(Kernel):
     @property
     def is_tapeable(self) -> bool:
         """Windows of two dimensions."""
-        return _window(self.nodes[0].module) is not None
+        return isinstance(self.nodes[0].module, nn.MaxPool2d | nn.AvgPool2d)
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`. Autograd would make the same calls, and a graph around them in every step."""
-        window = _window(self.nodes[0].module)
-        assert window is not None  # noqa: S101 - `is_tapeable` said so
+        layer: Any = self.nodes[0].module
+        window = _Maximum(layer) if isinstance(layer, nn.MaxPool2d) else _Average(layer)
         x = tape.join(inputs[0])
         y = Spot(x.data, self.rows, x.layout, needs_grad=x.needs_grad)
         stacked = x.layout is Layout.STACK
@@ -82,7 +82,7 @@ class BatchedPool(Kernel):
         def rows(value: torch.Tensor) -> torch.Tensor:
             return value.unflatten(0, (self.rows, -1)) if stacked else value
 
-        tape.do(lambda: setattr(y, "data", rows(window.forward(images(x.data)))))
+        tape.do(lambda: setattr(y, "data", rows(window.forward(images(x.data), tape.trains and y.needs_grad))))
         tape.on_backward(
             [y],
             lambda: tape.contribute(x, lambda: rows(window.backward(images(y.grad), images(x.data))), fresh=True),
@@ -97,15 +97,17 @@ class _Maximum:
         stride = layer.kernel_size if layer.stride is None else layer.stride
         sizes = (layer.kernel_size, stride, layer.padding, layer.dilation)
         self._window = (*(_pair(size) for size in sizes), layer.ceil_mode)
-        self._where = torch.empty(0)
+        self._places: list[torch.Tensor] = []  # of the largest, from forward to backward
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
         y: torch.Tensor
-        y, self._where = torch.ops.aten.max_pool2d_with_indices(x, *self._window)
+        y, places = torch.ops.aten.max_pool2d_with_indices(x, *self._window)
+        self._places = [places] if needs_grad else []
         return y
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        back: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *self._window, self._where)
+        places = self._places.pop()
+        back: torch.Tensor = torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *self._window, places)
         return back
 
 
@@ -116,22 +118,13 @@ class _Average:
         sizes = [_pair(size) for size in (layer.kernel_size, layer.stride, layer.padding)]
         self._window = (*sizes, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
         y: torch.Tensor = torch.ops.aten.avg_pool2d(x, *self._window)
         return y
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         back: torch.Tensor = torch.ops.aten.avg_pool2d_backward(grad, x, *self._window)
         return back
-
-
-def _window(layer: nn.Module | None) -> _Maximum | _Average | None:
-    match layer:
-        case nn.MaxPool2d():
-            return _Maximum(layer)
-        case nn.AvgPool2d():
-            return _Average(layer)
-    return None
 
 
 def _pair(size: Any) -> list[int]:
