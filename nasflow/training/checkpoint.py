@@ -151,8 +151,9 @@ class CheckpointStore:
             for name in names:
                 if name.startswith(_ASIDE):  # left by a process that was killed while it saved
                     shutil.rmtree(self._folder / name)
-        kept = retained({*self._saved, epoch}, self._keep, ranking)
-        for old in {*self._saved, epoch} - kept:
+        there = {*self._saved, epoch}
+        kept = retained(there, self._keep, ranking)
+        for old in there - kept:
             self.path(old).unlink(missing_ok=True)
         self._saved = sorted(kept)
 

@@ -149,16 +149,18 @@ class _Tensors:
         """Where it is to lie, as JSON."""
         if tensor.layout is not torch.strided:
             raise _misfit(tensor)
-        memory = (tensor.data_ptr(), tensor.shape)
+        shape = tensor.shape
+        memory = (tensor.data_ptr(), shape)
         seen = self._known.get(memory) or self.places.get(memory)
         if seen is not None and _same(seen[0], tensor):
             self.used.add(seen[1])
             return seen[2]
         kind = (tensor.dtype, tensor.device)
         group = self.groups.get(kind) or self._new_group(kind, tensor)
-        text = f'{{"$tensor":["{group.name}",{group.length},{[*memory[1]]}]}}'
+        length, shape_text = _shape(shape)
+        text = f'{{"$tensor":["{group.name}",{group.length},{shape_text}]}}'
         self.places[memory] = (tensor, group.name, text)
-        group.length += tensor.numel()
+        group.length += length
         group.tensors.append(tensor)
         return text
 
@@ -168,6 +170,12 @@ class _Tensors:
         group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
         self.used.add(group.name)
         return group
+
+
+@functools.lru_cache(maxsize=4_096)
+def _shape(shape: torch.Size) -> tuple[int, str]:
+    """How many elements a tensor has, and its shape as JSON."""
+    return shape.numel(), str([*shape])
 
 
 def _misfit(tensor: torch.Tensor) -> "_MisfitError":
@@ -198,7 +206,8 @@ class _MisfitError(Exception):
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
     """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
     if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
-        return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+        flat = [tensor if tensor.dim() == 1 else tensor.flatten() for tensor in tensors]  # there are thousands
+        return torch.cat(flat).cpu()
     return torch.cat([tensor.cpu().flatten() for tensor in tensors])
 
 
