@@ -216,7 +216,7 @@ class Stubborn(torch.Tensor):
 
 @pytest.mark.parametrize("trial", [0, 2])
 def test_a_tensor_that_fails_when_all_is_written_harms_no_other(trial: int, root: Root) -> None:
-    errors = root.save(1, **{f"t{trial}": lambda: {"w": torch.ones(2).as_subclass(Stubborn)}})
+    errors = root.save(1, **{f"t{trial}": lambda: {"w": torch.ones(2, 1).as_subclass(Stubborn)}})
     assert errors == {trial: (RuntimeError, "not me")}
     assert root.sound(1, *({0, 1, 2, 3} - {trial}))
 
