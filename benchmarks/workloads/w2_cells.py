@@ -1,8 +1,8 @@
 """W2: mixed cell networks on digits. Four positions of {3x3, 5x5, depthwise 3x3, 1x1, max-pool, skip} with batch-norm.
 
 `--random-groups 100 --repeats 1` asks instead whether nasflow is ever slower: groups of random size are drawn from the
-space, and each is trained by (b), (c) and (d). A job has costs of its own (to begin, to plan, to end), about a twentieth
-of a second together, that matter where few epochs are trained; so the steps are also compared alone.
+space, and each is trained by (b), (c) and (d). A job has costs of its own (to begin, to plan, to end), about 0.05 s
+together, that matter where few epochs are trained; so the steps are also compared alone.
 """
 
 import argparse
