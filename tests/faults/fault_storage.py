@@ -142,8 +142,11 @@ def _silent_about(scene: Scene, file: Path) -> str | None:
 
 
 def _events(root: Path, job_id: str) -> list[dict[str, object]]:
-    events = []
-    for line in (job_dir(root, job_id) / "events.jsonl").read_text().splitlines():
+    events: list[dict[str, object]] = []
+    file = job_dir(root, job_id) / "events.jsonl"
+    if not file.exists():  # it was killed before it told anything
+        return events
+    for line in file.read_text().splitlines():
         with suppress(ValueError):
             events.append(json.loads(line))
     return events
