@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ _LARGEST = 64  # rows that are measured; more cost as much for each row
 class CostModel:
     """Seconds of forward and backward, by kernel, operation and rows.
 
-    Figures hold for one device, version of nasflow and of torch, and number of threads; they lie in a JSON file for
-    these, below `$XDG_CACHE_HOME/nasflow` (or `~/.cache/nasflow`).
+    Figures hold for one device, torch version and number of threads; they lie in a JSON file for these, below
+    `$XDG_CACHE_HOME/nasflow` (or `~/.cache/nasflow`).
 
     Args:
         device: where kernels run.
@@ -265,8 +264,7 @@ def _fastest(run: Callable[[], Any], device: torch.device) -> float:
 
 def _place(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {_processor()}"
-    versions = f"nasflow {version('nasflow')} torch {torch.__version__}"
-    text = f"{name} {versions} threads {torch.get_num_threads()}{' native' if library() else ''}"
+    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if library() else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
