@@ -94,9 +94,7 @@ class _Maximum:
     """`nn.MaxPool2d` as calls."""
 
     def __init__(self, layer: nn.MaxPool2d):
-        stride = layer.kernel_size if layer.stride is None else layer.stride
-        sizes = (layer.kernel_size, stride, layer.padding, layer.dilation)
-        self._window = (*(_pair(size) for size in sizes), layer.ceil_mode)
+        self._window = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
         self._places: list[torch.Tensor] = []  # of the largest, from forward to backward
 
     def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
@@ -115,8 +113,8 @@ class _Average:
     """`nn.AvgPool2d` as calls."""
 
     def __init__(self, layer: nn.AvgPool2d):
-        sizes = [_pair(size) for size in (layer.kernel_size, layer.stride, layer.padding)]
-        self._window = (*sizes, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
+        where = (layer.kernel_size, layer.stride, layer.padding)
+        self._window = (*where, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
 
     def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
         y: torch.Tensor = torch.ops.aten.avg_pool2d(x, *self._window)
@@ -125,10 +123,6 @@ class _Average:
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         back: torch.Tensor = torch.ops.aten.avg_pool2d_backward(grad, x, *self._window)
         return back
-
-
-def _pair(size: Any) -> list[int]:
-    return [size, size] if isinstance(size, int) else list(size)
 
 
 def _has_channels(name: str, ndim: int) -> bool:
