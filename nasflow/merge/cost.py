@@ -24,8 +24,9 @@ from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.layout import Layout, convert, join, split
 from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
-from nasflow.merge.tape import Spot, Tape, Tapeable
+from nasflow.merge.tape import Tape, Tapeable
 from nasflow.native.library import library
 
 logger = logging.getLogger(__name__)

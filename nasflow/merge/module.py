@@ -23,7 +23,7 @@ from nasflow.merge.pieces import Piece, partitions
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.region import OUTPUTS, LossesOf, Region, Source, Stretch
 from nasflow.merge.shapes import Scalar, Spec
-from nasflow.merge.stacks import Bench, OwnCode, ParameterStack
+from nasflow.merge.stacks import Bench, OwnCode, Shelf
 from nasflow.merge.tape import Tapeable
 
 Operand = Callable[[dict[Any, Any]], Any]
@@ -74,7 +74,8 @@ class MergedModel:
         own_code: OwnCode,
     ):
         self.plan = plan
-        self.stacks: list[ParameterStack] = []
+        shelf = Shelf()
+        self.stacks = shelf.stacks
         self.gathers_at = [0] * (len(plan.batches) + 1)
         self._place: dict[Operation, tuple[int, int]] = {}
         self._layout: list[Layout] = []
@@ -83,7 +84,7 @@ class MergedModel:
         self._requests: list[list[tuple[list[Piece], Layout]]] = []
         for index, batch in enumerate(plan.batches):
             self._place.update(zip(batch.operations, zip(repeat(index), count()), strict=False))
-            self._lay_out(batch, Bench(_members(batch), streams, generators, own_code))
+            self._lay_out(batch, Bench(_members(batch), streams, generators, own_code, shelf))
         self._outputs = self._pieces(plan.outputs)
         self._inputs = [index for index, batch in enumerate(plan.batches) if batch.kernel is None]
         for index, several in enumerate([*self._requests, [(self._outputs, Layout.STACK)]]):
@@ -146,7 +147,6 @@ class MergedModel:
             wanted, layout = batch.kernel.layouts(first.node, given)
             requests = list(zip(operands, wanted, strict=True))
             kernel = batch.kernel([operation.node for operation in batch.operations], bench)
-            self.stacks += bench.stacks
         self._kernels.append(kernel)
         self._requests.append(requests)
         self._layout.append(layout)
@@ -229,9 +229,8 @@ class MergedModel:
 
     def _find_regions(self) -> list[Region]:
         """Stretches of batches that can run from a tape, if enough of their kernels have calls of their own for it."""
-        tied = _tied(self._kernels)
         regions = []
-        for tapeable, run in groupby(range(len(self._requests)), lambda i: i not in tied and self._is_tapeable(i)):
+        for tapeable, run in groupby(range(len(self._requests)), self._is_tapeable):
             indexes = list(run)
             native = sum(_is_native(self._kernels[index]) for index in indexes)
             if tapeable and len(indexes) >= _LEAST and 2 * native >= len(indexes):
@@ -330,13 +329,3 @@ def _parameters(kernel: Kernel) -> list[torch.Tensor]:
     if kernel.is_batched:
         return [stack.tensor for stack in kernel.bench.stacks]
     return [tensor for node in kernel.nodes for tensor in tensors_of(node) if tensor.requires_grad]
-
-
-def _tied(kernels: Sequence[Kernel | None]) -> set[int]:
-    """The positions of kernels that train a tensor which another one trains too; these run row by row."""
-    users: dict[int, set[int]] = defaultdict(set)
-    for position, kernel in enumerate(kernels):
-        if kernel is not None and not kernel.is_batched:
-            for tensor in _parameters(kernel):
-                users[id(tensor)].add(position)
-    return {position for positions in users.values() if len(positions) > 1 for position in positions}

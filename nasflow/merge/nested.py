@@ -8,7 +8,8 @@ import torch
 
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.layout import Layout, convert
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.spot import Spot
+from nasflow.merge.tape import Tape
 
 
 class Nested:
@@ -25,7 +26,7 @@ class Nested:
 
     def __init__(self, kernel: Kernel, wanted: Sequence[Layout], gives: Layout, parameters: Sequence[torch.Tensor]):
         self._kernel, self._wanted, self._gives = kernel, wanted, gives
-        self._parameters = list(parameters)
+        self._parameters = list(dict.fromkeys(parameters))
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`."""
@@ -53,13 +54,13 @@ class Nested:
                 sources = [*(leaves[i] for i in inside), *self._parameters]
                 grads = [spot.grad.view(value.shape) for value, spot in ends]
                 found[:] = torch.autograd.grad([value for value, _ in ends], sources, grads, allow_unused=True)
-                for parameter, grad in zip(self._parameters, found[len(inside) :], strict=True):
-                    if grad is not None:
-                        tape.parameter_grads[parameter] = grad
                 leaves.clear()
                 given.clear()
 
             tape.do(differentiate)
+            for place, parameter in enumerate(self._parameters, len(inside)):
+                if found[place] is not None:
+                    tape.contribute_to_parameter(parameter, partial(found.__getitem__, place))
             for place, i in enumerate(inside):
                 if found[place] is not None:
                     fresh = len(inside) == 1 and _is_own(found[place], read[i].data, [spot.grad for spot in outputs])
@@ -68,7 +69,7 @@ class Nested:
 
         tape.do(forward)
         if needs_grad:
-            tape.on_backward(outputs, backward)
+            tape.on_backward(outputs, backward, self._parameters)
         return outputs
 
     def _run(self, read: Sequence[Spot], leaves: Sequence[torch.Tensor], training: bool) -> list[torch.Tensor]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from nasflow.merge.layout import Layout
-from nasflow.merge.tape import Spot, Tape, Tapeable
+from nasflow.merge.spot import Spot
+from nasflow.merge.tape import Tape, Tapeable
 
 _MOST_SIZES = 8  # of batches for which recordings are kept
 
@@ -127,12 +128,12 @@ class Region:
 
     def finish(self, recording: _Recording, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The backward: gradients of the parameters are put in their places, those of `imports` are returned."""
-        earlier = {tensor: tensor.grad.clone() for tensor in self._parameter_grads if tensor.grad is not None}
+        own = self._parameter_grads
+        overwritten = {tensor: grad.clone() for tensor, grad in own.items() if tensor.grad is grad}
         recording.tape.backward(grads, recording.exports, recording.imports)
-        for tensor, grad in self._parameter_grads.items():
-            tensor.grad = grad
-        for tensor, grad in earlier.items():
-            self._parameter_grads[tensor].add_(grad)
+        for tensor in recording.tape.graded:
+            earlier = overwritten.get(tensor, tensor.grad)
+            tensor.grad = own[tensor] if earlier is None else own[tensor] + earlier
         return [spot.grad.clone() if any(spot.graded) else None for spot in recording.imports]
 
     def _record(

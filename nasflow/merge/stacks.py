@@ -30,6 +30,51 @@ class ParameterStack:
     members: tuple[int, ...]
 
 
+class Shelf:
+    """The stacks of a unit. A tensor lies in one of them at most: kernels that use the same ones share the stack.
+
+    Attributes:
+        stacks: those that train.
+    """
+
+    def __init__(self) -> None:
+        self.stacks: list[ParameterStack] = []
+        self._laid: dict[tuple[int, ...], tuple[torch.Tensor, ParameterStack | None]] = {}
+        self._rows: dict[int, torch.Tensor] = {}  # by id; kept alive, so that ids stay their own
+
+    def lay(
+        self, rows: Sequence[torch.Tensor], members: tuple[int, ...], channels_last: bool
+    ) -> tuple[torch.Tensor, ParameterStack | None]:
+        """The stack of these tensors, and as one that trains if they do.
+
+        Raises:
+            ValueError: some of them, but not all and in this order, lie in a stack already.
+        """
+        key = tuple(map(id, rows))
+        if key not in self._laid:
+            if not self._rows.keys().isdisjoint(key):
+                raise ValueError("a tensor that several layers use can't lie in two stacks")
+            self._rows.update(zip(key, rows, strict=True))
+            self._laid[key] = self._lay(rows, members, channels_last)
+        return self._laid[key]
+
+    def _lay(
+        self, rows: Sequence[torch.Tensor], members: tuple[int, ...], channels_last: bool
+    ) -> tuple[torch.Tensor, ParameterStack | None]:
+        with torch.no_grad():
+            stacked = torch.stack(list(rows))
+            if channels_last and stacked.ndim == 5:
+                stacked = stacked.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+            for row, place in zip(rows, stacked.unbind(0), strict=True):
+                row.data = place
+        if not isinstance(rows[0], nn.Parameter) or not rows[0].requires_grad:
+            return stacked, None
+        parameters: Any = tuple(rows)  # equal signatures: if one trains, all do
+        stack = ParameterStack(stacked.requires_grad_(), parameters, members)
+        self.stacks.append(stack)
+        return stacked, stack
+
+
 @dataclass
 class Bench:
     """What a kernel is built with.
@@ -40,13 +85,15 @@ class Bench:
         generators: a member's generator of torch's random numbers on the CPU.
         own_code: runs code of a member's own, given its position, and gives what that gives. Raises `LeftError` if it
             fails, or if the member is no longer there; the others go on without it.
-        stacks: where the kernel's parameters end up.
+        shelf: where the unit's stacks are.
+        stacks: those that the kernel trains.
     """
 
     members: tuple[int, ...]
     streams: Sequence[AbstractContextManager[Any]]
     generators: Sequence[torch.Generator]
     own_code: OwnCode
+    shelf: Shelf = field(default_factory=Shelf)
     stacks: list[ParameterStack] = field(default_factory=list)
 
     def lay(self, tensors: Sequence[torch.Tensor | None], channels_last: bool = False) -> torch.Tensor | None:
@@ -54,14 +101,7 @@ class Bench:
         rows = [tensor for tensor in tensors if tensor is not None]
         if not rows:
             return None
-        with torch.no_grad():
-            stacked = torch.stack(rows)
-            if channels_last and stacked.ndim == 5:
-                stacked = stacked.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
-            for row, place in zip(rows, stacked.unbind(0), strict=True):
-                row.data = place
-        if isinstance(rows[0], nn.Parameter) and rows[0].requires_grad:
-            parameters: Any = tuple(rows)  # equal signatures: if one trains, all do
-            stacked.requires_grad_()
-            self.stacks.append(ParameterStack(stacked, parameters, self.members))
+        stacked, stack = self.shelf.lay(rows, self.members, channels_last)
+        if stack is not None:
+            self.stacks.append(stack)
         return stacked

@@ -6,6 +6,7 @@ layers stay in their places, and activations write their results to where they a
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -13,163 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from nasflow.merge.layout import Layout, convert
+from nasflow.merge.spot import Spot, room_for
 from nasflow.native.program import as_programs
-
-
-class Spot:
-    """A value of several rows, in layout STACK or CHANNELS, or one that all rows read, in layout SHARED.
-
-    Args:
-        data: the value; calls of the forward may put another tensor in its place, unless it is `still`.
-        rows: how many.
-        needs_grad: whether gradients go through it.
-        still: the value stays where it is.
-        fixed: the gradient does so too, and calls can be recorded with both.
-        grad_in: the spot whose gradient's memory its own takes.
-
-    Attributes:
-        graded: by row, whether the gradient has got a contribution, as far as the backward is recorded.
-        may_move: whether the value may be told to lie elsewhere from now on, for whoever writes it looks each time,
-            and one value only is made of it.
-    """
-
-    def __init__(
-        self,
-        data: torch.Tensor,
-        rows: int,
-        layout: Layout,
-        *,
-        needs_grad: bool = True,
-        still: bool = False,
-        fixed: bool = False,
-        grad_in: "Spot | None" = None,
-    ):
-        self.data = data
-        self.count = rows
-        self.layout = layout
-        self.needs_grad = needs_grad
-        self.still = still or fixed
-        self.fixed = fixed
-        self.graded = [False] * rows
-        self.may_move = False
-        self._grad_in = grad_in
-        self._grad: torch.Tensor | None = None
-        self._parts = 0  # spots that lie in this one and whose backward is not recorded yet
-
-    @property
-    def grad(self) -> torch.Tensor:
-        """The gradient, or memory for it, laid out as the value is."""
-        if self._grad_in is not None:
-            return self._grad_in.grad
-        if self._grad is None:
-            self._grad = torch.empty_like(self.data)
-        return self._grad
-
-    @property
-    def takes(self) -> bool:
-        """Whether another tensor can be its gradient."""
-        return not self.fixed and self._grad_in is None
-
-    def move(self, whole: "Spot", start: int, place: torch.Tensor) -> None:
-        """Lie in `place`, the rows of `whole` from `start` on, and have the gradient there too."""
-        self.data = place.copy_(self.data)
-        self._grad_in = whole.rows(start, start + self.count)
-        whole._parts += 1
-
-    def take(self, grad: torch.Tensor) -> None:
-        """Have a tensor as the gradient, from here to the end of this run."""
-        self._grad = grad
-
-    def rows(self, start: int, stop: int) -> "Spot":
-        """Some of its rows."""
-        return self if stop - start == self.count else _Rows(self, start, stop)
-
-    def of(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Rows of a tensor that is laid out as this is."""
-        if stop - start == self.count:
-            return tensor
-        if self.layout is Layout.CHANNELS:
-            channels = tensor.shape[1] // self.count
-            return tensor.narrow(1, start * channels, (stop - start) * channels)
-        return tensor.narrow(0, start, stop - start)
-
-    def write(self, activation: str, start: int, stop: int, out: torch.Tensor) -> bool:
-        """Write an activation of some rows to `out`, if the values themselves have yet to be written down."""
-        return False
-
-    def claim(self, tape: "Tape") -> bool:
-        """Whether a contribution to the gradient may overwrite what is there; else it has to be added to it."""
-        return _claim(self, tape, 0, self.count)
-
-    def complete(self, tape: "Tape") -> None:
-        """No further contribution comes: rows that nobody read have a gradient of zero."""
-        if not all(self.graded):
-            if not any(self.graded):
-                self.graded[0] = True
-                tape.do(_zero, self, 0)
-            _claim(self, tape, 0, self.count)
-
-    def done(self) -> "list[Spot]":
-        """Those that can let go when what uses this one's gradient has been recorded."""
-        if self._grad_in is None or self.fixed:
-            return [] if self.fixed or self._parts else [self]
-        return self._grad_in.part_done()
-
-    def part_done(self) -> "list[Spot]":
-        """`done`, when a part of this one is."""
-        self._parts -= 1
-        return [] if self._parts else [self]
-
-    def let_go(self) -> None:
-        """The tensors are no longer needed, till the next run."""
-        if not self.fixed:
-            self._grad = None
-
-
-class _Rows(Spot):
-    """Rows `start` to `stop` of a spot."""
-
-    def __init__(self, whole: Spot, start: int, stop: int):
-        self._whole, self._start, self._stop = whole, start, stop
-        self.count = stop - start
-        self.layout, self.needs_grad = whole.layout, whole.needs_grad
-        self.still, self.fixed = whole.still, whole.fixed
-        self.may_move = False
-
-    @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
-        return self._whole.of(self._whole.data, self._start, self._stop)
-
-    @property
-    def grad(self) -> torch.Tensor:
-        return self._whole.of(self._whole.grad, self._start, self._stop)
-
-    @property
-    def takes(self) -> bool:
-        return False
-
-    def part_done(self) -> list[Spot]:
-        return self._whole.part_done()
-
-    def rows(self, start: int, stop: int) -> Spot:
-        return self._whole.rows(self._start + start, self._start + stop)
-
-    def write(self, activation: str, start: int, stop: int, out: torch.Tensor) -> bool:
-        return self._whole.write(activation, self._start + start, self._start + stop, out)
-
-    def claim(self, tape: "Tape") -> bool:
-        return _claim(self._whole, tape, self._start, self._stop)
-
-
-def _claim(spot: Spot, tape: "Tape", start: int, stop: int) -> bool:
-    was = spot.graded[start:stop]
-    spot.graded[start:stop] = [True] * len(was)
-    if not any(was):
-        return True
-    for row, graded in enumerate(was, start):
-        if not graded:
-            tape.do(_zero, spot, row)
-    return False
 
 
 class Tape:
@@ -178,11 +24,16 @@ class Tape:
     Args:
         parameter_grads: the gradients of parameters, by parameter; shared by the tapes of a model.
         trains: whether there will be a backward.
+
+    Attributes:
+        graded: the parameters to whose gradients the backward contributes, once it is recorded.
     """
 
     def __init__(self, parameter_grads: dict[torch.Tensor, torch.Tensor], trains: bool):
         self.parameter_grads = parameter_grads
         self.trains = trains
+        self.graded: set[torch.Tensor] = set()
+        self._uses: Counter[torch.Tensor] = Counter()  # how many calls may contribute to a parameter's gradient
         self._forward: list[Callable[[], Any]] = []
         self._backward: list[Callable[[], Any]] | None = None
         self._program = self._forward
@@ -194,8 +45,15 @@ class Tape:
         call()
         self._program.append(call)
 
-    def on_backward(self, outputs: Sequence[Spot], record: Callable[[], None]) -> None:
-        """Let `record` put the calls on the tape that use the gradients of `outputs`."""
+    def on_backward(
+        self, outputs: Sequence[Spot], record: Callable[[], None], parameters: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """Let `record` put the calls on the tape that use the gradients of `outputs`.
+
+        Args:
+            parameters: to whose gradients these calls contribute.
+        """
+        self._uses.update(parameters)
         self._to_record.append((list(outputs), record))
 
     def on_backward_of_layer(
@@ -214,34 +72,67 @@ class Tape:
             differentiate: gives the gradients of `x` and of the parameters over the channels of all rows, `[n*C, ...]`,
                 those that are wanted.
         """
-        wanted = [x.needs_grad, *(tensor is not None and tensor.requires_grad for tensor in parameters)]
+        trained = {i: tensor for i, tensor in enumerate(parameters, 1) if tensor is not None and tensor.requires_grad}
+        wanted = [x.needs_grad, *(place in trained for place in range(1, len(parameters) + 1))]
         found: list[torch.Tensor] = []
 
-        def run() -> None:
-            grad, *own = differentiate(wanted)
-            for parameter, grad_of, is_wanted in zip(parameters, own, wanted[1:], strict=True):
-                if parameter is not None and is_wanted:
-                    self.parameter_grads[parameter] = grad_of.unflatten(0, parameter.shape[:2])
-            found[:] = [grad]
-
         def backward() -> None:
+            adds = {place: not self._is_first(parameter) for place, parameter in trained.items()}
+
+            def run() -> None:
+                grads = differentiate(wanted)
+                for place, parameter in trained.items():
+                    own = grads[place].unflatten(0, parameter.shape[:2])
+                    self._set_parameter_grad(parameter, own, adds[place])
+                found[:] = [grads[0]]
+
             self.do(run)
             if x.needs_grad:
                 self.contribute(x, lambda: found[0], fresh=True)
                 self.do(found.clear)
 
-        self.on_backward([y], backward)
+        self.on_backward([y], backward, list(trained.values()))
 
-    def parameter_grad(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Memory for the gradient of a parameter, to which one call only may contribute."""
+    def write_parameter_grad(self, parameter: torch.Tensor, record: Callable[[torch.Tensor], None]) -> None:
+        """Let `record` put calls on the tape that write a contribution to a parameter's gradient to where it is told.
+
+        Where an earlier call has contributed already, that is memory of its own, which is added.
+        """
         if parameter not in self.parameter_grads:
             self.parameter_grads[parameter] = torch.empty_like(parameter)
-        return self.parameter_grads[parameter]
+        memory = self.parameter_grads[parameter]
+        if self._is_first(parameter):
+            record(memory)
+        else:
+            contribution = torch.empty_like(memory)
+            record(contribution)
+            self.do(memory.add_, contribution)
+
+    def contribute_to_parameter(self, parameter: torch.Tensor, grad: Callable[[], torch.Tensor]) -> None:
+        """Let a tensor go into a parameter's gradient."""
+        adds = not self._is_first(parameter)
+        self.do(lambda: self._set_parameter_grad(parameter, grad(), adds))
+
+    def _is_first(self, parameter: torch.Tensor) -> bool:
+        """Whether no call before the next one, in a backward, contributes to the gradient of a parameter."""
+        first = parameter not in self.graded
+        self.graded.add(parameter)
+        return first
+
+    def _set_parameter_grad(self, parameter: torch.Tensor, grad: torch.Tensor, adds: bool) -> None:
+        if self._uses[parameter] < 2:
+            self.parameter_grads[parameter] = grad
+        elif adds:
+            self.parameter_grads[parameter].add_(grad)
+        elif parameter in self.parameter_grads:  # in its place, which other calls have been told
+            self.parameter_grads[parameter].copy_(grad)
+        else:
+            self.parameter_grads[parameter] = torch.empty_like(parameter).copy_(grad)
 
     def join(self, spots: Sequence[Spot], fixed: bool = False) -> Spot:
         """Several runs of rows in one value; dense, and in its place if `fixed`."""
         first = spots[0]
-        if len(spots) == 1 and not isinstance(first, _Rows) and (first.fixed or not fixed):
+        if len(spots) == 1 and not first.is_part and (first.fixed or not fixed):
             return first
         if len(spots) == 1 and first.fixed and first.layout is Layout.STACK:
             return first
@@ -339,19 +230,6 @@ class Tape:
         for origin in origins:
             if origin.needs_grad and any(origin.graded):
                 origin.complete(self)
-
-
-def room_for(like: Spot, rows: int) -> torch.Tensor:
-    """Dense memory for so many rows like those of a spot."""
-    data, axis = like.data, int(like.layout is Layout.CHANNELS)
-    shape = list(data.shape)
-    shape[axis] = shape[axis] // like.count * rows
-    images = torch.channels_last if axis and data.ndim == 4 else torch.contiguous_format
-    return torch.empty(shape, dtype=data.dtype, device=data.device, memory_format=images)
-
-
-def _zero(spot: Spot, row: int) -> None:
-    spot.of(spot.grad, row, row + 1).zero_()
 
 
 def _copy(spot: Spot, place: torch.Tensor) -> None:

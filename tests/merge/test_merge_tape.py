@@ -7,7 +7,7 @@ import torch
 from merging import Group, Make, build, check, images, rows
 from torch import nn
 
-from nasflow.merge.tape import Spot
+from nasflow.merge.spot import Spot
 
 
 def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
@@ -74,7 +74,7 @@ def test_activations_write_where_several_are_put_together(monkeypatch: pytest.Mo
         move(self, whole, start, place)
 
     monkeypatch.setattr(Spot, "move", noted)
-    apart = [("1x1", "pool", "3x3"), ("1x1", "1x1", "1x1"), ("1x1", "depthwise", "3x3"), ("3x3", "pool", "depthwise")]
+    apart = [("1x1", "3x3", "skip"), ("3x3", "pool", "1x1"), ("pool", "skip", "3x3"), ("3x3", "pool", "skip")]
     check([cells(*operations) for operations in apart], images(6), images(4), steps=3)
     assert moved
     assert all(part < whole for part, whole in moved)

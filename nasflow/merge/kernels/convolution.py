@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.layout import Layout, channels_last, dense_images
 from nasflow.merge.node import Node
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 from nasflow.native.one_by_one import OneByOne
 from nasflow.native.program import fits
 

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 from nasflow.native import program as native
 
 
@@ -47,7 +48,7 @@ class BatchedLinear(Kernel):
         """See `Tapeable`. Runs of rows from several places get products of their own: joining them takes longer."""
         runs, weight_NOI = [tape.join([x], fixed=True) for x in inputs[0]], self.weight_NOI.detach()
         y_NBO = weight_NOI.new_empty(len(weight_NOI), runs[0].data.shape[1], weight_NOI.shape[1])
-        needs_grad = self._trains or any(x.needs_grad for x in runs)
+        needs_grad = bool(self._trained) or any(x.needs_grad for x in runs)
         y = Spot(y_NBO, self.rows, Layout.STACK, needs_grad=needs_grad, fixed=True)
         sizes = [x.count for x in runs]
         biases = [None] * len(runs) if self.bias_NO is None else self.bias_NO.detach().unsqueeze(1).split(sizes)
@@ -55,27 +56,31 @@ class BatchedLinear(Kernel):
         for (x, weight), bias, y_run in zip(places, biases, y_NBO.split(sizes), strict=True):
             tape.do(_product(x.data, weight.transpose(1, 2), y_run, bias))
 
+        def weigh(memory: torch.Tensor) -> None:
+            for x, grad, out in zip(runs, y.grad.split(sizes), memory.split(sizes), strict=True):
+                tape.do(_product(grad.transpose(1, 2), x.data, out))
+
         def backward() -> None:
             self._record_bias(tape, y)
-            grads = y.grad.split(sizes)
             if self.weight_NOI.requires_grad:
-                for x, grad, out in zip(runs, grads, tape.parameter_grad(self.weight_NOI).split(sizes), strict=True):
-                    tape.do(_product(grad.transpose(1, 2), x.data, out))
-            for (x, weight), grad in zip(places, grads, strict=True):
+                tape.write_parameter_grad(self.weight_NOI, weigh)
+            for (x, weight), grad in zip(places, y.grad.split(sizes), strict=True):
                 if x.needs_grad:
                     tape.do(_product(grad, weight, x.grad, adds=not x.claim(tape)))
 
-        tape.on_backward([y], backward)
+        tape.on_backward([y], backward, self._trained)
         return [y]
 
     @property
-    def _trains(self) -> bool:
-        return self.weight_NOI.requires_grad or (self.bias_NO is not None and self.bias_NO.requires_grad)
+    def _trained(self) -> list[torch.Tensor]:
+        return [tensor for tensor in (self.weight_NOI, self.bias_NO) if tensor is not None and tensor.requires_grad]
 
     def _record_bias(self, tape: Tape, y: Spot) -> None:
+        def add_up(memory: torch.Tensor) -> None:
+            tape.do(native.sums(y.grad, memory) or partial(torch.sum, y.grad, 1, out=memory))
+
         if self.bias_NO is not None and self.bias_NO.requires_grad:
-            out = tape.parameter_grad(self.bias_NO)
-            tape.do(native.sums(y.grad, out) or partial(torch.sum, y.grad, 1, out=out))
+            tape.write_parameter_grad(self.bias_NO, add_up)
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         x = inputs[0]
@@ -117,15 +122,17 @@ class DenseLinear(BatchedLinear):
         else:
             tape.do(torch.addmm, self.bias_NO.detach().flatten(), x_BI, weight.t(), out=wide)
         stacked = wide.unflatten(-1, (self.rows, -1)).movedim(-2, 0)
-        y = Spot(stacked, self.rows, Layout.STACK, needs_grad=self._trains, fixed=True)
+        y = Spot(stacked, self.rows, Layout.STACK, needs_grad=bool(self._trained), fixed=True)
 
         def backward() -> None:
             wide_grad = y.grad.movedim(0, -2).flatten(-2)  # a view, for a spot's gradient lies as its value does
             if self.weight_NOI.requires_grad:
-                tape.do(torch.mm, wide_grad.t(), x_BI, out=tape.parameter_grad(self.weight_NOI).flatten(0, 1))
+                tape.write_parameter_grad(
+                    self.weight_NOI, lambda memory: tape.do(torch.mm, wide_grad.t(), x_BI, out=memory.flatten(0, 1))
+                )
             self._record_bias(tape, y)
 
-        tape.on_backward([y], backward)
+        tape.on_backward([y], backward, self._trained)
         return [y]
 
 

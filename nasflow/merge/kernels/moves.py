@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nasflow.merge.layout import Layout
-from nasflow.merge.tape import Spot, room_for
+from nasflow.merge.spot import Spot, room_for
 
 Functions = tuple[Callable[..., Any], Callable[..., Any]]
 """Forward into `out`, and backward into `out` from the gradient, the input and the output."""

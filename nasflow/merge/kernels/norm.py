@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 from nasflow.native import batch_norm as native
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)

@@ -13,8 +13,9 @@ from nasflow.merge.kernels.moves import Functions, moves_between, room_like
 from nasflow.merge.knowledge import pairwise, pointwise
 from nasflow.merge.layout import Layout, join, split
 from nasflow.merge.node import Node
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 from nasflow.native import program as native
 from nasflow.native.activations import activate, activate_backward
 

@@ -11,8 +11,9 @@ from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
 from nasflow.merge.shapes import Spec
+from nasflow.merge.spot import Spot
 from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 
 _LAYERS = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),

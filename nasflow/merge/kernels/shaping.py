@@ -11,9 +11,10 @@ from nasflow.merge.knowledge import function_name
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
+from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
 from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape import Tape
 
 _SHAPED = frozenset(
     [

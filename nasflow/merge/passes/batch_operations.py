@@ -14,7 +14,8 @@ from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.kernels.pointwise import Pointwise
 from nasflow.merge.kernels.registry import kernels_for
 from nasflow.merge.knowledge import is_changing, is_random, passes_gradients
-from nasflow.merge.node import Node, tensors_of
+from nasflow.merge.node import Node
+from nasflow.merge.passes.ties import Ties
 from nasflow.merge.plan import Batch, LogicalPlan, Operation
 from nasflow.merge.structure import number_of
 
@@ -73,29 +74,32 @@ class BatchOperations:
 
     def __call__(self, plan: LogicalPlan) -> None:
         """Fill `plan.batches`."""
-        agenda = _Agenda(plan, self._keys(plan))
-        orders = [agenda.run(agenda.most_to_come), agenda.run(agenda.shallowest)]
+        ties = Ties(plan)
+        agenda = _Agenda(plan, self._keys(plan, ties))
+        groups = min([agenda.run(agenda.most_to_come), agenda.run(agenda.shallowest)], key=len)
+        stackable = ties.stackable(groups, self._kernel)
         plan.batches = []
         home: dict[Operation, int] = {}
-        for group in min(orders, key=len):
-            for batch in self._as_they_lie(self._batch(group), plan.batches, home):
-                home.update(dict.fromkeys(batch.operations, len(plan.batches)))
-                plan.batches.append(batch)
-        _order_rows(plan.batches, home)
+        for group in groups:
+            tied = group[0] in ties
+            batch = self._looped(group) if tied and group[0] not in stackable else self._batch(group)
+            for part in [batch] if tied else self._as_they_lie(batch, plan.batches, home):
+                home.update(dict.fromkeys(part.operations, len(plan.batches)))
+                plan.batches.append(part)
+        _order_rows(plan.batches, home, ties)
 
-    def _keys(self, plan: LogicalPlan) -> list[Hashable]:
+    def _keys(self, plan: LogicalPlan, ties: Ties) -> list[Hashable]:
         """Of each operation, in the plan's order."""
-        tied, reached = _tied(plan), _reached(plan)
+        reached = _reached(plan)
         keys: list[Hashable] = []
         shared: dict[Operation, int] = {}
         for operation in plan.operations:
             if operation.member is None:
                 shared[operation] = len(shared)
-            if operation.member is None or operation in tied:
                 keys.append(operation)
                 continue
             sources = tuple([shared.get(source) for source in operation.inputs])
-            known = (operation.node.signature, sources, operation in reached)
+            known = (operation.node.signature, sources, operation in reached, ties.key(operation))
             key = self._batch_keys.get(known)
             if key is None:
                 kernel = self._fitting(operation)[0]
@@ -135,24 +139,34 @@ class BatchOperations:
             return Batch(group, None, "read once for all")
         if first.is_shared:
             return Batch(group, Loop, "the same for all members")
-        kernels = self._fitting(first)
-        kernel = self._choices.get(first.node)
-        if kernel is None and (len(group) > 1 or self._choose.is_measured):
-            kernel = self._choose(first.node, len(group), kernels, _reads_one(first))
-        kernel = kernel or Loop
+        kernel = self._kernel(group)
         self._choices.update({operation.node: kernel for operation in group})
         if len(group) == 1:
             return Batch(group, kernel, "no other member does this at this point")
         if kernel is not Loop:
             return Batch(group, kernel)
-        return Batch(group, kernel, "no batched kernel" if len(kernels) == 1 else "measured: the loop is faster")
+        only = len(self._fitting(first)) == 1
+        return Batch(group, kernel, "no batched kernel" if only else "measured: the loop is faster")
+
+    def _looped(self, group: list[Operation]) -> Batch:
+        self._choices.update({operation.node: Loop for operation in group})
+        return Batch(group, Loop, "it shares weights with what runs differently")
+
+    def _kernel(self, group: list[Operation]) -> type[Kernel]:
+        """What runs a group; its first operation speaks for all."""
+        first = group[0]
+        kernel = self._choices.get(first.node)
+        if kernel is None and (len(group) > 1 or self._choose.is_measured):
+            kernel = self._choose(first.node, len(group), self._fitting(first), _reads_one(first))
+        return kernel or Loop
 
 
-def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
+def _order_rows(batches: Sequence[Batch], home: dict[Operation, int], ties: Ties) -> None:
     """Order the rows of images, and of what is made of them, so that few runs have to be gathered.
 
     Activations have theirs as their readers are ordered, for they can write each row anywhere; all others as they find
-    them in what they read. Rows of vectors stay in the members' order, in which equal activations are neighbours.
+    them in what they read. Rows of vectors stay in the members' order, in which equal activations are neighbours, and
+    so do those of operations that share tensors with others.
     """
     reader: dict[Operation, int] = {}
     for index in range(len(batches) - 1, -1, -1):
@@ -167,7 +181,7 @@ def _order_rows(batches: Sequence[Batch], home: dict[Operation, int]) -> None:
             of_images.add(index)
         if index in of_images and batch.kernel is Pointwise:
             batch.operations.sort(key=lambda operation: reader.get(operation, len(batches)))
-        elif index in of_images and first.inputs:
+        elif index in of_images and first.inputs and first not in ties:
             batch.operations.sort(key=lambda operation: (home[operation.inputs[0]], row[operation.inputs[0]]))
         row.update(zip(batch.operations, count(), strict=False))
 
@@ -277,17 +291,3 @@ def _reached(plan: LogicalPlan) -> set[Operation]:
         if passing[node.signature] and operation in reached:
             reached.update(operation.inputs)
     return reached
-
-
-def _tied(plan: LogicalPlan) -> set[Operation]:
-    """Operations whose tensors are those of another operation too: a row can lie in one stack only."""
-    users: dict[int, Operation] = {}
-    tied: set[Operation] = set()
-    for operation in plan.operations:
-        if operation.node.module is None and operation.node.op != "attribute":
-            continue
-        for tensor in tensors_of(operation.node):
-            first = users.setdefault(id(tensor), operation)
-            if first is not operation:
-                tied |= {first, operation}
-    return tied
