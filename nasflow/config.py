@@ -109,6 +109,11 @@ class MergeConfig(Section):
         default="measured",
         description="run equal operations of several members as one kernel: where that was measured to be faster",
     )
+    verify: Literal["start", "epoch", "never"] = Field(
+        default="start",
+        description="compare fused trials with their own models before the first step; `epoch`: also one of each unit "
+        "at the beginning of every epoch",
+    )
     passes: list[str] = Field(default=[], description="import paths of passes over the logical plan (docs/merging.md)")
 
 

@@ -48,8 +48,8 @@ class DirectModel:
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=layout)
 
-    def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor | None:
-        """The output as `[1, B, ...]`, or None if the model has failed."""
+    def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor | None:
+        """The output as `[1, B, ...]`, or None if the model has failed; it has no tapes."""
         if self._images:
             x = channels_last(x)
         try:
@@ -58,7 +58,7 @@ class DirectModel:
             return None
         return output.unsqueeze(0)
 
-    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf) -> torch.Tensor | None:
+    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf, taped: bool | None = None) -> torch.Tensor | None:
         """The loss `[1]` for one batch in training, or None if the model has failed."""
         outputs = self(x, training=True)
         if outputs is None:

@@ -95,14 +95,23 @@ class MergedModel:
         self._steps = self._assemble(self.regions)
 
     @property
+    def has_opaque(self) -> bool:
+        """Whether it calls modules of members' own as they are."""
+        return any(graph.has_opaque for graph in self.plan.graphs)
+
+    @property
     def gathers(self) -> int:
         """How often a step's input has to be put together from several values."""
         return sum(self.gathers_at)
 
-    def __call__(self, x: torch.Tensor, training: bool) -> torch.Tensor:
-        """The members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read."""
+    def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor:
+        """The members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read.
+
+        Args:
+            taped: whether regions run from their tapes; by default they do outside of autocast.
+        """
         values: dict[Any, Any] = dict.fromkeys(self._inputs, x)
-        for step in self._steps_of_autograd if torch.is_autocast_enabled(x.device.type) else self._steps:
+        for step in self._steps if _is_taped(x, taped) else self._steps_of_autograd:
             values.update(step.run(values, training))
             for i, pieces, sizes in step.splits:
                 values.update(zip(pieces, split(values[i], sizes, self._rows[i], self._layout[i]), strict=True))
@@ -111,13 +120,13 @@ class MergedModel:
         result: torch.Tensor = values[OUTPUTS] if OUTPUTS in values else self._result(values)
         return result
 
-    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf) -> torch.Tensor:
+    def backpropagate(self, x: torch.Tensor, losses_of: LossesOf, taped: bool | None = None) -> torch.Tensor:
         """The members' losses `[n]` for one batch in training; the gradients lie in the stacks and parameters."""
         region = self._whole
-        if region is not None and not x.requires_grad and not torch.is_autocast_enabled(x.device.type):
+        if region is not None and not x.requires_grad and _is_taped(x, taped):
             imports = [convert(x, *self._form(index)) for index in region.imports]
             return region.backpropagate(imports, losses_of)
-        outputs = self(x, training=True)
+        outputs = self(x, True, taped)
         losses, gradient = losses_of(outputs.detach())
         outputs.backward(gradient)
         return losses
@@ -314,6 +323,10 @@ class MergedModel:
                 and layout is self._layout[source.batch]
                 and isinstance(self._kernels[source.batch], _OUTPUT_NOT_KEPT)
             )
+
+
+def _is_taped(x: torch.Tensor, taped: bool | None) -> bool:
+    return not torch.is_autocast_enabled(x.device.type) if taped is None else taped
 
 
 def _members(batch: Batch) -> tuple[int, ...]:

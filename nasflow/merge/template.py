@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasflow.merge.node import IN_PLACE_OPERATORS
 from nasflow.merge.structure import is_hooked, own_structure, untouched
@@ -121,6 +122,37 @@ class _Tracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
 
+class _NoWrites(TorchDispatchMode):
+    """Refuses to let a forward write into a tensor that it has not made: nothing of that would be in the graph.
+
+    What reaches a parameter as `module.weight` is seen by the tracer; what reaches it through `parameters()`, a list or
+    another module is the tensor itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: set[int] = set()  # memory, as torch's own numbers of it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _tensors_in(given.get(argument.name)):
+                    if tensor.untyped_storage()._cdata not in self._made:
+                        raise ValueError("it writes into a tensor that it has not made")
+        result = func(*args, **kwargs)
+        read = {tensor.untyped_storage()._cdata for value in given.values() for tensor in _tensors_in(value)}
+        self._made.update({tensor.untyped_storage()._cdata for tensor in _tensors_in(result)} - read)
+        return result
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors_in(item)] if isinstance(value, tuple | list) else []
+
+
 def _mode() -> tuple[bool, ...]:
     autocast = (torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
     return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast)
@@ -134,7 +166,7 @@ def _trace(module: nn.Module) -> "Template | None":
     if _has_own_gradients(type(module)):
         return None
     try:
-        with untouched(module):
+        with untouched(module), _NoWrites():
             if (traced := _unchanging(module)) is None:
                 return None
             return _with_eval(module, parameters, *traced)

@@ -22,16 +22,17 @@ from nasflow.merge.planner import Choices, Planner
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
-from nasflow.training.fused import FusedUnit, unchanged
+from nasflow.training.comparison import differences
+from nasflow.training.fused import FusedUnit
 from nasflow.training.member import Member
 from nasflow.training.unit import SoloUnit, Unit
 
 logger = logging.getLogger(__name__)
 
-Failed = Callable[[Member, BaseException], None]
+DIFFERS = "merged it does not compute what it does by itself"
+"""How the reason begins of a trial that a comparison has found to differ."""
 
-_Outputs = dict[Member, torch.Tensor | None]
-_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a solo forward, relative to its largest value
+Failed = Callable[[Member, BaseException], None]
 
 
 class Former:
@@ -71,8 +72,7 @@ class Former:
             for group in planner.partition(own_graphs, limit):
                 if len(group) == 1:
                     self.reasons[alike[group[0]].number] = self._why_single(alike, limit, planner)
-                own = _own_outputs([alike[index] for index in group], graphs, batch[0])
-                units += self._fuse([alike[index] for index in group], graphs, batch[0], own, failed)
+                units += self._fuse([alike[index] for index in group], graphs, batch, failed)
         units += [_direct(member, None, failed) for member in ready if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
 
@@ -114,12 +114,10 @@ class Former:
             self.planner = Planner(self._passes, device, costs)
         return self.planner
 
-    def _fuse(
-        self, members: list[Member], graphs: dict[Member, Graph], x: torch.Tensor, own: _Outputs, failed: Failed
-    ) -> list[Unit]:
+    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
         if len(members) == 1:
             return [_direct(members[0], graphs[members[0]], failed)]
-        planner, choices = self._planner_on(x.device), Choices()
+        planner, choices = self._planner_on(batch[0].device), Choices()
 
         def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
             chosen = [members[position] for position in positions]
@@ -129,21 +127,22 @@ class Former:
 
         try:
             unit = FusedUnit(members, failed, merge)
-            wrong = _disagreeing(unit, own, x)
+            wrong = differences(unit, graphs, tuple(batch)) if self._config.verify != "never" else {}
         except Exception as error:
             numbers = [member.number for member in members]
             logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
             self.reasons.update({number: f"merging it failed: {type(error).__name__}: {error}" for number in numbers})
             half = len(members) // 2
             parts = (members[:half], members[half:])
-            return [unit for part in parts for unit in self._fuse(part, graphs, x, own, failed)]
+            return [unit for part in parts for unit in self._fuse(part, graphs, batch, failed)]
         if not wrong:
             return [unit]
-        logger.warning("trials %s: the merged model does not do what theirs do", [member.number for member in wrong])
-        self.reasons.update({member.number: "merged it does not compute what it does by itself" for member in wrong})
+        for member, what in wrong.items():
+            self.reasons[member.number] = f"{DIFFERS}: {what}"
+            logger.warning("trial %s trains by itself, for %s: %s", member.number, DIFFERS, what)
         kept = [member for member in members if member not in wrong]
         return [_direct(member, graphs[member], failed) for member in wrong] + (
-            self._fuse(kept, graphs, x, own, failed) if kept else []
+            self._fuse(kept, graphs, batch, failed) if kept else []
         )
 
 
@@ -174,35 +173,3 @@ def _is_pair(batch: Any) -> bool:
         and all(isinstance(part, torch.Tensor) for part in batch)
         and batch[0].ndim > 0
     )
-
-
-def _own_outputs(members: Sequence[Member], graphs: Mapping[Member, Graph], x: torch.Tensor) -> _Outputs:
-    """What the members' models give by themselves in training, None for one that raises.
-
-    Those with opaque modules are left out: what these do is not traced, so it can't be traced wrongly.
-    """
-    outputs: _Outputs = {}
-    for member in members:
-        if graphs[member].has_opaque or len(members) == 1:
-            continue
-        with torch.no_grad(), unchanged([member]), member.rng:
-            try:
-                outputs[member] = member.module(x.clone())
-            except (Exception, SystemExit):  # it will fail by itself, and is told then
-                outputs[member] = None
-    return outputs
-
-
-def _disagreeing(unit: FusedUnit, own: _Outputs, x: torch.Tensor) -> list[Member]:
-    """Members whose merged forward is not their own: their code does what a trace can't see."""
-    members = list(unit.members)
-    with torch.no_grad(), unchanged(members):
-        merged = unit.forward(x)
-    return [m for m, output in zip(members, merged, strict=True) if m in own and not _agree(own[m], output)]
-
-
-def _agree(own: torch.Tensor | None, output: torch.Tensor) -> bool:
-    if own is None or own.shape != output.shape:
-        return False
-    bound = _TOLERANCE.get(own.dtype, 1e-2) * max(1.0, float(own.abs().max()))
-    return float((own - output).abs().max()) <= bound

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.group import SupervisedGroup
@@ -23,6 +25,21 @@ from nasflow.training.unit import Unit
 Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
 
 _MOST_SEEN = 6
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """A step that was not made.
+
+    Attributes:
+        outputs: `[n, B, ...]`.
+        losses: `[n]`.
+        gradients: by parameter, None for one that got none.
+    """
+
+    outputs: torch.Tensor
+    losses: torch.Tensor
+    gradients: dict[nn.Parameter, torch.Tensor | None]
 
 
 class FusedUnit(Unit):
@@ -45,6 +62,7 @@ class FusedUnit(Unit):
         self._tries = False
         self._stays: int | None = None  # so many members, who would not have the same bits without the others' rows
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._cast: torch.dtype | None = None  # to which training casts automatically
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
 
@@ -57,6 +75,15 @@ class FusedUnit(Unit):
     def model(self) -> MergedModel | DirectModel:
         """What runs now."""
         return self._model
+
+    @property
+    def trained_tensors(self) -> list[torch.Tensor]:
+        """All that is trained: stacks, and parameters that are in none."""
+        return [stack.tensor for stack in self._stacks]
+
+    def row_of(self, member: Member) -> int:
+        """Where a member is in the outputs."""
+        return self._rows.index(member)
 
     def train_batch(self, batch: Any, index: int) -> None:
         """One step of every member."""
@@ -74,6 +101,7 @@ class FusedUnit(Unit):
 
         if self._model.backpropagate(x, losses_of) is None:
             return
+        self._collect_own_gradients()
         self._optimizer.step()
         for member in self.members:
             member.fitting.steps += 1
@@ -83,16 +111,35 @@ class FusedUnit(Unit):
             self._optimizer.refresh()
         self._seconds += time.perf_counter() - began
 
-    def forward(self, x: torch.Tensor, training: bool = True) -> torch.Tensor:
-        """The members' outputs `[n, B, ...]`, as a try: a member that fails is told of when it fails in earnest."""
-        self._tries = True
-        try:
-            outputs = self._model(x, training)
-        finally:
-            self._tries = False
-        if outputs is None:
+    def try_step(self, x: torch.Tensor, target: torch.Tensor, taped: bool | None = None) -> TriedStep:
+        """What a step gives, without the step; buffers and random streams go on as in one.
+
+        A member that fails is told of when it fails in earnest.
+        """
+        group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
+        seen: list[torch.Tensor] = []
+
+        def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            losses, gradients = group.losses_and_gradients(outputs, target)
+            seen[:] = [outputs.detach().clone(), losses.clone()]
+            return losses, gradients
+
+        self._optimizer.zero_grad()
+        with self._trying():
+            ran = self._model.backpropagate(x, losses_of, taped)
+        if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
-        return outputs
+        self._collect_own_gradients()
+        found: dict[nn.Parameter, torch.Tensor | None] = {}
+        for stack in self._stacks:
+            grad = stack.tensor.grad
+            if grad is None:
+                found.update(dict.fromkeys(stack.parameters))
+            else:
+                own = grad.clone()  # for a tape writes to this place again
+                found.update(zip(stack.parameters, own if stack.rows else [own], strict=True))
+        self._optimizer.zero_grad()
+        return TriedStep(seen[0], seen[1], found)
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
@@ -140,6 +187,7 @@ class FusedUnit(Unit):
                 raise LeftError from error
 
         self._model = self._merge(self._positions, own_code)
+        self._has_opaque = isinstance(self._model, MergedModel) and self._model.has_opaque
         self._group = SupervisedGroup([member.module for member in rows])  # type: ignore[misc]
         self._stacks = _stacks(self._model, rows)
         self._optimizer = StackedOptimizer(
@@ -174,25 +222,46 @@ class FusedUnit(Unit):
         """Keep a batch of each of the first few sizes, to probe with: kernels may round other sizes otherwise."""
         if len(self._seen) < _MOST_SEEN:
             self._seen.setdefault((training, x.shape), (x, target))
+        device = x.device.type
+        self._cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
     def _probe(
         self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
         """Outputs by member, and in training gradients by parameter; nothing of the members changes."""
-        x, target = batch
-        with unchanged(self._rows), torch.set_grad_enabled(kind[0]):
-            self._optimizer.zero_grad()
-            outputs = self.forward(x, kind[0])
+        with unchanged(self._rows), self._as_in_training(batch[0].device):
             if kind[0]:
-                group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
-                group.losses(outputs, target).sum().backward()
-        found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach(), strict=True))
+                step = self.try_step(*batch)
+                return {**dict(zip(self._rows, step.outputs, strict=True)), **_known(step.gradients)}
+            with self._trying(), torch.no_grad():
+                outputs = self._model(batch[0], False)
+        if outputs is None:
+            raise RuntimeError("a model failed on a batch that it has seen")
+        return dict(zip(self._rows, outputs.clone(), strict=True))
+
+    def _as_in_training(self, device: torch.device) -> AbstractContextManager[Any]:
+        return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """What fails inside is told of when it fails in earnest."""
+        self._tries = True
+        try:
+            yield
+        finally:
+            self._tries = False
+
+    def _collect_own_gradients(self) -> None:
+        """Add to the stacks what the members' own parameters got: an opaque module may use a layer of another one."""
+        if not self._has_opaque:
+            return
         for stack in self._model.stacks:
-            if stack.tensor.grad is not None:
-                own = stack.tensor.grad.clone()  # a tape writes the next probe's to the same place
-                found.update(zip(stack.parameters, own, strict=True))
-        self._optimizer.zero_grad()
-        return found
+            for row, parameter in enumerate(stack.parameters):
+                if parameter.grad is not None:
+                    if stack.tensor.grad is None:
+                        stack.tensor.grad = torch.zeros_like(stack.tensor)
+                    stack.tensor.grad[row] += parameter.grad
+                    parameter.grad = None
 
 
 def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
@@ -242,6 +311,10 @@ def unchanged(members: Sequence[Member]) -> Iterator[None]:
         finally:
             for member, stream in zip(members, streams, strict=True):
                 member.rng.load_state_dict(stream)
+
+
+def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:
+    return {parameter: grad for parameter, grad in gradients.items() if grad is not None}
 
 
 def _equal(before: dict[Any, torch.Tensor], after: dict[Any, torch.Tensor], members: Sequence[Member]) -> bool:
