@@ -94,6 +94,16 @@ class MergedModel:
         self.regions = self._find_regions()
         self._steps = self._assemble(self.regions)
 
+    def operations_of(self, member: int) -> list[tuple[int, Operation, str]]:
+        """In which batches a member's operations are, and by which kernels they run, on a tape or not."""
+        found = []
+        for operation in self.plan.operations:
+            if operation.member == member:
+                index = self._place[operation][0]
+                taped = any(index in region for region in self.regions)
+                found.append((index, operation, f"{self.plan.batches[index].kernel.__name__}{' on a tape' * taped}"))
+        return found
+
     @property
     def has_opaque(self) -> bool:
         """Whether it calls modules of members' own as they are."""

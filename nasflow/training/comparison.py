@@ -1,13 +1,13 @@
 """Whether a unit does to its members what their own models do: looked at before its first step.
 
-Two steps are rehearsed, the first of which records the tapes that the second replays: on the batch that comes, in the
-mode, type and kernels that will run, in full precision. Outputs, losses, the gradient of every parameter, buffers and
-the positions of random streams have to agree. Weights are moved a little before each step, for what starts at zero, or
-equal to something else, hides mistakes.
+A step is rehearsed on the batch that comes, in the mode, type and kernels that will run, in full precision: once as it
+is recorded, once replayed. Outputs, losses, the gradient of every parameter, buffers and the positions of random
+streams have to agree with those of the members' own models. Weights are moved a little before, for what starts at zero,
+or equal to something else, hides mistakes. What has a state of its own makes a second step.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,174 +17,258 @@ from torch import nn
 
 from nasflow.merge.graph import Graph
 from nasflow.merge.knowledge import is_random
+from nasflow.merge.structure import untouched
 from nasflow.training import blame
-from nasflow.training.fused import FusedUnit, TriedStep, unchanged
+from nasflow.training.fused import FusedUnit, TriedStep
 from nasflow.training.member import Member
 
-_STEPS = 2
+Batch = tuple[torch.Tensor, torch.Tensor]
+
 _TRIES = 3  # a value that rounding takes across a ReLU's corner is another one after the next move
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a tensor's largest value; 1e-2 for shorter types
-_NEXT_TO_ALL = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
+_OF_LARGEST = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
 
 
 @dataclass(frozen=True)
-class _Own:
-    """What a member's own model does in a step."""
+class _State:
+    """What a step changes of a member beside its weights: buffers, and the position of its random stream."""
+
+    buffers: dict[str, torch.Tensor]
+    position: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True)
+class _OwnStep:
+    """What a member's own model does in a step; gradients by parameter, None where there is none."""
 
     output: torch.Tensor
     loss: torch.Tensor
-    gradients: dict[nn.Parameter, torch.Tensor | None]
+    gradients: dict[str, tuple[nn.Parameter, torch.Tensor | None]]
+    after: _State
+
+
+@dataclass(frozen=True)
+class _MergedStep:
+    """What a unit does in a step, and in which of its rows each member is."""
+
+    step: TriedStep
+    rows: dict[Member, int]
+    after: dict[Member, _State]
+
+
+class Subject:
+    """A member that is compared.
+
+    Attributes:
+        key: equal for members of which one stands for all: their graphs are the same.
+    """
+
+    def __init__(self, member: Member, graph: Graph):
+        self.member = member
+        module: Any = member.module
+        self.module = module
+        self.is_opaque = graph.has_opaque
+        self._draws = graph.has_opaque or any(is_random(node) for node in graph.nodes)  # to enter a stream takes time
+        self._buffers = dict(module.model.named_buffers())
+        self._trained = {name: p for name, p in module.model.named_parameters() if p.requires_grad}
+        places = {node: place for place, node in enumerate(graph.nodes)}
+        self.key: Hashable = tuple(
+            (node.signature, *(places[source] for source in node.inputs)) for node in graph.nodes
+        )
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a step changes more than weights."""
+        return self.is_opaque or bool(self._buffers)
+
+    def own_step(self, batch: Batch) -> _OwnStep:
+        """What its own model does."""
+        stream = self.member.rng if self._draws else nullcontext()
+        with blame.running(self.member.number), stream, _dense(self.module), torch.enable_grad():
+            output, target = self.module.compare((batch[0].clone(), batch[1]))
+            loss = self.module.loss(output, target)
+            parameters = list(self._trained.values())
+            trains = loss.requires_grad and parameters
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True) if trains else [None] * len(parameters)
+        gradients = dict(zip(self._trained, zip(parameters, grads, strict=True), strict=True))
+        return _OwnStep(output.detach(), loss.detach(), gradients, self.state())
+
+    def state(self) -> _State:
+        """As it is now."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+        return _State(buffers, self.member.rng.position() if self._draws else None)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever runs inside, its model and random stream are as before, but for weights that train."""
+        position = self.member.rng.position() if self._draws else None
+        kept = [(buffer, buffer.clone()) for buffer in self._buffers.values()]
+        if self.is_opaque:  # of it nothing is known
+            kept += [(p.detach(), p.detach().clone()) for p in self.module.model.parameters()]
+        with untouched(self.module.model) if self.is_opaque else nullcontext():
+            try:
+                yield
+            finally:
+                if position is not None:
+                    self.member.rng.go_to(position)
+                for tensor, values in kept:
+                    tensor.detach().copy_(values)
 
 
 def differences(
-    unit: FusedUnit, graphs: Mapping[Member, Graph], batch: tuple[torch.Tensor, torch.Tensor]
+    unit: FusedUnit, subjects: Mapping[Member, Subject], batch: Batch, asked: Sequence[Member]
 ) -> dict[Member, str]:
     """The members to which the unit does something else than their own models do, and what is different.
 
     Args:
         unit: of several members; nothing of them changes.
-        graphs: of its members.
+        subjects: all of them.
         batch: inputs and targets.
+        asked: those of them that are compared.
     """
-    asked = list(unit.members)
     found: dict[Member, str] = {}
-    taped = not torch.is_autocast_enabled(batch[0].device.type)
-    for attempt in range(_TRIES if asked else 0):
-        with _exactly(batch[0].device), unchanged(unit.members), _weights_kept(unit, graphs):
-            found = {}
-            for step in range(_STEPS):
-                _move(unit, attempt * _STEPS + step)
-                left = [member for member in asked if member not in found]
-                found.update(_compare(unit, left, graphs, batch, taped=taped, is_first=step == 0))
-        asked = list(found)
-        if not asked:
-            break
+    rehearsal = _Rehearsal(unit, subjects, batch)
+    with _exactly(batch[0].device):
+        for attempt in range(_TRIES):
+            with _kept(unit.trained_tensors), rehearsal.unchanged():
+                found = rehearsal.differences(asked, 2 * attempt)
+            asked = list(found)
+            if not asked:
+                break
     return found
 
 
-def _compare(
-    unit: FusedUnit,
-    asked: Sequence[Member],
-    graphs: Mapping[Member, Graph],
-    batch: tuple[torch.Tensor, torch.Tensor],
-    *,
-    taped: bool,
-    is_first: bool,
-) -> dict[Member, str]:
-    """The differences in one step, the first one of each member; buffers and streams go on as in the members' own."""
-    try:
-        with unchanged(unit.members), _weights_kept(unit, graphs, of_opaque_only=True):
-            merged = unit.try_step(*batch, taped)
-            after = {member: _state(member) for member in asked}
-    except Exception:
-        if not any(_succeeds(member, graphs[member], batch) for member in asked):
-            return {}  # the batch is to blame: all of them will fail on it in training, and be told why
-        raise
-    found: dict[Member, str] = {}
-    for member in asked:
+class _Rehearsal:
+    """Steps of a unit and of its members' own models that are not made."""
+
+    def __init__(self, unit: FusedUnit, subjects: Mapping[Member, Subject], batch: Batch):
+        self._unit, self._subjects, self._batch = unit, subjects, batch
+        self._taped = not torch.is_autocast_enabled(batch[0].device.type)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever runs inside, all members' models and streams are as before, but for weights that train."""
+        with ExitStack() as stack:
+            for subject in self._subjects.values():
+                stack.enter_context(subject.unchanged())
+            yield
+
+    def differences(self, asked: Sequence[Member], move: int) -> dict[Member, str]:
+        """The first difference of each member in a step, and in another one of those that have a state."""
+        _move(self._unit.trained_tensors, move)
         try:
-            own = _own_step(member, graphs[member], batch)
-        except (Exception, SystemExit) as error:  # it will fail in training, and is told then
-            if is_first:
-                found[member] = f"by itself it raises {type(error).__name__}"
-            continue
-        text = _unlike(own, merged, unit.row_of(member), member) or _unlike_states(_state(member), after[member])
-        if text is not None:
-            found[member] = text
+            recorded, replayed = self._merged(asked), self._merged(asked)
+        except Exception:
+            if all(isinstance(own, str) for own in map(self._own, asked)):
+                return {}  # the batch is to blame: all of them will fail on it in training, and be told why
+            raise
+        owns = {member: self._own(member) for member in asked}
+        found = _differences(owns, replayed)
+        if not replayed.step.equals(recorded.step):
+            found = _differences(owns, recorded) | found
+        found |= {member: own for member, own in owns.items() if isinstance(own, str)}
+        again = [member for member in asked if member not in found and self._subjects[member].has_state]
+        if again:
+            _move(self._unit.trained_tensors, move + 1)
+            merged = self._merged(again)
+            found |= _differences({member: self._own(member) for member in again}, merged)
+        return found
+
+    def _merged(self, asked: Sequence[Member]) -> _MergedStep:
+        with self.unchanged():
+            step = self._unit.try_step(*self._batch, self._taped)
+            after = {member: self._subjects[member].state() for member in asked}
+        return _MergedStep(step, {member: self._unit.row_of(member) for member in asked}, after)
+
+    def _own(self, member: Member) -> _OwnStep | str:
+        """A step of its own model; if that fails, what it raises, which is told when it does so in training."""
+        try:
+            return self._subjects[member].own_step(self._batch)
+        except (Exception, SystemExit) as error:
+            return f"by itself it raises {type(error).__name__}"
+
+
+def _differences(owns: Mapping[Member, _OwnStep | str], merged: _MergedStep) -> dict[Member, str]:
+    """What is different, for people, of those of whom something is; those whose own step failed are left out."""
+    found = {}
+    for member, own in owns.items():
+        if not isinstance(own, str):
+            text = _unlike(own, merged.step, merged.rows[member]) or _unlike_states(own.after, merged.after[member])
+            if text:
+                found[member] = text
     return found
 
 
-def _own_step(member: Member, graph: Graph, batch: tuple[torch.Tensor, torch.Tensor]) -> _Own:
-    """A step of a member's own model, without the step."""
-    module: Any = member.module
-    draws = graph.has_opaque or any(is_random(node) for node in graph.nodes)  # to enter a stream takes time
-    stream = member.rng if draws else nullcontext()
-    with blame.running(member.number), stream, _dense(module), torch.enable_grad():
-        output, target = module.compare((batch[0].clone(), batch[1]))
-        loss = module.loss(output, target)
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        grads = torch.autograd.grad(loss, trained, allow_unused=True) if loss.requires_grad else [None] * len(trained)
-    return _Own(output.detach(), loss.detach(), dict(zip(trained, grads, strict=True)))
-
-
-def _succeeds(member: Member, graph: Graph, batch: tuple[torch.Tensor, torch.Tensor]) -> bool:
-    try:
-        _own_step(member, graph, batch)
-    except (Exception, SystemExit):
-        return False
-    return True
-
-
-def _unlike(own: _Own, merged: TriedStep, row: int, member: Member) -> str | None:
-    """What is different, for people; None if nothing is."""
+def _unlike(own: _OwnStep, merged: TriedStep, row: int) -> str:
+    """What is different, empty if nothing is."""
     output = merged.outputs[row]
     if output.numel() != own.output.numel():
         return f"its output has the shape {tuple(output.shape)} instead of {tuple(own.output.shape)}"
-    if not torch.isfinite(own.loss):
-        return None  # numbers that are not finite can't be compared
-    for name, mine, its in (("output", output.view_as(own.output), own.output), ("loss", merged.losses[row], own.loss)):
-        if (size := _distance(mine, its, 1.0)) is not None:
-            return f"its {name} differs by {size:.1e}"
-    return _unlike_gradients(own, merged, member)
+    pairs = {"its output": (own.output, output.reshape(own.output.shape)), "its loss": (own.loss, merged.losses[row])}
+    for name, (parameter, grad) in own.gradients.items():
+        its = merged.gradients.get(parameter)
+        if grad is not None and its is not None:
+            pairs[f"the gradient of {name}"] = (grad, its)
+        elif grad is not None or its is not None:
+            return f"{name} gets {'a' if grad is None else 'no'} gradient"
+    sizes = _sizes(pairs)
+    most = max([size for name, (size, _) in sizes.items() if name.startswith("the")], default=0.0)
+    for name, (size, distance) in sizes.items():
+        scale = _OF_LARGEST * most if name.startswith("the") else 1.0
+        if _is_far(distance, max(size, scale), pairs[name][0]):
+            return f"{name} differs by {distance:.1e}, its largest value is {size:.1e}"
+    return ""
 
 
-def _unlike_gradients(own: _Own, merged: TriedStep, member: Member) -> str | None:
-    largest = {
-        parameter: float(grad.abs().max())
-        for parameter, grad in own.gradients.items()
-        if grad is not None and grad.numel() > 0
-    }
-    most = max(largest.values(), default=0.0)
-    for name, parameter in member.module.named_parameters():
-        its, mine = own.gradients.get(parameter), merged.gradients.get(parameter)
-        if its is None and mine is None:
-            continue
-        if its is None or mine is None:
-            return f"{name} gets {'a' if its is None else 'no'} gradient"
-        if (size := _distance(mine, its, _NEXT_TO_ALL * most)) is not None:
-            return f"the gradient of {name} differs by {size:.1e}, its largest value is {largest[parameter]:.1e}"
-    return None
+def _unlike_states(own: _State, merged: _State) -> str:
+    if own.position != merged.position:
+        return "its random stream stands elsewhere"
+    pairs = {name: (buffer, merged.buffers[name]) for name, buffer in own.buffers.items()}
+    for name, (buffer, other) in pairs.items():
+        if not buffer.is_floating_point() and not torch.equal(buffer, other):
+            return f"{name} is another"
+    pairs = {name: pair for name, pair in pairs.items() if pair[0].is_floating_point()}
+    for name, (size, distance) in _sizes(pairs).items():
+        if _is_far(distance, max(1.0, size), pairs[name][0]):
+            return f"{name} differs by {distance:.1e}, its largest value is {size:.1e}"
+    return ""
 
 
-def _unlike_states(own: dict[str, Any], merged: dict[str, Any]) -> str | None:
-    for name, value in own.items():
-        if name == "the random stream":
-            if not _same_position(value, merged[name]):
-                return f"{name} stands elsewhere"
-        elif (size := _distance(merged[name], value, 1.0 if value.is_floating_point() else 0.0)) is not None:
-            return f"{name} differs by {size:.1e}"
-    return None
+def _sizes(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, tuple[float, float]]:
+    """The largest value of the first of each, and how far the second is from it."""
+    names = [name for name, (own, _) in pairs.items() if own.numel() > 0]
+    if not names:
+        return {}
+    own, merged = [pairs[name][0] for name in names], [pairs[name][1] for name in names]
+    norms = [*torch._foreach_norm(own, math.inf), *torch._foreach_norm(torch._foreach_sub(merged, own), math.inf)]
+    sizes = torch.stack(norms if len({norm.dtype for norm in norms}) == 1 else [n.double() for n in norms]).tolist()
+    return dict(zip(names, zip(sizes, sizes[len(names) :], strict=False), strict=True))
 
 
-def _state(member: Member) -> dict[str, Any]:
-    """What else a step changes: buffers, and the position of the random stream."""
-    model: Any = member.module.model
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    return {**buffers, "the random stream": member.rng.state_dict()}
+def _is_far(distance: float, scale: float, like: torch.Tensor) -> bool:
+    """Whether that is farther than rounding takes it. Numbers that are not finite can't be compared."""
+    return math.isfinite(scale) and not distance <= _TOLERANCE.get(like.dtype, 1e-2) * scale
 
 
-def _distance(mine: torch.Tensor, own: torch.Tensor, scale: float) -> float | None:
-    """How far apart two tensors are; None if not farther than rounding takes them.
-
-    Args:
-        scale: the tolerance is of the largest value, and of `scale`, where that is larger.
-    """
-    if mine.numel() == 0 or own is mine:
-        return None
-    if not own.is_floating_point():
-        return None if torch.equal(mine, own) else float((mine.double() - own.double()).abs().max())
-    largest = float(own.abs().max())
-    if not math.isfinite(largest):
-        return None  # numbers that are not finite can't be compared
-    size = float((mine - own).abs().max())
-    bound = _TOLERANCE.get(own.dtype, 1e-2) * max(scale, largest)
-    return None if size <= bound else size
+@torch.no_grad()
+def _move(tensors: Sequence[torch.Tensor], step: int) -> None:
+    """Move weights a little, each number its own way."""
+    for tensor in tensors:
+        if tensor.is_floating_point() and tensor.numel():
+            size = 0.01 * float(tensor.abs().mean()) + 1e-3
+            places = torch.arange(1, tensor.numel() + 1, device=tensor.device, dtype=torch.float32)
+            tensor.add_(places.mul_(step + 1).sin_().mul_(size).view(tensor.shape).to(tensor.dtype))
 
 
-def _same_position(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return all(_same_position(value, other[name]) for name, value in one.items())
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+@contextmanager
+def _kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Whatever is written into the tensors inside, their values are as before."""
+    values = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.detach().copy_(value)
 
 
 @contextmanager
@@ -200,32 +284,6 @@ def _dense(module: nn.Module) -> Iterator[None]:
             parameter.data = place.copy_(parameter.data)
 
 
-@torch.no_grad()
-def _move(unit: FusedUnit, step: int) -> None:
-    """Move all weights that train a little, each number its own way."""
-    for tensor in unit.trained_tensors:
-        if tensor.is_floating_point() and tensor.numel():
-            size = 0.01 * float(tensor.abs().mean()) + 1e-3
-            places = torch.arange(1, tensor.numel() + 1, device=tensor.device, dtype=torch.float32)
-            tensor.add_((places * (step + 1)).sin_().mul_(size).view(tensor.shape).to(tensor.dtype))
-
-
-@contextmanager
-def _weights_kept(unit: FusedUnit, graphs: Mapping[Member, Graph], of_opaque_only: bool = False) -> Iterator[None]:
-    """Whatever runs inside, weights are as before: all that train, and those that an opaque module may write."""
-    tensors = [] if of_opaque_only else list(unit.trained_tensors)
-    for member in unit.members:
-        if graphs[member].has_opaque:
-            tensors += [parameter.detach() for parameter in member.module.parameters()]
-    kept = [tensor.detach().clone() for tensor in tensors]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, values in zip(tensors, kept, strict=True):
-                tensor.copy_(values)
-
-
 @contextmanager
 def _exactly(device: torch.device) -> Iterator[None]:
     """In full precision, whatever the training uses."""
@@ -233,7 +291,7 @@ def _exactly(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":
             stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
-            matmul, was = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
-            matmul.allow_tf32 = False
-            stack.callback(setattr, matmul, "allow_tf32", was)
+            products = torch.backends.cuda.matmul
+            stack.callback(setattr, products, "allow_tf32", products.allow_tf32)
+            products.allow_tf32 = False
         yield

@@ -22,7 +22,7 @@ from nasflow.merge.planner import Choices, Planner
 from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
-from nasflow.training.comparison import differences
+from nasflow.training.comparison import Subject, differences
 from nasflow.training.fused import FusedUnit
 from nasflow.training.member import Member
 from nasflow.training.unit import SoloUnit, Unit
@@ -52,6 +52,7 @@ class Former:
         self._config = config
         self._limits = limits
         self._passes = load_passes(config, base_dir)
+        self._agreed: set[Hashable] = set()
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
 
@@ -114,6 +115,31 @@ class Former:
             self.planner = Planner(self._passes, device, costs)
         return self.planner
 
+    def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
+        """Members to which the unit does something else than their own models do, and what.
+
+        A structure that runs by kernels by which it was found to agree before is not looked at again, and of the others
+        only so many members that all they do in any batch is looked at for one of them.
+        """
+        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        model = unit.model
+        assert isinstance(model, MergedModel)  # noqa: S101 - of several members
+        asked: list[Member] = []
+        seen: set[Hashable] = set()
+        agreed: set[Hashable] = set()
+        runs = {member: model.operations_of(row) for row, member in enumerate(unit.members)}
+        for member in sorted(runs, key=lambda member: -len(runs[member])):
+            key = (subjects[member].key, tuple([kernel for _, _, kernel in runs[member]]))
+            here = {(index, operation.node.signature) for index, operation, _ in runs[member]}
+            if key not in self._agreed and (subjects[member].has_state or not here <= seen):
+                asked.append(member)
+                seen |= here
+            agreed.add(key)
+        wrong = differences(unit, subjects, (batch[0], batch[1]), asked) if asked else {}
+        if not wrong:
+            self._agreed.update(agreed)
+        return wrong
+
     def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
         if len(members) == 1:
             return [_direct(members[0], graphs[members[0]], failed)]
@@ -127,7 +153,7 @@ class Former:
 
         try:
             unit = FusedUnit(members, failed, merge)
-            wrong = differences(unit, graphs, tuple(batch)) if self._config.verify != "never" else {}
+            wrong = {} if self._config.verify == "never" else self._compare(unit, graphs, batch)
         except Exception as error:
             numbers = [member.number for member in members]
             logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)

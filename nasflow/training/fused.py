@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,12 +35,29 @@ class TriedStep:
     Attributes:
         outputs: `[n, B, ...]`.
         losses: `[n]`.
-        gradients: by parameter, None for one that got none.
+        of_stacks: the gradient of each stack, None for one that got none.
     """
 
     outputs: torch.Tensor
     losses: torch.Tensor
-    gradients: dict[nn.Parameter, torch.Tensor | None]
+    of_stacks: list[tuple[Stack, torch.Tensor | None]]
+
+    @cached_property
+    def gradients(self) -> dict[nn.Parameter, torch.Tensor | None]:
+        """By parameter."""
+        found: dict[nn.Parameter, torch.Tensor | None] = {}
+        for stack, grad in self.of_stacks:
+            if grad is None:
+                found.update(dict.fromkeys(stack.parameters))
+            else:
+                found.update(zip(stack.parameters, grad if stack.rows else [grad], strict=True))
+        return found
+
+    def equals(self, other: "TriedStep") -> bool:
+        """Whether the other one has the same bits."""
+        grads = zip((grad for _, grad in self.of_stacks), (grad for _, grad in other.of_stacks), strict=True)
+        pairs = [(self.outputs, other.outputs), (self.losses, other.losses), *grads]
+        return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
 class FusedUnit(Unit):
@@ -130,16 +148,10 @@ class FusedUnit(Unit):
         if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         self._collect_own_gradients()
-        found: dict[nn.Parameter, torch.Tensor | None] = {}
-        for stack in self._stacks:
-            grad = stack.tensor.grad
-            if grad is None:
-                found.update(dict.fromkeys(stack.parameters))
-            else:
-                own = grad.clone()  # for a tape writes to this place again
-                found.update(zip(stack.parameters, own if stack.rows else [own], strict=True))
+        # copies, for a tape writes to the same places again
+        grads = [(stack, None if stack.tensor.grad is None else stack.tensor.grad.clone()) for stack in self._stacks]
         self._optimizer.zero_grad()
-        return TriedStep(seen[0], seen[1], found)
+        return TriedStep(seen[0], seen[1], grads)
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
@@ -302,7 +314,7 @@ def _clip(member: Member) -> Clip | None:
 @contextmanager
 def unchanged(members: Sequence[Member]) -> Iterator[None]:
     """Whatever runs inside, the members' models and random streams are as before, their weights left out."""
-    streams = [member.rng.state_dict() for member in members]
+    streams = [member.rng.position() for member in members]
     with ExitStack() as models:
         for member in members:
             models.enter_context(untouched(member.module.model))  # type: ignore[arg-type]
@@ -310,7 +322,7 @@ def unchanged(members: Sequence[Member]) -> Iterator[None]:
             yield
         finally:
             for member, stream in zip(members, streams, strict=True):
-                member.rng.load_state_dict(stream)
+                member.rng.go_to(stream)
 
 
 def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:

@@ -61,6 +61,21 @@ class RngStream:
         np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
         random.setstate(python)
 
+    def position(self) -> tuple[Any, ...]:
+        """Where the stream stands, to be compared, and gone back to in this process."""
+        cuda = None if self._cuda is None else self._cuda.numpy().tobytes()
+        memory = ctypes.string_at(self._numpy.ctypes.state_address, _NUMPY_BYTES)
+        return (self.generator.get_state().numpy().tobytes(), cuda, memory, self._python)
+
+    def go_to(self, position: tuple[Any, ...]) -> None:
+        """Go back to a position."""
+        if position == self.position():
+            return
+        cpu, cuda, memory, self._python = position
+        self.generator.set_state(torch.frombuffer(bytearray(cpu), dtype=torch.uint8))
+        self._cuda = None if cuda is None else torch.frombuffer(bytearray(cuda), dtype=torch.uint8)
+        ctypes.memmove(self._numpy.ctypes.state_address, memory, _NUMPY_BYTES)
+
     def state_dict(self) -> dict[str, Any]:
         """The stream's position, of tensors and plain values. What has not moved is what it was in the last one."""
         if self._saved_python is None or self._saved_python[0] != self._python:  # turning so many numbers takes time
