@@ -9,7 +9,7 @@ from nasflow.merge.structure import tensor_structure
 
 
 class FrozenPool:
-    """The frozen tensors of the members made so far."""
+    """The frozen tensors of the members that share so far."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, list[torch.Tensor]] = {}
@@ -17,7 +17,9 @@ class FrozenPool:
     def share(self, model: nn.Module) -> None:
         """Let the model's frozen parameters, and buffers of layers in eval mode, lie where equal ones lie already.
 
-        A parameter that trains is left alone, and so is a buffer that training may change.
+        A parameter that trains is left alone, and so is a buffer that training may change. Call it once the model lies
+        on its device in its precision with its state loaded: to move it then would give it memory of its own again, and
+        to load it would write into the others'.
         """
         for module in model.modules():
             own: list[torch.Tensor] = [p for p in module._parameters.values() if p is not None and not p.requires_grad]

@@ -43,6 +43,10 @@ def _save_nobody(members: Sequence[Member], failed: Failed) -> None:
     """No checkpoints."""
 
 
+def _share_nothing(module: nn.Module) -> None:
+    """Memory of one's own."""
+
+
 def _nobody(number: int) -> None:
     """No stand-in."""
 
@@ -58,6 +62,7 @@ class MergedModule(LightningModule):
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
         build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
+        share: called with the module of each member that is made, once it lies on its device and has its state.
         save: called with the members that come in to train from the start, and what to call with one that can't be
             saved and why.
         end_epoch: called so with those that have ended an epoch.
@@ -76,6 +81,7 @@ class MergedModule(LightningModule):
         build: Callable[[int], Member | None],
         on_start: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
+        share: Callable[[nn.Module], None] | None = None,
         save: Callable[[Sequence[Member], Failed], None] | None = None,
         end_epoch: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
@@ -90,6 +96,7 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_evict = build, on_start, on_evict
+        self._share = share or _share_nothing
         self._save, self._end_epoch_of = save or _save_nobody, end_epoch or _save_nobody
         self._form, self._on_broken = form or alone, on_broken
         self._rebuild = rebuild or _nobody
@@ -260,6 +267,7 @@ class MergedModule(LightningModule):
                 member = self._rebuild(number)
                 if member is not None:
                     self._prepare(member)
+                    self._share(member.module)
         except (Exception, SystemExit):
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
             return None
@@ -281,6 +289,7 @@ class MergedModule(LightningModule):
     def _start(self, member: Member) -> None:
         self._prepare(member)
         self._on_start(member)
+        self._share(member.module)
 
     def _prepare(self, member: Member) -> None:
         member.module.to(self.device)

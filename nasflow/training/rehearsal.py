@@ -83,14 +83,11 @@ def rehearse(spec: JobSpec) -> JobPlan:
     data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
     specs = {member.trial: member for member in spec.members}
     former = Former(spec.merge, spec.base_dir, {})
-    frozen = FrozenPool()
     plan = JobPlan()
 
     def build(trial: int) -> Member | None:
         try:
-            member = make_member(spec, specs[trial])
-            frozen.share(member.module)
-            return member
+            return make_member(spec, specs[trial])
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
             plan.failed[trial] = error_text(error)
             return None
@@ -111,6 +108,7 @@ def rehearse(spec: JobSpec) -> JobPlan:
         data,
         build=build,
         on_start=nothing,
+        share=FrozenPool().share,
         on_evict=on_evict,
         form=form,
     )
