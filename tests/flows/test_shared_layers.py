@@ -83,13 +83,11 @@ def test_nothing_begins_if_every_candidate_has_it(searches: Searches, command: s
 
 def test_the_round_that_proposes_it_ends_before_it_trains(searches: Searches) -> None:
     """Nothing is lost of the round before, and nothing of the rest once the space is mended."""
-    file = write(searches, "build", SUPERVISED, rounds=2)
-    sentence = "space.target: models.py:build makes '0.weight' (Linear) outside of build(pick)"
-    refused(searches, "run", sentence)
+    file = write(searches, "build", SUPERVISED, rounds=2, seed=2)  # with it the check samples a body of its own
+    refused(searches, "run", "space.target: models.py:build makes '0.weight' (Linear) outside of build(pick)")
     shown = searches.json("show", "search")
     assert [(trial["round"], trial["status"]) for trial in shown["trials"]] == [(0, "trained")] * 2
     assert [state["state"] for state in shown["rounds"]] == ["completed", "failed"]
-    refused(searches, "run", sentence)
     file.write_text(CODE.replace('"common": COMMON', '"common": nn.Linear(64, 16)'))
     searches.run("run", "search.yaml")
     shown = searches.json("show", "search")
