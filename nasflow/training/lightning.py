@@ -17,6 +17,7 @@ from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.feed import Data
+from nasflow.merge.sharing import FrozenPool
 from nasflow.training import blame
 from nasflow.training.batch_runs import Run
 from nasflow.training.member import Member
@@ -43,10 +44,6 @@ def _save_nobody(members: Sequence[Member], failed: Failed) -> None:
     """No checkpoints."""
 
 
-def _share_nothing(module: nn.Module) -> None:
-    """Memory of one's own."""
-
-
 def _nobody(number: int) -> None:
     """No stand-in."""
 
@@ -62,7 +59,6 @@ class MergedModule(LightningModule):
         data: what the loaders came from; a LightningDataModule's transfer hooks are honoured.
         build: makes a member whose turn comes for the first time; None if it can't be built.
         on_start: called with each member once its optimizer is made, before its first epoch.
-        share: called with the module of each member that is made, once it lies on its device and has its state.
         save: called with the members that come in to train from the start, and what to call with one that can't be
             saved and why.
         end_epoch: called so with those that have ended an epoch.
@@ -81,7 +77,6 @@ class MergedModule(LightningModule):
         build: Callable[[int], Member | None],
         on_start: Callable[[Member], None],
         on_evict: Callable[[Member, str], None],
-        share: Callable[[nn.Module], None] | None = None,
         save: Callable[[Sequence[Member], Failed], None] | None = None,
         end_epoch: Callable[[Sequence[Member], Failed], None] | None = None,
         form: Form | None = None,
@@ -96,7 +91,7 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_evict = build, on_start, on_evict
-        self._share = share or _share_nothing
+        self._frozen = FrozenPool()
         self._save, self._end_epoch_of = save or _save_nobody, end_epoch or _save_nobody
         self._form, self._on_broken = form or alone, on_broken
         self._rebuild = rebuild or _nobody
@@ -137,6 +132,7 @@ class MergedModule(LightningModule):
         """As the members' own hook."""
         self._batches = 0
         self._each(Member.start_epoch)
+        self._frozen.part()  # a hook may have unfrozen something
         for unit in self._turning():
             self._guard_unit(unit, unit.start_epoch)
 
@@ -267,7 +263,7 @@ class MergedModule(LightningModule):
                 member = self._rebuild(number)
                 if member is not None:
                     self._prepare(member)
-                    self._share(member.module)
+                    self._frozen.share(member.module)
         except (Exception, SystemExit):
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
             return None
@@ -289,7 +285,7 @@ class MergedModule(LightningModule):
     def _start(self, member: Member) -> None:
         self._prepare(member)
         self._on_start(member)
-        self._share(member.module)
+        self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
         member.module.to(self.device)

@@ -13,7 +13,6 @@ from nasflow.merge.graph import NotTraceableError, trace
 from nasflow.merge.outline import Outline, Price, outline, prices
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
-from nasflow.merge.sharing import FrozenPool
 from nasflow.training.batch_runs import training_batches
 from nasflow.training.forming import Failed, Former
 from nasflow.training.lightning import MergedModule, error_text, make_trainer
@@ -108,7 +107,6 @@ def rehearse(spec: JobSpec) -> JobPlan:
         data,
         build=build,
         on_start=nothing,
-        share=FrozenPool().share,
         on_evict=on_evict,
         form=form,
     )

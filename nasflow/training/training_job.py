@@ -15,7 +15,6 @@ from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.merge.sharing import FrozenPool
 from nasflow.seeds import derive_seed
 from nasflow.space.owners import Owners
 from nasflow.training.batch_runs import training_batches
@@ -159,7 +158,6 @@ class TrainingJob:
             data,
             build=build,
             on_start=on_start,
-            share=FrozenPool().share,
             save=self._checkpoints.save,
             end_epoch=end_epoch,
             on_evict=on_evict,

@@ -141,6 +141,14 @@ class WithLoss(Plain):
         self.loss_scale = LOSS_SCALE
 
 
+class Unfreezing(Plain):
+    """Trains the trunk from its second epoch on, its batch norm included."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.model[0].requires_grad_(True).train()  # type: ignore[index]
+
+
 def note_shared(plan: LogicalPlan) -> None:
     """A merge pass that writes the layers that are computed once for several members into a file, a plan a line."""
     layers = [type(o.node.module).__name__ for o in plan.operations if o.is_shared and o.node.module is not None]

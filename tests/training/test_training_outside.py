@@ -153,6 +153,16 @@ def test_a_frozen_trunk_is_computed_once_for_all(
         same(outcome(events, tmp_path / "twice", trial), expected, tolerance)
 
 
+def test_a_trunk_that_is_unfrozen_is_each_members_own(tmp_path: Path) -> None:
+    config = evaluator(kind="lightning", module={"target": "outside_spaces.py:Unfreezing"}, epochs=3)
+    members = {trial: {"width": 4 + 4 * (trial % 2)} for trial in range(3)}
+    events = train(make_job(TRUNK, config, members), tmp_path / "together")
+    assert not evictions(events)
+    for trial, values in members.items():
+        alone = train(make_job(TRUNK, config, {trial: values}), tmp_path / "alone")
+        assert outcome(events, tmp_path / "together", trial) == outcome(alone, tmp_path / "alone", trial)
+
+
 def test_frozen_values_of_a_checkpoint_reach_only_their_member(tmp_path: Path) -> None:
     """Checkpoints that hold other frozen values than the space makes by now."""
     config = evaluator(precision="64-true", epochs=3)
