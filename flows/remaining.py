@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nasflow.study.records import RoundState
+from nasflow.study.records import RoundRecord, RoundState
 from nasflow.study.study import Study
 from nasflow.trial import TrialStatus
 
@@ -12,7 +12,7 @@ def rounds_left(study: Study) -> Iterator[int]:
     budget = study.config.budget
     waiting = study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING))
     open_rounds = {trial.round for trial in waiting if trial.replayed_from is None}  # a killed retry leaves such, too
-    ended = {record.number for record in study.rounds() if record.state is not RoundState.RUNNING} - open_rounds
+    ended = {record.number for record in study.rounds() if _has_ended(study, record)} - open_rounds
     for number in range(budget.rounds):
         if number in ended:
             continue
@@ -27,6 +27,13 @@ def rounds_left(study: Study) -> Iterator[int]:
 def is_finished(study: Study) -> bool:
     """There is nothing to run: no round is left, or the last one found the space exhausted."""
     rounds = study.rounds()
-    if rounds and rounds[-1].state is not RoundState.RUNNING and not study.trials(round=rounds[-1].number, limit=1):
+    if rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1):
         return True
     return next(rounds_left(study), None) is None
+
+
+def _has_ended(study: Study, record: RoundRecord) -> bool:
+    """A round that was refused before it had trials is still to be run."""
+    if record.state is RoundState.FAILED:
+        return bool(study.trials(round=record.number, limit=1))
+    return record.state is RoundState.COMPLETED

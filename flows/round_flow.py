@@ -8,9 +8,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config import SearchConfig
-from nasflow.errors import InterruptedSearchError, JobError
+from nasflow.errors import InterruptedSearchError, JobError, SharedLayerError
 from nasflow.report.text import numbers_text
-from nasflow.study.records import Attempt
+from nasflow.study.records import Attempt, RoundState
 from nasflow.trial import Trial, TrialStatus
 
 from .control import controlled
@@ -36,6 +36,9 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
             return _run(session, number)
         except InterruptedSearchError as error:
             return Cancelled(message=str(error))
+        except SharedLayerError as error:  # a search whose space was mended opens the round again
+            session.study.end_round(number, RoundState.FAILED, str(error))
+            raise
 
 
 def _run(session: SearchSession, number: int) -> State[RoundSummary]:

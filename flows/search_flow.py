@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
 from nasflow.config import Budget, SearchConfig
-from nasflow.errors import InterruptedSearchError, TrialError
+from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
 from .control import controlled, suspendable
@@ -82,6 +82,8 @@ def _run_round(session: SearchSession, number: int) -> State[Any]:
     while True:
         with without_engine_heartbeats():
             state = sampling_round(session.config, number, return_state=True)
+        if state.is_failed() and isinstance(error := state.result(raise_on_failure=False), SharedLayerError):
+            raise error  # which has ended the round, too
         ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}
         if number in ended or state.is_cancelled():
             return state

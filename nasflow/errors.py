@@ -21,6 +21,10 @@ class InvalidArchitecture(SpaceError):  # noqa: N818  # users raise it to say ju
     """A combination of choices that makes no sense; a user's build may raise it. Searches pass over it."""
 
 
+class SharedLayerError(ConfigError):
+    """A layer that several trials would train, for it is made outside of what builds them; the message names it."""
+
+
 class StudyError(UserError):
     """A study that is missing, in use by another process, or does not match the config."""
 

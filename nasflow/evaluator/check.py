@@ -15,7 +15,7 @@ from nasflow.space.space import Space
 def check_search(config: SearchConfig) -> Space:
     """The space of a search whose targets import, whose space can be explored, and whose data loads.
 
-    One sampled candidate is built, not trained.
+    One sampled candidate is built, not trained; twice, for layers that both have in common to be found.
 
     Raises:
         UserError: what is wrong, where, and how to mend it.
@@ -27,7 +27,10 @@ def check_search(config: SearchConfig) -> Space:
             space.validate(Architecture(values))
         except SpaceError as error:
             raise ConfigError(f"begin_with.{place}: {error}") from None
-    candidate: Candidate = space.build(space.sample(random.Random(config.seed)))
+    sampled = space.sample(random.Random(config.seed))
+    other = space.validate(sampled)  # kept while the next one is built: an array that is wrapped twice has one memory
+    candidate: Candidate = space.build(sampled)
+    del other
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
     else:

@@ -117,12 +117,14 @@ class Alert(_Event):
 class Ended(_Event):
     """The job has nothing left to do. A process that exits without this event has crashed.
 
-    An error is laid to the `infrastructure` if the same job may come to its end another time, or in another place.
+    An error is laid to the `infrastructure` if the same job may come to its end another time, or in another place. The
+    job is `refused` for a mistake of its user's, which the error says in a sentence.
     """
 
     kind: Literal["ended"] = "ended"
     error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
     infrastructure: bool = False
+    refused: bool = False
 
 
 Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")]

@@ -17,6 +17,7 @@ from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.feed import Data
+from nasflow.merge.sharing import FrozenPool
 from nasflow.training import blame
 from nasflow.training.batch_runs import Run
 from nasflow.training.member import Member
@@ -90,6 +91,7 @@ class MergedModule(LightningModule):
         self._roster = roster
         self._data = data
         self._build, self._on_start, self._on_evict = build, on_start, on_evict
+        self._frozen = FrozenPool()
         self._save, self._end_epoch_of = save or _save_nobody, end_epoch or _save_nobody
         self._form, self._on_broken = form or alone, on_broken
         self._rebuild = rebuild or _nobody
@@ -130,6 +132,7 @@ class MergedModule(LightningModule):
         """As the members' own hook."""
         self._batches = 0
         self._each(Member.start_epoch)
+        self._frozen.part()  # a hook may have unfrozen something
         for unit in self._turning():
             self._guard_unit(unit, unit.start_epoch)
 
@@ -260,6 +263,7 @@ class MergedModule(LightningModule):
                 member = self._rebuild(number)
                 if member is not None:
                     self._prepare(member)
+                    self._frozen.share(member.module)
         except (Exception, SystemExit):
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
             return None
@@ -281,6 +285,7 @@ class MergedModule(LightningModule):
     def _start(self, member: Member) -> None:
         self._prepare(member)
         self._on_start(member)
+        self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
         member.module.to(self.device)

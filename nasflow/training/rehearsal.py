@@ -13,7 +13,6 @@ from nasflow.merge.graph import NotTraceableError, trace
 from nasflow.merge.outline import Outline, Price, outline, prices
 from nasflow.merge.planner import Planner
 from nasflow.merge.shapes import Spec
-from nasflow.merge.sharing import FrozenPool
 from nasflow.training.batch_runs import training_batches
 from nasflow.training.forming import Failed, Former
 from nasflow.training.lightning import MergedModule, error_text, make_trainer
@@ -83,14 +82,11 @@ def rehearse(spec: JobSpec) -> JobPlan:
     data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
     specs = {member.trial: member for member in spec.members}
     former = Former(spec.merge, spec.base_dir, {})
-    frozen = FrozenPool()
     plan = JobPlan()
 
     def build(trial: int) -> Member | None:
         try:
-            member = make_member(spec, specs[trial])
-            frozen.share(member.module)
-            return member
+            return make_member(spec, specs[trial])
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
             plan.failed[trial] = error_text(error)
             return None

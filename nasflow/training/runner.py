@@ -5,7 +5,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from nasflow.errors import InfrastructureError
+from nasflow.errors import InfrastructureError, SharedLayerError
 from nasflow.training import blame
 from nasflow.training.events import Ended, EventWriter
 from nasflow.training.lightning import error_text
@@ -37,8 +37,10 @@ def run_job_file(path: Path) -> int:
 
 def _tell_why(events: EventWriter, error: Exception) -> int:
     lost = isinstance(error, InfrastructureError) or is_full(error)
+    refused = isinstance(error, SharedLayerError)
+    text = str(error) if lost or refused else error_text(error)
     try:
-        events.write(Ended(error=str(error) if lost else error_text(error), infrastructure=lost))
+        events.write(Ended(error=text, infrastructure=lost, refused=refused))
     except OSError:
         traceback.print_exc()
         return CANNOT_WRITE

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from nasflow.config import DataConfig
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.merge.sharing import FrozenPool
 from nasflow.seeds import derive_seed
+from nasflow.space.owners import Owners
 from nasflow.training.batch_runs import training_batches
 from nasflow.training.events import Ended, Entered, Event, Evicted, Started
 from nasflow.training.forming import Failed, Former
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 _KEPT = ("epoch", "history", "seconds", "parameters", "finished", "stopped_early", "pruned")
+_OWNERS = Owners()  # jobs of the debug service come one after the other in one process
 
 
 class TrainingJob:
@@ -49,6 +50,7 @@ class TrainingJob:
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
         self._spec = spec
+        self._root = root
         self._tell = tell
         self._checkpoints = MemberCheckpoints(spec, root, tell)
 
@@ -103,7 +105,6 @@ class TrainingJob:
         roster, waiting = state["roster"], state["waiting"]
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
         specs = {spec.trial: spec for spec in [*self._spec.members, *self._spec.peers]}
-        frozen = FrozenPool()
         limits: dict[int, int] = {}
         former = Former(self._spec.merge, self._spec.base_dir, limits)
 
@@ -113,18 +114,16 @@ class TrainingJob:
                 self._tell(Entered(trial=trial))
             try:
                 member = make_member(self._spec, specs[trial])
-                frozen.share(member.module)
-                return member
             except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
                 self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
                 return None
+            self._refuse_shared(member)
+            return member
 
         def rebuild(trial: int) -> Member | None:
             if self._spec.merge.fuse == "never" or not self._checkpoints.knows(trial):
                 return None
-            member = make_member(self._spec, specs[trial])
-            frozen.share(member.module)
-            return member
+            return make_member(self._spec, specs[trial])
 
         def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
             units = former.form(members, batch, failed)
@@ -168,6 +167,21 @@ class TrainingJob:
         )
         trainer = make_trainer(self._spec.evaluator.precision)
         trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
+
+    def _refuse_shared(self, member: Member) -> None:
+        """Raise SharedLayerError if another trial of this process trains, or trained, a layer of this one."""
+        shared = _OWNERS.claim(member.module, (self._root, member.number))
+        if shared is None:
+            return
+        root, other = shared.owner
+        both = f"trial {other} of another search in this process and trial {member.number}"
+        if root == self._root:
+            both = f"trials {other} and {member.number}"
+        raise SharedLayerError(
+            f"{both} of {self._spec.space.target} would train the same {shared.what}, which is made outside of what "
+            "builds them; make it within build(pick), or in the evaluator's module, or freeze it by "
+            "requires_grad_(False) and eval()"
+        )
 
 
 def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:

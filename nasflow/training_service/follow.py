@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from nasflow.errors import InterruptedSearchError
+from nasflow.errors import InterruptedSearchError, SharedLayerError
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
 from nasflow.training import blame
@@ -73,6 +73,7 @@ class AttemptFollower:
 
         Raises:
             InterruptedSearchError: `stop` was set first.
+            SharedLayerError: the job was refused for that; its attempt is on record, and may start again.
         """
         attempt, handle = self._submit_or_reattach(attempt, make_spec)
         told = _Told()
@@ -89,7 +90,10 @@ class AttemptFollower:
                 raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
         if self._stop.is_set() and state.status is JobStatus.CANCELLED:
             raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
-        return self._record(attempt, state, told, handle)
+        attempt = self._record(attempt, state, told, handle)
+        if told.ended is not None and told.ended.refused:
+            raise SharedLayerError(told.ended.error)
+        return attempt
 
     def plans(self, attempt: Attempt) -> list[Planned]:
         """How the attempt's newest job has planned its units, each time it formed some."""

@@ -39,7 +39,7 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
         evicted: whether members failed by their own doing.
         log_tail: the last lines of what the job printed.
     """
-    if ended is not None and ended.infrastructure:
+    if ended is not None and (ended.infrastructure or ended.refused):  # no trial is to blame
         return _lost(ended.error or "the job could not go on where it was")
     if ended is not None:
         failed = ended.error is not None or evicted

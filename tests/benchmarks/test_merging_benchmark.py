@@ -21,6 +21,8 @@ from benchmarks.merging_timing import interleave
 from benchmarks.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults
 from benchmarks.workloads.spaces import FrozenTrunk
 from nasflow.space.architecture import Architecture
+from nasflow.training.events import Epoch, Planned
+from nasflow.training.training_job import TrainingJob
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +192,27 @@ def test_the_benchmark_is_pinned_to_one_core_and_thread(tmp_path: Path):
     cores, threads = json.loads(done.stdout)
     assert len(cores) == 1
     assert threads == "1"
+
+
+class Interrupted(BaseException):
+    """Ends a job from within."""
+
+
+def test_members_of_w4_pass_their_trunk_once_also_after_an_interruption(tmp_path):
+    spec = w4_frozen_trunk.make_group(2, 2, seed=0).job("trunk")
+    spec = spec.model_copy(update={"merge": spec.merge.model_copy(update={"fuse": "always"})})
+    events = []
+
+    def tell(event):
+        events.append(event)
+        if isinstance(event, Epoch) and len(plans()) == 1:
+            raise Interrupted
+
+    def plans():
+        return [event for event in events if isinstance(event, Planned)]
+
+    with pytest.raises(Interrupted):
+        TrainingJob(spec, tmp_path, tell).run()
+    TrainingJob(spec, tmp_path, events.append).run()
+    layers = sum(not list(layer.children()) for layer in FrozenTrunk().modules())
+    assert [plan.units[0].kernels["once"] for plan in plans()] == [layers, layers]
