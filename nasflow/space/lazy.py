@@ -15,7 +15,7 @@ def lazy_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def make_by_weights(model: nn.Module) -> None:
-    """Make torch's own lazy layers from the weights that were loaded into them. Others are made by their first input."""
+    """Make torch's own lazy layers from the weights loaded into them. Others are made by their first input."""
     for layer in lazy_layers(model).values():
         own: Any = layer
         shape = next((tensor.shape for tensor in own.state_dict().values()), None)
