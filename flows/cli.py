@@ -251,7 +251,8 @@ def validate(config: ConfigFile) -> None:
     parsed = _load(config)
     check_pruner(parsed)
     check_loggers(parsed.loggers)
-    count = check_search(parsed).count(limit=1000)
+    space = check_search(parsed)
+    count = space.count(limit=100 if space.is_real else 1000)
     size = f"{count.value:,.0f}" if count.exact else f"about {count.value:.3g}"
     console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")
 

@@ -1,18 +1,27 @@
 """A candidate: a model and the evaluator that trains it. One space covers what varies in both."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from nasflow.config import Target, TrainingConfig
 from nasflow.errors import ConfigError, SharedLayerError
+from nasflow.evaluator.completion import bare_trainer, complete, first_batch
+from nasflow.evaluator.feed import fingerprint, load_data
+from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.searched import close_searched
+from nasflow.space.lazy import count_parameters, lazy_layers
 from nasflow.space.owners import Owners
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
 from nasflow.target import load_target
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,15 @@ class Candidate:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model learns or holds as parameters."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        """How many numbers the model learns or holds as parameters. Lazy layers have none before their first input."""
+        return count_parameters(self.model)
 
 
 def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) -> Space:
     """The space of a search: `build(architecture)` gives a Candidate. Model labels come first, then the evaluator's.
+
+    What it builds to be looked at has its lazy layers made, by a batch of the data. Where they can't be, that is
+    logged: the trial will fail by it.
 
     Raises:
         ConfigError: the space's target can't be imported or called. The space itself raises a SharedLayerError when it
@@ -59,4 +71,40 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
             )
         return Candidate(model, close_searched(evaluator, pick))
 
-    return Space(program, name=space.target)
+    batches: dict[str, Any] = {}
+
+    def completed(candidate: Candidate) -> bool:
+        if not lazy_layers(candidate.model):
+            return True
+        device = torch.get_default_device()
+        try:
+            data = candidate.config.data
+            if (name := fingerprint(data)) not in batches:
+                with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+                    batches[name] = first_batch(load_data(data, base_dir))
+            complete_candidate(candidate, batches[name], base_dir)
+        except Exception as error:  # its job will find and tell it
+            if device.type != "meta":
+                logger.warning("space '%s': sizes of lazy layers are not known here: %s", space.target, error)
+            return False
+        return True
+
+    return Space(program, space.target, completed)
+
+
+def complete_candidate(candidate: Candidate, batch: Any, base_dir: Path) -> None:
+    """Make the lazy layers of a candidate's model, which is not trained afterwards, on the device where it lies.
+
+    Raises:
+        ConfigError: `batch` does not reach one of them; names it.
+        Exception: what a training step of the user's raises.
+    """
+    device = torch.get_default_device()
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, torch.float32 if tensor.is_floating_point() else None)  # as models are built
+
+    module = make_evaluator(candidate.config, base_dir).module(candidate.model)
+    module.trainer = bare_trainer()
+    module.setup("fit")
+    complete(module, tree_map_only(torch.Tensor, moved, batch))

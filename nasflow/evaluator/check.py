@@ -1,15 +1,21 @@
 """Find a config's mistakes before anything trains."""
 
+import logging
 import random
 
 from nasflow.config import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
-from nasflow.errors import ConfigError, SpaceError
-from nasflow.evaluator.candidate import Candidate, candidate_space
-from nasflow.evaluator.feed import load_data
+from nasflow.errors import ConfigError, SpaceError, UserError
+from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
+from nasflow.evaluator.completion import first_batch
+from nasflow.evaluator.feed import Data, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
 from nasflow.space.architecture import Architecture
+from nasflow.space.lazy import lazy_layers
+from nasflow.space.meta import for_real
 from nasflow.space.space import Space
+
+logger = logging.getLogger(__name__)
 
 
 def check_search(config: SearchConfig) -> Space:
@@ -31,16 +37,31 @@ def check_search(config: SearchConfig) -> Space:
     other = space.validate(sampled)  # kept while the next one is built: an array that is wrapped twice has one memory
     candidate: Candidate = space.build(sampled)
     del other
+    data = load_data(candidate.config.data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
-    else:
+    if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
         make_schedule(candidate.config.schedule, optimizer, 1)
-    data = load_data(candidate.config.data, config.base_dir)
     needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
     if data.validation is None and needs_validation:
         raise ConfigError(f"objectives: '{needs_validation[0]}' needs validation data, and evaluator.data gives none")
     return space
+
+
+def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:
+    """Whether a candidate has no lazy layers, or a batch could make them. Raises ConfigError for one out of reach."""
+    if not lazy_layers(candidate.model):
+        return True
+    try:
+        with for_real():
+            complete_candidate(candidate, first_batch(data), config.base_dir)
+    except UserError:
+        raise
+    except Exception as error:  # others may do better
+        logger.warning("space '%s': a sampled candidate fails on its first batch: %s", config.space.target, error)
+        return False
+    return True
 
 
 def _check_metrics(config: SearchConfig) -> None:

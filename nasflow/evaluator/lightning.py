@@ -1,8 +1,12 @@
 """`kind: lightning`: any LightningModule class of the user's that takes `model` and uses `self.model(x)`."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
 
 from nasflow.config import LightningConfig
@@ -32,3 +36,13 @@ class Lightning(Evaluator):
                 "share a job need Lightning's automatic optimization: return the loss from training_step"
             )
         return module
+
+
+def takes_index(step: Callable[..., Any]) -> bool:
+    """Whether a module's `training_step` or `validation_step` takes the batch's index."""
+    return _takes_index(getattr(step, "__func__", step))
+
+
+@functools.cache
+def _takes_index(step: Callable[..., Any]) -> bool:
+    return is_param_in_hook_signature(step, "batch_idx", min_args=2)

@@ -31,12 +31,14 @@ class Block:
 
 def model_outline(model: "nn.Module", name: str = "model") -> Block:
     """The tree of a model's modules, in the order in which they are registered."""
+    from nasflow.space.lazy import count_parameters  # noqa: PLC0415 - slow
+
     children = tuple(model_outline(child, label) for label, child in model.named_children())
     return Block(
         name=name,
         kind=type(model).__name__,
         detail=" ".join(model.extra_repr().split()),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=count_parameters(model),
         children=tuple(_folded(children)),
     )
 

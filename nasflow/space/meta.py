@@ -28,6 +28,25 @@ def on_meta() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def for_real() -> Iterator[None]:
+    """What is built inside has its numbers, and torch's generator on the CPU stands where it stood before."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def is_of_meta(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised for, is torch's about a tensor on `meta`."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, RuntimeError | TypeError) and "meta" in str(cause).lower():
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 class _Unfilled(TorchFunctionMode):
     """Gives a meta tensor that is to be filled back as it is."""
 

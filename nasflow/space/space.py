@@ -5,10 +5,13 @@ import functools
 import inspect
 import itertools
 import json
+import logging
 import math
 import random
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from nasflow.errors import InvalidArchitecture, SpaceError, UserError
@@ -16,6 +19,8 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Domain
 from nasflow.space.odometer import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
 from nasflow.space.pick import FixedPick, Pick, RandomPick
+
+logger = logging.getLogger(__name__)
 
 _SAMPLES = 1000  # before a space whose samples all raise InvalidArchitecture is given up
 _CHILDREN = 100  # before parents whose children all raise it are called infertile
@@ -33,20 +38,28 @@ class Space:
     """A space is its program: no tree of choices is kept, each question is answered by running the program.
 
     Exploring runs it on torch's `meta` device, where tensors have shapes but no memory, so that is fast for any model.
+    A program that fails there, for it looks at values, and not when it is run for real, is run for real from then on.
     The program must ask the same labels whenever it gets the same answers.
 
     Args:
         program: called with a `Pick`; gives the model, or whatever is built.
         name: for messages.
+        complete: called with what was built to be looked at (by `validate`, or for `on_explored`), on the device where
+            it was built; says whether all its sizes are known now. If they are not on `meta`, it is built for real.
 
     Attributes:
         on_explored: called with what `explore` has found, and what was built for it.
+        is_real: whether exploring builds for real.
     """
 
-    def __init__(self, program: Callable[[Pick], Any], name: str = "space"):
+    def __init__(
+        self, program: Callable[[Pick], Any], name: str = "space", complete: Callable[[Any], bool] | None = None
+    ):
         self.program = program
         self.name = name
         self.on_explored: Callable[[Architecture, Any], None] | None = None
+        self.is_real = False
+        self._complete = complete
 
     @classmethod
     def of(cls, build: Callable[..., Any], params: Mapping[str, Any] | None = None) -> "Space":
@@ -77,26 +90,26 @@ class Space:
         return built
 
     def explore(self, pick: Pick) -> Architecture:
-        """Run the program with `pick` on the `meta` device; what was chosen.
+        """Run the program with `pick`, on the `meta` device if it can; what was chosen.
 
         Raises:
             InvalidArchitecture: the program calls the combination senseless.
             SpaceError: the program misused a label, or raised what is no UserError (which is chained).
         """
-        built = self._build_on_meta(pick)
+        built = self._build_to_explore(pick, is_looked_at=self.on_explored is not None)
         found = pick.architecture
         if self.on_explored is not None:
             self.on_explored(found, built)
         return found
 
     def validate(self, architecture: Mapping[str, Any]) -> Any:
-        """What the program builds for `architecture` on the `meta` device.
+        """What the program builds for `architecture`, on the `meta` device if it can.
 
         Raises:
             SpaceError: names the label by which `architecture` is not exactly one point of this space.
         """
         pick = FixedPick(architecture)
-        built = self._build_on_meta(pick)
+        built = self._build_to_explore(pick, is_looked_at=True)
         self._refuse_unused(pick)
         return built
 
@@ -198,16 +211,44 @@ class Space:
             return Count(math.inf, exact=True)
         return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
 
-    def _build_on_meta(self, pick: Pick) -> Any:
-        from nasflow.space.meta import on_meta  # noqa: PLC0415  # torch is slow, and not needed to know what a space is
+    def _build_to_explore(self, pick: Pick, is_looked_at: bool) -> Any:
+        from nasflow.space.meta import is_of_meta, on_meta  # noqa: PLC0415  # torch is slow, and not always needed
 
+        why: Exception | None = None
+        if not self.is_real:
+            try:
+                with on_meta():
+                    built = self.program(pick)
+                    if self._complete is None or not is_looked_at or self._complete(built):
+                        return built
+            except Exception as error:  # it may be about meta in any words: whether it is, a real build tells
+                if isinstance(error, UserError) and not is_of_meta(error):
+                    raise
+                why = error
+        return self._build_for_real(pick, is_looked_at, why)
+
+    def _build_for_real(self, pick: Pick, is_looked_at: bool, why: Exception | None) -> Any:
+        """What the program builds with values. It failed without for a reason, or its sizes were not known."""
+        from nasflow.space.meta import for_real  # noqa: PLC0415  # torch is slow, and not always needed
+
+        began = time.perf_counter()
         try:
-            with on_meta():
-                return self.program(pick)
+            with for_real():
+                built = self.program(pick)
+                if self._complete is not None and is_looked_at:
+                    self._complete(built)
         except UserError:
             raise
         except Exception as error:
             raise SpaceError(self._explain(error, pick)) from error
+        if why is not None:
+            self.is_real = True
+            logger.warning(
+                "space '%s' looks at values while it builds, so it is built for real from now on, not on torch's meta "
+                "device: every architecture that is looked at takes about %.2g s and the memory of its weights (%s)",
+                self.name, time.perf_counter() - began, _told(why),
+            )  # fmt: skip
+        return built
 
     def _probe(self, rng: random.Random, float_steps: int | None) -> int | None:
         """Knuth's product along one random run: 0 if it ends invalid, None if it met an infinite domain."""
@@ -236,12 +277,15 @@ class Space:
 
     def _explain(self, error: Exception, pick: Pick) -> str:
         """What the program raised, where, and with which choices, in one sentence."""
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames[1:] if "site-packages" not in frame.filename] or frames
-        text = f"space '{self.name}' raised {type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})"
-        if "meta" in str(error).lower():
-            text += "; spaces are explored on torch's meta device, where tensors have no values (no .item(), .tolist())"
-        return f"{text}; choices so far: {pick.architecture.to_json()}"
+        return f"space '{self.name}' raised {_told(error)}; choices so far: {pick.architecture.to_json()}"
+
+
+def _told(error: Exception) -> str:
+    """An error and the user's line that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    others = ("site-packages", str(Path(__file__).with_name("meta.py")))
+    own = [frame for frame in frames[1:] if not any(other in frame.filename for other in others)] or frames
+    return f"{type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})"
 
 
 def _another(domain: Domain, value: Any, rng: random.Random) -> Any:

@@ -4,16 +4,15 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate
+from nasflow.evaluator.lightning import takes_index
 from nasflow.training.fitting import EarlyStop, Fitting
 from nasflow.training.logbook import Logbook, batch_size_of
 from nasflow.training.rng import RngStream
@@ -92,7 +91,6 @@ class Member:
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
-        self.parameters = candidate.parameters
         self.finished_epochs = 0
         self.finished = False
         self.stopped_early = False
@@ -100,18 +98,21 @@ class Member:
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self.rng = rng
+        self._candidate = candidate
         self._config = config
         self._book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
         self._are_weights_finite: bool | None = None  # None: nobody has looked
-        self._takes_index = {
-            name: _takes_index(getattr(step := getattr(module, name), "__func__", step))
-            for name in ("training_step", "validation_step")
-        }
+        self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
         module.log = self._book.log  # type: ignore[method-assign]
         module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """Of its model; asked once that has no lazy layers any more."""
+        return self._candidate.parameters
 
     @property
     def steps(self) -> int:
@@ -269,11 +270,6 @@ class Member:
         step = getattr(self.module, name)
         own = _copy(batch)
         return step(own, index) if self._takes_index[name] else step(own)
-
-
-@functools.cache
-def _takes_index(step: Callable[..., Any]) -> bool:
-    return is_param_in_hook_signature(step, "batch_idx", min_args=2)
 
 
 def _copy(batch: Any) -> Any:

@@ -20,7 +20,7 @@ from nasflow.training.member import Member
 from nasflow.training.planning import merged_model, planned
 from nasflow.training.roster import Roster
 from nasflow.training.spec import JobSpec
-from nasflow.training.training_job import load_job_data, make_member
+from nasflow.training.training_job import MemberMaker, load_job_data
 from nasflow.training.unit import Unit
 
 
@@ -82,11 +82,13 @@ def rehearse(spec: JobSpec) -> JobPlan:
     data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
     specs = {member.trial: member for member in spec.members}
     former = Former(spec.merge, spec.base_dir, {})
+    trainer = make_trainer(spec.evaluator.precision)
+    maker = MemberMaker(spec, data, trainer)
     plan = JobPlan()
 
     def build(trial: int) -> Member | None:
         try:
-            return make_member(spec, specs[trial])
+            return maker.make(specs[trial])
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
             plan.failed[trial] = error_text(error)
             return None
@@ -110,7 +112,6 @@ def rehearse(spec: JobSpec) -> JobPlan:
         on_evict=on_evict,
         form=form,
     )
-    trainer = make_trainer(spec.evaluator.precision)
     with contextlib.suppress(_EnoughError):
         trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
         if len(plan.failed) < len(specs):

@@ -8,6 +8,7 @@ from torch import nn
 from nasflow.config import SearchConfig
 from nasflow.errors import CheckpointError
 from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.space.lazy import make_by_weights
 from nasflow.training.checkpoint import CheckpointStore
 from nasflow.trial import Trial
 
@@ -39,4 +40,5 @@ def with_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> nn.Modul
     if floating is not None:
         model.to(floating)
     model.load_state_dict(weights)
+    make_by_weights(model)
     return model

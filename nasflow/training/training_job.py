@@ -1,23 +1,29 @@
 """A job from its spec to its end: make the members, resume them, train them together, say what happened."""
 
+import copy
 import dataclasses
 import gc
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning import Trainer
 
 from nasflow.config import DataConfig
 from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.completion import first_batch
 from nasflow.evaluator.feed import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.seeds import derive_seed
+from nasflow.space.lazy import lazy_layers
 from nasflow.space.owners import Owners
 from nasflow.training.batch_runs import training_batches
+from nasflow.training.completion import complete_member
 from nasflow.training.events import Ended, Entered, Event, Evicted, Started
 from nasflow.training.forming import Failed, Former
 from nasflow.training.job import Job, JobRunner, State
@@ -105,6 +111,8 @@ class TrainingJob:
         roster, waiting = state["roster"], state["waiting"]
         data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
         specs = {spec.trial: spec for spec in [*self._spec.members, *self._spec.peers]}
+        trainer = make_trainer(self._spec.evaluator.precision)
+        maker = MemberMaker(self._spec, data, trainer)
         limits: dict[int, int] = {}
         former = Former(self._spec.merge, self._spec.base_dir, limits)
 
@@ -113,7 +121,7 @@ class TrainingJob:
                 gc.collect()  # a module and its trainer refer to each other: the memory of who left is not free before
                 self._tell(Entered(trial=trial))
             try:
-                member = make_member(self._spec, specs[trial])
+                member = maker.make(specs[trial])
             except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
                 self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
                 return None
@@ -123,7 +131,7 @@ class TrainingJob:
         def rebuild(trial: int) -> Member | None:
             if self._spec.merge.fuse == "never" or not self._checkpoints.knows(trial):
                 return None
-            return make_member(self._spec, specs[trial])
+            return maker.make(specs[trial])
 
         def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
             units = former.form(members, batch, failed)
@@ -165,7 +173,6 @@ class TrainingJob:
             rebuild=rebuild,
             on_broken=on_broken,
         )
-        trainer = make_trainer(self._spec.evaluator.precision)
         trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
 
     def _refuse_shared(self, member: Member) -> None:
@@ -188,8 +195,41 @@ def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if saved is None else {key: saved[key] for key in _KEPT}
 
 
+class MemberMaker:
+    """Makes the members of a job: lazy layers have their sizes, and frozen tensors that are equal lie in one place.
+
+    Args:
+        job: whose members they are.
+        data: what they are fed.
+        trainer: the job's.
+    """
+
+    def __init__(self, job: JobSpec, data: Data, trainer: Trainer):
+        self._job = job
+        self._data = data
+        self._trainer = trainer
+        self._frozen = FrozenPool()
+
+    def make(self, spec: MemberSpec) -> Member:
+        """A member as it is before it is trained, whoever else is made."""
+        member = make_member(self._job, spec)
+        if lazy_layers(member.module):
+            complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)
+        self._frozen.share(member.module)
+        return member
+
+    @cached_property
+    def _first_batch(self) -> Any:
+        """Of the first epoch, whichever is trained."""
+        loader = copy.copy(self._data.train)
+        if isinstance(loader, SeededLoader):
+            loader.epoch = 0
+        with RngStream(derive_seed(self._job.data_seed, "transfer"), _device()):
+            return first_batch(dataclasses.replace(self._data, train=loader), self._trainer.strategy.root_device)
+
+
 def make_member(job: JobSpec, spec: MemberSpec) -> Member:
-    """Build one member, drawing its initial weights from its own stream."""
+    """Build one member, drawing its initial weights from its own stream. Lazy layers stay without."""
     rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:

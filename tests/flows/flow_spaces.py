@@ -58,3 +58,40 @@ class Holder(nn.Module):
 def greedy(pick, held=(1,)):
     """A network that wants memory."""
     return nn.Sequential(Holder(pick("held", list(held))), nn.Linear(64, 10))
+
+
+def stages(pick, factor=(1.0, 2.0)):
+    """A network whose widths are tensors, as RegNet's are."""
+    widths = (torch.linspace(8, 16, pick("depth", [1, 2])) * pick("factor", list(factor))).int().tolist()
+    layers = [layer for a, b in zip([64, *widths], widths, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+
+
+def lazily(pick, widths=(4, 8)):
+    """A network for digits as images whose layers get their sizes from them."""
+    width = pick("width", list(widths))
+    return nn.Sequential(
+        nn.LazyConv2d(width, pick("kernel", [3, 5]), bias=False),
+        nn.LazyBatchNorm2d(),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Flatten(),
+        nn.LazyLinear(10),
+    )
+
+
+class Unreached(nn.Module):
+    """Has a lazy layer that it never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.unused = nn.LazyLinear(10), nn.LazyLinear(6)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+def unreached(pick):
+    """Always the same."""
+    pick("only", [1, 2])
+    return Unreached()

@@ -292,11 +292,6 @@ def test_an_exception_of_the_build_says_what_where_and_with_which_choices() -> N
     assert isinstance(e.value.__cause__, ZeroDivisionError) and "space 'mine'" in str(e.value)
 
 
-def test_reading_values_of_meta_tensors_is_explained() -> None:
-    with pytest.raises(SpaceError, match=r"meta device.*\.item\(\)"):
-        Space(lambda pick: torch.linspace(0, 1, 3).tolist()).sample(random.Random(0))
-
-
 def test_a_user_error_of_the_build_passes_unchanged() -> None:
     def refuse(pick: Pick) -> None:
         raise ConfigError("space.params.x: should be positive")

@@ -1,0 +1,44 @@
+"""Lazy layers: those whose sizes follow from their first input, such as `torch.nn.LazyLinear`."""
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _LazyNormBase
+from torch.nn.modules.conv import _LazyConvXdMixin
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+
+
+def lazy_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that wait for their first input, by name."""
+    return {name: layer for name, layer in model.named_modules() if _waits(layer)}
+
+
+def make_by_weights(model: nn.Module) -> None:
+    """Make torch's own lazy layers from the weights loaded into them. Others are made by their first input."""
+    for layer in lazy_layers(model).values():
+        own: Any = layer
+        shape = next((tensor.shape for tensor in own.state_dict().values()), None)
+        if shape is None:
+            continue
+        if isinstance(own, nn.LazyLinear):
+            own.in_features = shape[1]
+        elif isinstance(own, _LazyConvXdMixin):
+            own.in_channels = shape[0] if own.transposed else shape[1] * own.groups
+        elif isinstance(own, _LazyNormBase):
+            own.num_features = shape[0]
+        else:
+            continue
+        own._infer_parameters(own, (own.weight,))  # one that has its weights looks at no more than the last dimension
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers a model's parameters hold. A lazy layer's have none before its first input."""
+    return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
+
+
+def _waits(layer: nn.Module) -> bool:
+    if isinstance(layer, LazyModuleMixin):
+        return hasattr(layer, "_initialize_hook")  # it is removed once the layer has seen an input
+    own = (*layer._parameters.values(), *layer._buffers.values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in own)
