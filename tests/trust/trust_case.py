@@ -43,8 +43,8 @@ _OPTIMIZERS: list[dict[str, Any]] = [
     {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
     {"name": "adam", "lr": 0.01, "weight_decay": 0.1},
     {"name": "adamw", "lr": 0.01, "weight_decay": 0.1},
-    {"name": "rmsprop", "lr": 0.01, "momentum": 0.5},
-    {"name": "adagrad", "lr": 0.01},
+    {"name": "rmsprop", "lr": 0.01, "momentum": 0.5, "eps": 1e-6},
+    {"name": "adagrad", "lr": 0.01, "eps": 1e-6},
     {"name": "nadam", "lr": 0.01},
 ]
 
@@ -86,8 +86,8 @@ class Case:
     def config(self, member: int) -> dict[str, Any]:
         """The evaluator's section of a member."""
         optimizer = dict(_OPTIMIZERS[self.optimizers[member]])
-        if self.single:  # so that the weights stay equal, and the gradients of the second step can be compared
-            optimizer["lr"] = 1e-6
+        if self.single:  # so that the weights stay equal, and so does what a step leaves of the gradients
+            optimizer |= {"lr": 1e-6, "weight_decay": 0.0}
         return {
             "kind": self.kind,
             "data": {"target": "trust_data.py:data"},

@@ -15,8 +15,11 @@ def differences(one: Any, other: Any, tolerance: float, where: str) -> list[str]
 
 
 def _differences(one: Any, other: Any, tolerance: float, where: str) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key, value in one.items():
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            yield f"{where}: {list(one)} together, {list(other)} alone"
+        for key in one.keys() & other.keys():
+            value = one[key]
             yield from _differences(value, other[key], _WIDER.get(key, tolerance), f"{where}/{key}")
     elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
@@ -47,7 +50,7 @@ def gradient_differences(
             if merged is not own:
                 found.append(f"{where} {name}: {'no' if merged is None else 'a'} gradient together")
             continue
-        bound = tolerance * max(float(own.abs().max()), 1e-2 * largest)
+        bound = tolerance * max(float(own.abs().max()), 0.1 * largest, 1e-2)
         if not float((merged - own).abs().max()) <= bound:
             found.append(
                 f"{where} {name}: gradient by up to {float((merged - own).abs().max()):.2g}, bound {bound:.2g}"

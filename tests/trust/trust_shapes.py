@@ -111,7 +111,8 @@ def convolved(d: Draft, rng: random.Random) -> None:
     if rng.random() < 0.4:
         d.step(f"{d.layer(f'nn.BatchNorm1d({outputs})')}({d.current})")
     if rng.random() < 0.4:
-        d.step(f"{d.layer(rng.choice(('nn.MaxPool1d(2)', 'nn.AvgPool1d(2)', 'nn.Dropout1d(0.3)')))}({d.current})")
+        pools = ("nn.MaxPool1d(2)", "nn.AvgPool1d(2)") if d.shape[2] > 1 else ()
+        d.step(f"{d.layer(rng.choice((*pools, 'nn.Dropout1d(0.3)')))}({d.current})")
     if rng.random() < 0.7:
         d.step(f"{d.current}.permute(0, 2, 1)")
 

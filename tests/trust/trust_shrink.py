@@ -1,6 +1,7 @@
 """The smallest case that still fails."""
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,20 +12,20 @@ from trust_model import Program, source_of
 _VALUE = re.compile(r"\b(?:v\d+|x)\b")
 
 
-def shrink(case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
-    """A smaller case, and its verdict: nothing more can be left out of it."""
-    tried: set[Case] = {case}
-    while True:
-        for smaller in _smaller(case):
-            if smaller in tried:
-                continue
-            tried.add(smaller)
-            found = judge(smaller, frozenset(verdict.failed_alone))
-            if found.differences:
-                case, verdict = smaller, found
-                break
+def shrink(case: Case, verdict: Verdict, seconds: float = 60.0) -> tuple[Case, Verdict]:
+    """A smaller case, and its verdict: nothing more can be left out of it, or time is up."""
+    end, place, since_last = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        smaller = list(_smaller(case))
+        if since_last > len(smaller):
+            break
+        one = smaller[place % len(smaller)]
+        found = judge(one, frozenset(verdict.failed_alone)) if one != case else Verdict()
+        if found.differences:
+            case, verdict, since_last = one, found, 0
         else:
-            return case, verdict
+            place, since_last = place % len(smaller) + 1, since_last + 1
+    return case, verdict
 
 
 def judge(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
