@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import torch
 from trust_apart import EndedError, RaisedError, each
-from trust_case import Verdict, draw_case, run
+from trust_case import Verdict, draw_case
 from trust_paths import PATHS
-from trust_shrink import as_code, judge, shrink
+from trust_shrink import as_code, judge, judged, shrink
 
 from nasflow.merge.kernels.registry import KERNELS
 
@@ -37,7 +37,7 @@ class Report:
 def campaign(seed: int, first: int, cases: int, stop_after: int) -> Report:
     """Run cases; no further ones after so many bad ones."""
     report = Report()
-    for number, found in each(lambda one: run(draw_case(seed, one)), range(first, first + cases)):
+    for number, found in each(lambda one: judged(draw_case(seed, one)), range(first, first + cases)):
         if isinstance(found, RaisedError):
             raise found
         verdict = Verdict(differences=[str(found)]) if isinstance(found, EndedError) else found

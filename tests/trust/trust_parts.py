@@ -163,3 +163,21 @@ class Counts(nn.Module):
         if self.training and torch.is_grad_enabled():
             self.calls += 1
         return self.layer(x) * (1 + 0.1 * self.calls)
+
+
+class Fails(nn.Module):
+    """Raises in its training call number `after`, or gives NaN."""
+
+    def __init__(self, after: int, raises: bool):
+        super().__init__()
+        self.after, self.raises, self.calls = after, raises, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        self.calls += 1
+        if self.calls != self.after:
+            return x
+        if self.raises:
+            raise ValueError("a layer gave up")
+        return x * float("nan")

@@ -9,7 +9,19 @@ from nasflow.native.program import Program
 from nasflow.training.planning import merged_model
 from nasflow.training.unit import Unit
 
-PATHS = ("unit", "tape", "replay", "native program", "gather", "apart", "one row", "whole on a tape")
+PATHS = (
+    "unit",
+    "tape",
+    "replay",
+    "native program",
+    "gather",
+    "apart",
+    "one row",
+    "whole on a tape",
+    "eviction",
+    "pruning",
+    "resume",
+)
 
 
 @dataclass

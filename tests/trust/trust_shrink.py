@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trust_apart import EndedError, RaisedError, each
 from trust_case import Case, Verdict, run
+from trust_jobs import run_job
 from trust_model import Program, source_of
 
 _VALUE = re.compile(r"\b(?:v\d+|x)\b")
@@ -28,9 +29,14 @@ def shrink(case: Case, verdict: Verdict, seconds: float = 60.0) -> tuple[Case, V
     return case, verdict
 
 
+def judged(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
+    """The verdict on a unit or a whole job."""
+    return run_job(case) if case.job else run(case, may_fail)
+
+
 def judge(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
     """The verdict on a case that may end the process; what raises alone is no case."""
-    [(_, found)] = each(lambda one: run(one, may_fail), [case])
+    [(_, found)] = each(lambda one: judged(one, may_fail), [case])
     if isinstance(found, EndedError):
         return Verdict(differences=[str(found)])
     return Verdict() if isinstance(found, RaisedError) else found
@@ -44,6 +50,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         if programs:
             yield replace(case, programs=programs, optimizers=optimizers)
     yield replace(case, epochs=1)
+    yield replace(case, job="")
     for batches in ((6,), (6, 6)):
         if len(batches) < len(case.batches):
             yield replace(case, batches=batches)
