@@ -1,7 +1,6 @@
 """Random models train merged as they do alone; and the suite sees what it should."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,9 @@ from trust_costs import RandomCosts
 from trust_model import build
 from trust_shrink import as_code, judge, shrink
 
-from nasflow.merge.tape import Tape
+from nasflow.merge.kernels.linear import BatchedLinear
+from nasflow.merge.layout import Layout
+from nasflow.merge.tape import Spot, Tape
 
 SEED, CASES = 7, 60
 
@@ -31,20 +32,18 @@ def test_what_is_drawn_follows_from_the_seed() -> None:
 
 def test_a_wrong_gradient_is_seen_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tape whose bias gradients are doubled."""
-    real = Tape.parameter_grad
+    real = BatchedLinear._record_bias
 
-    def twice(self: Tape, parameter: torch.Tensor) -> torch.Tensor:
-        grad = real(self, parameter)
-        if parameter.ndim == 2:
-            self._program.append(lambda: grad.mul_(2))
-        return grad
+    def twice(self: BatchedLinear, tape: Tape, y: Spot) -> None:
+        real(self, tape, y)
+        if self.bias_NO is not None and self.bias_NO.requires_grad:
+            tape.do(tape.parameter_grads[self.bias_NO].mul_, 2)
 
     cases = (draw_case(SEED, number) for number in range(200))
     case = next(one for one in cases if not one.job and not one.single and "whole on a tape" in run(one).paths.met)
     assert not run(case).differences
-    monkeypatch.setattr(Tape, "parameter_grad", twice)
+    monkeypatch.setattr(BatchedLinear, "_record_bias", twice)
     verdict = run(case)
-    monkeypatch.setattr(Tape, "parameter_grad", twice)
     assert any("bias" in text for text in verdict.differences)
     smaller, found = shrink(case, judge(case), seconds=10.0)
     assert sum(len(p.steps) for p in smaller.programs) <= sum(len(p.steps) for p in case.programs)
@@ -54,10 +53,10 @@ def test_a_wrong_gradient_is_seen_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
         assert isinstance(build(program.source), torch.nn.Module)
 
 
-def test_random_costs_choose_every_kernel_and_stay() -> None:
+def test_costs_follow_from_their_seed() -> None:
     one, same, other = (RandomCosts(torch.device("cpu"), seed, 1.0) for seed in (1, 1, 2))
-    layout: Any = next(iter(__import__("nasflow.merge.layout", fromlist=["Layout"]).Layout))
-    assert one.gather(layout, 5) == same.gather(layout, 5) != other.gather(layout, 5)
+    costs = [model.gather(Layout.STACK, 5) for model in (one, same, other)]
+    assert costs[0] == costs[1] != costs[2]
 
 
 def test_random_models_train_merged_as_alone() -> None:
