@@ -182,7 +182,7 @@ def run(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
     if found and not together.differs_from(alone, ROUNDING):  # is the model alone so touchy?
         nudged = _Training(case, _members(case, nudge=True), Former(MergeConfig(fuse="never"), HERE, {}))
         nudged.run()
-        touchy = {text.partition(":")[0] for text in nudged.differs_from(alone, EXACT)}
+        touchy = {text.partition(":")[0] for text in nudged.differs_from(alone, EXACT / 100)}
         found = [text for text in found if text.partition(":")[0] not in touchy]
     verdict.differences += found
     return verdict

@@ -18,7 +18,7 @@ def _differences(one: Any, other: Any, tolerance: float, where: str) -> Iterator
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             yield f"{where}: {list(one)} together, {list(other)} alone"
-        for key in one.keys() & other.keys():
+        for key in (key for key in one if key in other):
             value = one[key]
             yield from _differences(value, other[key], _WIDER.get(key, tolerance), f"{where}/{key}")
     elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
