@@ -97,6 +97,17 @@ REFUSED: dict[str, Make] = {
 }
 
 
+class OfTwoNames(nn.Module):
+    """One layer under two names, in a forward that can't be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = self.two = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, times: int = 2) -> torch.Tensor:
+        return torch.tanh(self.two(self.one(x))) * times
+
+
 def merged_with_others(make: Make) -> Group:
     """Two of a kind with a plain member between them."""
     return check([make, lambda: hidden(nn.Tanh()), make], rows(6), rows(4))
@@ -126,6 +137,16 @@ def test_refused(name: str) -> None:
 
 def test_checkpoints_that_keep_the_graph() -> None:
     merged_with_others(partial(Checkpointed, False))
+
+
+def test_a_layer_of_two_names_keeps_its_tensors() -> None:
+    model = build(lambda: hidden(OfTwoNames()), 0)
+    before = dict(model.named_parameters())
+    graph = trace(model, Spec.batch(rows(6)))
+    assert graph.has_opaque
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys() and all(after[name] is before[name] for name in before)
+    merged_with_others(lambda: hidden(OfTwoNames()))
 
 
 def test_a_tuple_that_one_reads_once_and_another_twice() -> None:
