@@ -108,6 +108,28 @@ class OfTwoNames(nn.Module):
         return torch.tanh(self.two(self.one(x))) * times
 
 
+class Asking(nn.Module):
+    """Asks whether it is given a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None, factor: float) -> torch.Tensor:
+        return self.layer(x) * factor if mask is None else self.layer(x * mask)
+
+
+class Asked(nn.Module):
+    """Calls one with a mask and with None, beside a part that can't be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asking, self.odd = Asking(), OfTwoNames()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.asking(x, None, 0.5) + self.asking(x, torch.sigmoid(x), 0.5) + self.odd(x)
+
+
 def merged_with_others(make: Make) -> Group:
     """Two of a kind with a plain member between them."""
     return check([make, lambda: hidden(nn.Tanh()), make], rows(6), rows(4))
@@ -147,6 +169,12 @@ def test_a_layer_of_two_names_keeps_its_tensors() -> None:
     after = dict(model.named_parameters())
     assert after.keys() == before.keys() and all(after[name] is before[name] for name in before)
     merged_with_others(lambda: hidden(OfTwoNames()))
+
+
+def test_a_forward_may_ask_whether_an_argument_is_none() -> None:
+    group = merged_with_others(lambda: hidden(Asked()))
+    assert [node.name for node in group.graphs[0].nodes].count("sigmoid") == 1
+    assert sum(node.opaque for node in group.graphs[0].nodes) == 1
 
 
 def test_a_tuple_that_one_reads_once_and_another_twice() -> None:
