@@ -231,7 +231,6 @@ MODELS: dict[str, tuple[str, Any, tuple[str, ...], Any, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", NextWord, _TEXT, _text, _GROUPED),
     "Qwen2": ("Qwen2ForCausalLM", NextWord, _TEXT, _text, _GROUPED),
     "Gemma": ("GemmaForCausalLM", NextWord, _TEXT, _text, {**_GROUPED, "head_dim": 8}),
-    "Mixtral": ("MixtralForCausalLM", NextWord, _TEXT, _text, {**_GROUPED, "num_local_experts": 2}),
     "Mamba": ("MambaForCausalLM", NextWord, _TEXT, _text, {"state_size": 4}),
     "T5": ("T5ForConditionalGeneration", NextWord, _BOTH, _t5, {}),
     "T5 gated": ("T5ForConditionalGeneration", NextWord, _BOTH, _t5, {"feed_forward_proj": "gated-gelu"}),
