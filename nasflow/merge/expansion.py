@@ -10,7 +10,7 @@ from torch import nn
 from nasflow.merge.node import Node, map_nodes, nodes_in
 from nasflow.merge.shapes import NotInferableError, Spec, infer
 from nasflow.merge.structure import Structures, freeze, is_hooked, number_of, tensor_structure
-from nasflow.merge.template import Template, is_layer, template_of
+from nasflow.merge.template import Template, arguments_of, is_layer, template_of
 
 _REMEMBERED = 4_096
 
@@ -71,42 +71,41 @@ class Expansion:
             for name, child in module._modules.items():
                 value = self.call(child, _below(path, name), (value,), {})
             return value
-        template = template_of(module, self._structures.whole(module))
-        if template is None or not template.takes(args, kwargs):
+        given = arguments_of(module, args, kwargs)
+        template = None if given is None else template_of(module, self._structures.whole(module), given)
+        if given is None or template is None:
             return self._leaf(module, path, args, kwargs)
-        return self._expand(template, module, path, args, kwargs)
+        start = len(self._nodes)
+        try:
+            return self._expand(template, given, module, path)
+        except NotInferableError:
+            if not path:
+                raise
+            del self._nodes[start:]
+            return self._leaf(module, path, args, kwargs)
 
     def _leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         key = number_of(("module", self._structures.whole(module), _shape_of((args, kwargs))))
         spec = infer(key, module, args, kwargs)
         return self._add(Node("module", path, args, kwargs, spec, module, not is_layer(module), signature=key))
 
-    def _expand(
-        self, template: Template, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        values = template.bind(args, kwargs)
-        start = len(self._nodes)
+    def _expand(self, template: Template, given: dict[str, Any], module: nn.Module, path: str) -> Any:
+        values = dict(given)
 
         def read(tree: Any) -> Any:
             return template.read(tree, values)
 
-        try:
-            for step in template.steps:
-                step_args, step_kwargs = read(step.args), read(step.kwargs)
-                match step.op:
-                    case "call_module":
-                        child = module.get_submodule(step.target)
-                        values[step.name] = self.call(child, _below(path, step.target), step_args, step_kwargs)
-                    case "get_attr":
-                        values[step.name] = self._attribute(module, step.target, path)
-                    case _:
-                        changed = None if step.eval_args is None else read(step.eval_args)
-                        values[step.name] = self._function(step.op, step.target, step_args, step_kwargs, changed)
-        except NotInferableError:
-            if not path:
-                raise
-            del self._nodes[start:]
-            return self._leaf(module, path, args, kwargs)
+        for step in template.steps:
+            step_args, step_kwargs = read(step.args), read(step.kwargs)
+            match step.op:
+                case "call_module":
+                    child = module.get_submodule(step.target)
+                    values[step.name] = self.call(child, _below(path, step.target), step_args, step_kwargs)
+                case "get_attr":
+                    values[step.name] = self._attribute(module, step.target, path)
+                case _:
+                    changed = None if step.eval_args is None else read(step.eval_args)
+                    values[step.name] = self._function(step.op, step.target, step_args, step_kwargs, changed)
         return read(template.output)
 
     def _attribute(self, module: nn.Module, target: str, path: str) -> Node:

@@ -144,9 +144,14 @@ def _rehearse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def _call(target: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(target, nn.Module):
-        tensors = dict(target.named_parameters()) | dict(target.named_buffers())
-        fakes = {name: _fake(Spec.constant(tensor), "shape") for name, tensor in tensors.items()}
-        return functional_call(target, fakes, args, kwargs)
+        # Each place once, by hand: told to tie, torch would put a fake in place of a tensor in a module of two names.
+        fakes = {
+            f"{path}.{name}" if path else name: _fake(Spec.constant(tensor), "shape")
+            for path, part in target.named_modules()
+            for name, tensor in (*part._parameters.items(), *part._buffers.items())
+            if tensor is not None
+        }
+        return functional_call(target, fakes, args, kwargs, tie_weights=False)
     if isinstance(target, str):
         return getattr(args[0], target)(*args[1:], **kwargs)
     call: Callable[..., Any] = target

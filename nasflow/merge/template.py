@@ -1,5 +1,6 @@
 """What a module's own forward does, its children left as calls: traced by torch.fx once for each structure."""
 
+import functools
 import inspect
 import operator
 import random
@@ -14,11 +15,11 @@ import torch
 from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nasflow.merge.node import IN_PLACE_OPERATORS
-from nasflow.merge.structure import is_hooked, own_structure, untouched
+from nasflow.merge.node import IN_PLACE_OPERATORS, nodes_in
+from nasflow.merge.structure import freeze, is_hooked, own_structure, untouched
 
 _REMEMBERED = 4_096
-_known: "OrderedDict[int, Template | None]" = OrderedDict()
+_known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,8 @@ class Name:
 class Template:
     """A traced forward."""
 
-    parameters: inspect.Signature
     steps: tuple[TemplateStep, ...]
     output: Any
-
-    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the forward can be called so: with every argument given, none by a default."""
-        try:
-            bound = self.parameters.bind(*args, **kwargs)
-        except TypeError:
-            return False
-        return len(bound.arguments) == len(self.parameters.parameters)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name."""
-        return dict(self.parameters.bind(*args, **kwargs).arguments)
 
     def read(self, tree: Any, values: dict[str, Any]) -> Any:
         """Nested arguments with the names replaced."""
@@ -79,14 +67,33 @@ def is_layer(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn") and type(module) not in containers
 
 
-def template_of(module: nn.Module, key: int) -> "Template | None":
-    """The template of a module's forward, or None if it can't be traced; `key` is the number of its structure."""
-    if key not in _known:
-        _known[key] = _trace(module)
+def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call by name; None unless every one is given, none by a default."""
+    if not inspect.ismethod(module.forward):
+        return None
+    signature = _signature(module.forward.__func__)
+    try:
+        given = signature.bind(module, *args, **kwargs).arguments
+    except TypeError:
+        return None
+    return dict(list(given.items())[1:]) if len(given) == len(signature.parameters) else None
+
+
+def template_of(module: nn.Module, key: int, given: dict[str, Any]) -> "Template | None":
+    """The template of a module's forward, or None if it can't be traced.
+
+    Args:
+        key: the number of the module's structure.
+        given: its arguments. Those that hold no node are part of the template: a forward may ask whether one is None.
+    """
+    constants = {name: value for name, value in given.items() if next(nodes_in(value), None) is None}
+    known = (key, freeze(constants))
+    if known not in _known:
+        _known[known] = _trace(module, constants)
         if len(_known) > _REMEMBERED:
             _known.popitem(last=False)
-    _known.move_to_end(key)
-    return _known[key]
+    _known.move_to_end(known)
+    return _known[known]
 
 
 class _Proxy(fx.Proxy):
@@ -105,9 +112,18 @@ for _name in IN_PLACE_OPERATORS:
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # what follows from a buffer's values is not to be taken for a constant
 
-    def __init__(self) -> None:
+    def __init__(self, constants: dict[str, Any]) -> None:
         super().__init__()
+        self._constants = constants
         self._mode = _mode()
+
+    def create_args_for_root(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+        """A constant stands for itself."""
+        function, given = super().create_args_for_root(*args, **kwargs)
+        return function, [
+            self._constants.get(str(value.node.target), value) if isinstance(value, fx.Proxy) else value
+            for value in given
+        ]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -153,31 +169,36 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in _tensors_in(item)] if isinstance(value, tuple | list) else []
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _signature(forward: FunctionType) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
 def _mode() -> tuple[bool, ...]:
     autocast = (torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
     return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast)
 
 
-def _trace(module: nn.Module) -> "Template | None":
-    parameters = inspect.signature(module.forward)
+def _trace(module: nn.Module, constants: dict[str, Any]) -> "Template | None":
+    parameters = inspect.signature(module.forward).parameters.values()
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    if is_hooked(module) or any(p.kind in varied for p in parameters.parameters.values()):
+    if is_hooked(module) or any(parameter.kind in varied for parameter in parameters):
         return None
     if _has_own_gradients(type(module)):
         return None
     try:
         with untouched(module), _NoWrites():
-            if (traced := _unchanging(module)) is None:
+            if (traced := _unchanging(module, constants)) is None:
                 return None
-            return _with_eval(module, parameters, *traced)
+            return _with_eval(module, constants, *traced)
     except (Exception, SystemExit):  # fx refuses in many ways, and a forward given stand-ins may raise anything
         return None
 
 
-def _unchanging(module: nn.Module) -> tuple[list[TemplateStep], Any] | None:
+def _unchanging(module: nn.Module, constants: dict[str, Any]) -> tuple[list[TemplateStep], Any] | None:
     """The steps of a forward, or None if it writes into attributes or draws: a trace would see that once for ever."""
     before = _state(module)
-    steps = _steps(_Tracer().trace(module))
+    steps = _steps(_Tracer(constants).trace(module))
     return steps if before == _state(module) else None
 
 
@@ -190,13 +211,13 @@ def _state(module: nn.Module) -> Hashable:
 
 
 def _with_eval(
-    module: nn.Module, parameters: inspect.Signature, steps: list[TemplateStep], output: Any
+    module: nn.Module, constants: dict[str, Any], steps: list[TemplateStep], output: Any
 ) -> "Template | None":
     """Both modes in one template, if they make the same calls and differ in arguments alone."""
     if not module.training:
-        return Template(parameters, tuple(steps), output)  # frozen in eval mode, where it stays
+        return Template(tuple(steps), output)  # frozen in eval mode, where it stays
     module.eval()
-    other, other_output = _steps(_Tracer().trace(module))
+    other, other_output = _steps(_Tracer(constants).trace(module))
     if [(s.op, s.name, s.target) for s in steps] != [(s.op, s.name, s.target) for s in other] or output != other_output:
         return None
     both = []
@@ -204,7 +225,7 @@ def _with_eval(
         same = step.args == twin.args and step.kwargs == twin.kwargs
         changed = None if same else (twin.args, twin.kwargs)
         both.append(TemplateStep(step.op, step.name, step.target, step.args, step.kwargs, changed))
-    return Template(parameters, tuple(both), output)
+    return Template(tuple(both), output)
 
 
 def _steps(graph: fx.Graph) -> tuple[list[TemplateStep], Any]:

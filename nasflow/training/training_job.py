@@ -196,7 +196,7 @@ def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 class MemberMaker:
-    """Makes the members of a job: lazy layers have their sizes, and frozen tensors that are equal lie in one place.
+    """Makes the members of a job: lazy layers have their sizes.
 
     Args:
         job: whose members they are.
@@ -208,14 +208,12 @@ class MemberMaker:
         self._job = job
         self._data = data
         self._trainer = trainer
-        self._frozen = FrozenPool()
 
     def make(self, spec: MemberSpec) -> Member:
         """A member as it is before it is trained, whoever else is made."""
         member = make_member(self._job, spec)
         if lazy_layers(member.module):
             complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)
-        self._frozen.share(member.module)
         return member
 
     @cached_property

@@ -97,6 +97,39 @@ REFUSED: dict[str, Make] = {
 }
 
 
+class OfTwoNames(nn.Module):
+    """One layer under two names, in a forward that can't be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = self.two = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, times: int = 2) -> torch.Tensor:
+        return torch.tanh(self.two(self.one(x))) * times
+
+
+class Asking(nn.Module):
+    """Asks whether it is given a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None, factor: float) -> torch.Tensor:
+        return self.layer(x) * factor if mask is None else self.layer(x * mask)
+
+
+class Asked(nn.Module):
+    """Calls one with a mask and with None, beside a part that can't be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asking, self.odd = Asking(), OfTwoNames()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.asking(x, None, 0.5) + self.asking(x, torch.sigmoid(x), 0.5) + self.odd(x)
+
+
 def merged_with_others(make: Make) -> Group:
     """Two of a kind with a plain member between them."""
     return check([make, lambda: hidden(nn.Tanh()), make], rows(6), rows(4))
@@ -126,6 +159,22 @@ def test_refused(name: str) -> None:
 
 def test_checkpoints_that_keep_the_graph() -> None:
     merged_with_others(partial(Checkpointed, False))
+
+
+def test_a_layer_of_two_names_keeps_its_tensors() -> None:
+    model = build(lambda: hidden(OfTwoNames()), 0)
+    before = dict(model.named_parameters())
+    graph = trace(model, Spec.batch(rows(6)))
+    assert graph.has_opaque
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys() and all(after[name] is before[name] for name in before)
+    merged_with_others(lambda: hidden(OfTwoNames()))
+
+
+def test_a_forward_may_ask_whether_an_argument_is_none() -> None:
+    group = merged_with_others(lambda: hidden(Asked()))
+    assert [node.name for node in group.graphs[0].nodes].count("sigmoid") == 1
+    assert sum(node.opaque for node in group.graphs[0].nodes) == 1
 
 
 def test_a_tuple_that_one_reads_once_and_another_twice() -> None:

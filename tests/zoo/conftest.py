@@ -1,0 +1,17 @@
+"""The zoo trains by the jobs of the training room's tests, and downloads nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parent.parent / "training"))
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Small nets are fastest so, and the order of summation is then the same on every machine."""
+    torch.set_num_threads(1)

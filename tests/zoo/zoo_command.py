@@ -1,0 +1,64 @@
+"""`python -m tests.zoo`: see `--help`."""
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from zoo_runs import AMPLIFIED, TOLERANCE, Result, compare
+from zoo_spaces import ARCHITECTURES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train the groups that the command line names; 1 if merging changed one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.zoo",
+        description="Train four of each architecture merged and each by itself, in float64, and print what differs and "
+        "how many operations were fused: all that can be (always), and with kernels drawn at random (drawn).",
+    )
+    parser.add_argument("--only", metavar="NAME", nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)
+    parser.add_argument("--reasons", action="store_true", help="say why members were merged with no other")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "lightning.pytorch", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    began, found = time.monotonic(), []
+    say("| architecture | optimizer | operations | fused: always | fused: drawn | difference: always | drawn |")
+    say("| --- | --- | --- | --- | --- | --- | --- |")
+    for name in options.only:
+        with tempfile.TemporaryDirectory(prefix="nasflow-zoo-") as root:
+            results = compare(name, Path(root))
+        found.append(results)
+        say(row(name, results))
+        if options.reasons:
+            for reason in sorted({reason for result in results.values() for reason in result.alone.values()}):
+                say(f"alone: {reason}")
+    differing = sum(any(result.difference > TOLERANCE for result in results.values()) for results in found)
+    operations, fused = (sum(getattr(results["always"], name) for results in found) for name in ("operations", "fused"))
+    say(f"{len(found)} architectures, {differing} differences; {fused} of {operations} operations fused where all are")
+    say(f"{time.monotonic() - began:.0f} s")
+    return 1 if differing else 0
+
+
+def row(name: str, results: dict[str, Result]) -> str:
+    """A line of the table."""
+    always, drawn = results["always"], results["measured"]
+    differences = [
+        f"{result.difference:.0e}" + f" at {result.where}" * (result.difference > TOLERANCE)
+        for result in (always, drawn)
+    ]
+    optimizer = "momentum" if name in AMPLIFIED else "adamw"
+    return (
+        f"| {name} | {optimizer} | {always.operations} | {always.fused} | {drawn.fused} | {' | '.join(differences)} |"
+    )
+
+
+def say(line: str) -> None:
+    """At once, for a run takes minutes."""
+    print(line, file=sys.stdout, flush=True)

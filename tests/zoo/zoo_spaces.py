@@ -1,0 +1,32 @@
+"""The spaces and the data of the zoo: 4 classes, 23 samples to train with and 8 to validate, in batches of 8."""
+
+import torch
+from torch import nn
+from zoo_images import CLASSES, NETWORKS, network, size
+from zoo_transformers import MODELS, WORDS, transformer
+
+from nasflow.evaluator.loaders import TensorLoader
+from nasflow.space.pick import Pick
+
+ARCHITECTURES = [*NETWORKS, *MODELS]
+
+
+def build(pick: Pick, name: str) -> nn.Module:
+    """One of the architectures, of two widths and two depths."""
+    make = network if name in NETWORKS else transformer
+    return make(name, pick("width", [1, 2]), pick("depth", [1, 2]))
+
+
+def samples(name: str) -> tuple[TensorLoader, TensorLoader]:
+    """What an architecture takes: images, words, or series of two channels."""
+    generator = torch.Generator().manual_seed(3)
+    fed = "pixel_values" if name in NETWORKS else MODELS[name][2][0]
+    if fed == "input_ids":
+        x = torch.randint(3, WORDS, (31, 12), generator=generator)
+    elif fed == "past_values":
+        x = torch.randn(31, 32, 2, generator=generator)
+    else:
+        pixels = size(name) if name in NETWORKS else 32
+        x = torch.randn(31, 3, pixels, pixels, generator=generator)
+    y = torch.arange(31) % CLASSES
+    return TensorLoader((x[:23], y[:23]), 8, shuffle=True), TensorLoader((x[23:], y[23:]), 8)
