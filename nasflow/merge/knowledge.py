@@ -218,7 +218,22 @@ def makes_tensor(node: Node) -> bool:
 
 def minds_strides(node: Node) -> bool:
     """Whether what it gives may depend on how its inputs lie in memory, or fail by it."""
+    if type(node.module) is nn.GroupNorm or function_name(node) == "group_norm":
+        return not has_trained_source(node)
     return function_name(node) in _VIEWS or (is_random(node) and type(node.module) not in _CHANNEL_DROPOUTS)
+
+
+def has_trained_source(node: Node) -> bool:
+    """Whether something that it reads, directly or not, learns: then its input may need a gradient."""
+    seen, to_see = {node}, list(node.inputs)
+    while to_see:
+        source = to_see.pop()
+        if is_training(source):
+            return True
+        if source not in seen:
+            seen.add(source)
+            to_see += source.inputs
+    return False
 
 
 def passes_gradients(node: Node) -> bool:

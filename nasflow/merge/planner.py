@@ -123,6 +123,8 @@ class _Cheapest:
         self._known: dict[Hashable, type[Kernel]] = {}
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+        if len(kernels) == 1:
+            return kernels[0]
         key = (node.signature, node.opaque, shared, rows)
         if key not in self._known:
             costs = {kernel: self._costs.kernel(kernel, node, rows, shared) for kernel in kernels}

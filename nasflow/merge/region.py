@@ -126,7 +126,7 @@ class Region:
         recording.runs += 1
         return recording
 
-    def finish(self, recording: _Recording, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def finish(self, recording: _Recording, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """The backward: gradients of the parameters are put in their places, those of `imports` are returned."""
         own = self._parameter_grads
         overwritten = {tensor: grad.clone() for tensor, grad in own.items() if tensor.grad is grad}
@@ -179,12 +179,13 @@ def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> lis
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: Region, training: bool, trains: bool, anchor: Any, *imports: torch.Tensor) -> Any:
+        ctx.set_materialize_grads(False)  # zeros in the place of no gradient would reach parameters that get none
         recording = region.start(imports, ctx.needs_input_grad[4:], training, trains)
         ctx.region, ctx.recording, ctx.run = region, recording, recording.runs
         return tuple(spot.data.clone() for spot in recording.exports)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         if ctx.run != ctx.recording.runs:
             raise RuntimeError("a merged model's values are gone, for it has run again since; run its backward first")
         return (None, None, None, None, *ctx.region.finish(ctx.recording, grads))

@@ -160,14 +160,10 @@ def _call(target: Any, args: Any, kwargs: Any) -> Any:
 
 def _fake(tree: Any, which: str) -> Any:
     spec = getattr(tree, "spec", None)
-    if isinstance(spec, Spec):
-        return spec.arranged(torch.zeros(getattr(spec, which), dtype=spec.dtype))
-    if isinstance(spec, Scalar):
-        return spec.value if which == "shape" else spec.other
     if spec is not None:
         return _fake(spec, which)
     if isinstance(tree, Spec):
-        return torch.zeros(getattr(tree, which), dtype=tree.dtype)
+        return tree.arranged(torch.zeros(getattr(tree, which), dtype=tree.dtype))
     if isinstance(tree, Scalar):
         return tree.value if which == "shape" else tree.other
     if isinstance(tree, tuple | list):

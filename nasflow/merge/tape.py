@@ -198,20 +198,28 @@ class Tape:
         for call in self._forward:
             call()
 
-    def backward(self, grads: Sequence[torch.Tensor], ends: Sequence[Spot], origins: Sequence[Spot]) -> None:
+    def backward(self, grads: Sequence[torch.Tensor | None], ends: Sequence[Spot], origins: Sequence[Spot]) -> None:
         """Make the calls of the backward; the first time, record them.
 
         Args:
-            grads: of `ends`.
+            grads: of `ends`; None for one that nothing depends on.
             ends: values that are read elsewhere too; always the same, as are `origins`.
             origins: values that come from elsewhere, whose gradients are wanted if they need any.
+
+        Raises:
+            RuntimeError: an end has a gradient that had none when the calls were recorded.
         """
         for end, grad in zip(ends, grads, strict=True):
-            if end.needs_grad:
+            if grad is None:
+                if end.needs_grad and self._backward is not None and any(end.graded):
+                    end.grad.zero_()
+            elif end.needs_grad:
+                if self._backward is not None and not any(end.graded):
+                    raise RuntimeError("a value has a gradient now that it had not when the tape was recorded")
                 end.grad.copy_(grad)
         if self._backward is None:
             self._backward = self._program = []
-            self._record_backward(ends, origins)
+            self._record_backward([end for end, grad in zip(ends, grads, strict=True) if grad is not None], origins)
             self._backward = as_programs(self._backward)
             return
         for call in self._backward:

@@ -192,4 +192,7 @@ class BatchedGroupNorm(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         weight, bias = (None if tensor is None else tensor.flatten() for tensor in (self._weight, self._bias))
-        return F.group_norm(inputs[0], self._groups, weight, bias, self._eps)
+        x: torch.Tensor = inputs[0]
+        if not x.requires_grad:
+            x = x.contiguous()  # torch 2.13's backward crashes on images channels last that need no gradient
+        return F.group_norm(x, self._groups, weight, bias, self._eps)

@@ -24,11 +24,13 @@ _FOR_SHARED = (DenseLinear, DenseConvolution)
 
 
 def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel]]:
-    """Kernels that can run the node on a device of that type; the loop, which runs everything, is the last.
+    """Kernels that can run the node on a device of that type; the loop, which runs all but plain values, is the last.
 
     Args:
         shared_input: all members read the same first input.
     """
+    if ShapeOf.fits(node):
+        return [ShapeOf]  # a plain value is no row of a list, which is all that the loop gives
     fitting: list[type[Kernel]] = []
     for kernel in KERNELS:
         if kernel in _FOR_SHARED and not shared_input:

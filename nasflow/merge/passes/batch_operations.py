@@ -155,10 +155,13 @@ class BatchOperations:
     def _kernel(self, group: list[Operation]) -> type[Kernel]:
         """What runs a group; its first operation speaks for all."""
         first = group[0]
+        kernels = self._fitting(first)
         kernel = self._choices.get(first.node)
-        if kernel is None and (len(group) > 1 or self._choose.is_measured):
-            kernel = self._choose(first.node, len(group), self._fitting(first), _reads_one(first))
-        return kernel or Loop
+        if kernel is not None and kernel in kernels:
+            return kernel
+        if len(group) == 1 and not self._choose.is_measured:
+            return kernels[-1]
+        return self._choose(first.node, len(group), kernels, _reads_one(first))
 
 
 def _order_rows(batches: Sequence[Batch], home: dict[Operation, int], ties: Ties) -> None:

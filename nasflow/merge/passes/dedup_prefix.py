@@ -14,7 +14,7 @@ from nasflow.merge.plan import LogicalPlan, Operation
 def dedup_prefix(plan: LogicalPlan) -> None:
     """Make operations that give several members the same value shared ones."""
     first: dict[Hashable, Operation] = {}
-    of_one: dict[Operation, int | None] = {}
+    served: dict[Operation, set[int | None]] = {}
     replaced: dict[Operation, Operation] = {}
     for operation in plan.operations:
         if [source for source in operation.inputs if source.member is not None and source not in replaced]:
@@ -24,13 +24,14 @@ def dedup_prefix(plan: LogicalPlan) -> None:
             continue
         key = (operation.node.signature, inputs, _tensors(operation.node))
         kept = first.setdefault(key, operation)
+        served.setdefault(kept, set()).add(operation.member)
         if kept is operation:
-            of_one[operation], operation.member = operation.member, None
+            operation.member = None
         else:
             replaced[operation] = kept
-            of_one.pop(kept, None)
-    for operation, member in of_one.items():
-        operation.member = member
+    for operation, members in served.items():
+        if len(members) == 1:  # though it may do it several times
+            [operation.member] = members
     plan.share(replaced)
 
 
