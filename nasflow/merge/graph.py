@@ -56,6 +56,7 @@ def trace(model: nn.Module, x: Spec) -> Graph:
         raise NotTraceableError("the model does not give one tensor")
     needed = _needed(nodes, output)
     _refuse_overwriting(needed)
+    _refuse_draws_by_memory(needed)
     return Graph(model, needed, source, output)
 
 
@@ -90,6 +91,15 @@ def _refuse_overwriting(nodes: list[Node]) -> None:
             if written.op in ("input", "attribute") or readers[written] > 1:
                 raise NotTraceableError(f"{node.name} writes into a tensor that something else reads")
             written = None if makes_tensor(written) or not written.inputs else written.inputs[0]
+
+
+def _refuse_draws_by_memory(nodes: list[Node]) -> None:
+    """Random numbers are drawn in the order of memory, and torch's attention gives another one outside of training."""
+    for node in nodes:
+        if node.module is None and node.eval_args is None and _draws(node):
+            for source in node.inputs:
+                if isinstance(source.spec, Spec) and source.spec.order:
+                    raise NotTraceableError(f"{node.name} draws random numbers in the order of {source.name}'s memory")
 
 
 def _needed(nodes: list[Node], output: Node) -> list[Node]:

@@ -241,7 +241,7 @@ class FusedUnit(Unit):
         self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
         """Outputs by member, and in training gradients by parameter; nothing of the members changes."""
-        with unchanged(self._rows), self._as_in_training(batch[0].device):
+        with unchanged(self._rows, and_weights=self._has_opaque), self._as_in_training(batch[0].device):
             if kind[0]:
                 step = self.try_step(*batch)
                 return {**dict(zip(self._rows, step.outputs, strict=True)), **_known(step.gradients)}
@@ -312,9 +312,11 @@ def _clip(member: Member) -> Clip | None:
 
 
 @contextmanager
-def unchanged(members: Sequence[Member]) -> Iterator[None]:
-    """Whatever runs inside, the members' models and random streams are as before, their weights left out."""
+def unchanged(members: Sequence[Member], *, and_weights: bool) -> Iterator[None]:
+    """Whatever runs inside, the members' models and random streams are as before; their weights only if told so."""
     streams = [member.rng.position() for member in members]
+    weights = [p.detach() for member in members for p in member.module.parameters()] if and_weights else []
+    kept = [weight.clone() for weight in weights]
     with ExitStack() as models:
         for member in members:
             models.enter_context(untouched(member.module.model))  # type: ignore[arg-type]
@@ -323,6 +325,8 @@ def unchanged(members: Sequence[Member]) -> Iterator[None]:
         finally:
             for member, stream in zip(members, streams, strict=True):
                 member.rng.go_to(stream)
+            for weight, values in zip(weights, kept, strict=True):
+                weight.copy_(values)
 
 
 def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:
