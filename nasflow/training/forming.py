@@ -72,7 +72,7 @@ class Former:
             for group in planner.partition(own_graphs, limit):
                 if len(group) == 1:
                     number = alike[group[0]].number
-                    self.reasons[number] = self._differing.get(number) or self._why_single(alike, limit, planner)
+                    self.reasons[number] = self._why_single(number, len(alike), limit, planner)
                 units += self._fuse([alike[index] for index in group], graphs, batch, failed)
         units += [_direct(member, None, failed) for member in ready if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
@@ -100,10 +100,12 @@ class Former:
     def _limit(self, member: Member, most: int) -> int:
         return 1 if member.number in self._differing else self._limits.get(member.number, most)
 
-    def _why_single(self, alike: Sequence[Member], limit: int, planner: Planner) -> str:
-        if limit == 1 and alike[0].number in self._limits:
+    def _why_single(self, number: int, alike: int, limit: int, planner: Planner) -> str:
+        if number in self._differing:
+            return self._differing[number]
+        if limit == 1 and number in self._limits:
             return "a unit that it was in has failed"
-        if len(alike) == 1:
+        if alike == 1:
             return "there is no other to fuse it with"
         if limit == 1:
             return "two like it do not fit into free memory"
