@@ -1,6 +1,7 @@
 """The last task of a round, and what a search shows in the Prefect UI."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -77,17 +78,17 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
 def show_plans(session: SearchSession, number: int) -> None:
     """How the trials of a round's batches were merged, as a Markdown artifact; none if no job has told."""
     config = session.config
-    jobs = {
-        f"Batch {attempt.number}: trials {numbers_text(attempt.members)}": [
-            plan.model_dump(mode="json") for plan in plans
-        ]
-        for attempt in session.study.batches(number)
-        if (plans := session.follower.plans(attempt))
-    }
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    differing: dict[int, str] = {}
+    for attempt in session.study.batches(number):
+        for plan in session.follower.plans(attempt):
+            name = f"Batch {attempt.number}: trials {numbers_text(attempt.members)}"
+            jobs.setdefault(name, []).append(plan.model_dump(mode="json"))
+            differing |= plan.differing
     if jobs:
         show_markdown(
             artifact_key(config.name, "round", number, "merging"),
-            plans_markdown(number, jobs),
+            plans_markdown(number, jobs, differing),
             f"How round {number} of {config.name} was merged: {merging_sentence(jobs)}",
         )
 

@@ -13,7 +13,7 @@ from nasflow.evaluator.feed import fingerprint
 from nasflow.merge.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
-from nasflow.training.events import Alert, Epoch, Event, Evicted, Final
+from nasflow.training.events import Alert, Epoch, Event, Evicted, Final, Planned
 from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
@@ -191,6 +191,9 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             done[event.trial] = epochs[event.trial]
         elif isinstance(event, Alert):
             get_run_logger().warning(event.text)
+        elif isinstance(event, Planned):
+            for trial, reason in event.differing.items():
+                get_run_logger().warning("trial %s trains by itself: %s", trial, reason)
         session.tell(attempt, event)
 
     def on_look() -> None:

@@ -12,13 +12,24 @@ Plan = Mapping[str, Any]
 """A `nasflow.training.events.Planned` as JSON: `units` with their members and figures, and `alone` with the reasons."""
 
 
-def plans_markdown(number: int, jobs: Mapping[str, Sequence[Plan]]) -> str:
+_DEFECT = """\
+## Trials that merged would not have got what they get alone
+
+This is a defect of nasflow, or of a merge pass of your own: please report it with this text. Since it was found these
+trials train by themselves, so the results of those for which that was before their first epoch are right."""
+
+
+def plans_markdown(number: int, jobs: Mapping[str, Sequence[Plan]], differing: Mapping[int, str] | None = None) -> str:
     """A section for each job of round `number`.
 
     Args:
         jobs: by the job's name, all plans that it told: one when it began, others as trials came and went.
+        differing: the reasons of trials that a comparison has found to differ; they have a section of their own.
     """
-    return "\n\n".join([f"# Merging in round {number}", *(_job(name, plans) for name, plans in jobs.items())])
+    sections = [f"# Merging in round {number}"]
+    if differing:
+        sections += [_DEFECT, _reasons(differing)]
+    return "\n\n".join([*sections, *(_job(name, plans) for name, plans in jobs.items())])
 
 
 def merging_sentence(jobs: Mapping[str, Sequence[Plan]]) -> str:
@@ -52,11 +63,15 @@ def _job(name: str, plans: Sequence[Plan]) -> str:
         more = f"\n\n… and {len(units) - _UNITS} more units" if len(units) > _UNITS else ""
         parts.append(markdown_table(rows) + more)
     reasons = {int(trial): reason for plan in plans for trial, reason in plan["alone"].items()}
+    if reasons:
+        parts.append("In no unit with others:\n\n" + _reasons(reasons))
+    return "\n\n".join(parts)
+
+
+def _reasons(reasons: Mapping[int, str]) -> str:
+    """A list of them, by trial."""
     ordered = sorted(reasons, key=lambda trial: (reasons[trial], trial))
-    lines = [
+    return "\n".join(
         f"- trials {numbers_text(list(trials))}: {markdown_cell(reason)}"
         for reason, trials in groupby(ordered, key=reasons.__getitem__)
-    ]
-    if lines:
-        parts.append("In no unit with others:\n\n" + "\n".join(lines))
-    return "\n\n".join(parts)
+    )

@@ -166,8 +166,10 @@ class _Rehearsal:
         found = _differences(owns, replayed)
         if not replayed.step.equals(recorded.step):
             found = _differences(owns, recorded) | found
-        found |= {member: own for member, own in owns.items() if isinstance(own, str)}
-        again = [member for member in asked if member not in found and self._subjects[member].has_state]
+        raising = {member: own for member, own in owns.items() if isinstance(own, str)}
+        found |= {member: own for member, own in raising.items() if member not in replayed.step.failed}
+        same = [member for member in asked if member not in found and member not in raising]
+        again = [member for member in same if self._subjects[member].has_state]
         if again:
             _move(self._unit.trained_tensors, move + 1)
             merged = self._merged(again)
@@ -181,7 +183,7 @@ class _Rehearsal:
         return _MergedStep(step, {member: self._unit.row_of(member) for member in asked}, after)
 
     def _own(self, member: Member) -> _OwnStep | str:
-        """A step of its own model; if that fails, what it raises, which is told when it does so in training."""
+        """A step of its own model; if that fails, what it raises. Merged it has to fail, too."""
         try:
             return self._subjects[member].own_step(self._batch)
         except (Exception, SystemExit) as error:
@@ -252,12 +254,12 @@ def _is_far(distance: float, scale: float, like: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def _move(tensors: Sequence[torch.Tensor], step: int) -> None:
-    """Move weights a little, each number its own way."""
+    """Move weights a little, each number its own way, whatever the others are: who has left a unit may be NaN in it."""
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
-            size = 0.01 * float(tensor.abs().mean()) + 1e-3
             places = torch.arange(1, tensor.numel() + 1, device=tensor.device, dtype=torch.float32)
-            tensor.add_(places.mul_(step + 1).sin_().mul_(size).view(tensor.shape).to(tensor.dtype))
+            ways = places.mul_(step + 1).sin_().view(tensor.shape).to(tensor.dtype)
+            tensor.add_(ways.mul_(tensor.abs().mul_(0.01).add_(1e-3)))
 
 
 @contextmanager

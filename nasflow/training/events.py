@@ -54,12 +54,21 @@ class PlannedUnit(BaseModel):
     seconds_alone: float | None = None
 
 
+DIFFERS = "merged it does not compute what it does by itself"
+"""How the reason begins of a trial that a comparison has found to differ."""
+
+
 class Planned(_Event):
     """Units were formed. `alone` says of each trial that is in no unit with others why it is not."""
 
     kind: Literal["planned"] = "planned"
     units: list[PlannedUnit]
     alone: dict[int, str]
+
+    @property
+    def differing(self) -> dict[int, str]:
+        """Those of `alone` that a comparison has found to differ."""
+        return {trial: reason for trial, reason in self.alone.items() if reason.startswith(DIFFERS)}
 
 
 class Entered(_Event):

@@ -23,14 +23,12 @@ from nasflow.merge.shapes import Spec
 from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
 from nasflow.training.comparison import Subject, differences
+from nasflow.training.events import DIFFERS
 from nasflow.training.fused import FusedUnit
 from nasflow.training.member import Member
-from nasflow.training.unit import SoloUnit, Unit
+from nasflow.training.unit import DiffersError, SoloUnit, Unit
 
 logger = logging.getLogger(__name__)
-
-DIFFERS = "merged it does not compute what it does by itself"
-"""How the reason begins of a trial that a comparison has found to differ."""
 
 Failed = Callable[[Member, BaseException], None]
 
@@ -53,6 +51,7 @@ class Former:
         self._limits = limits
         self._passes = load_passes(config, base_dir)
         self._agreed: set[Hashable] = set()
+        self._differing: dict[int, str] = {}  # the reason, by trial
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
 
@@ -72,7 +71,8 @@ class Former:
             limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, batch[0].device))
             for group in planner.partition(own_graphs, limit):
                 if len(group) == 1:
-                    self.reasons[alike[group[0]].number] = self._why_single(alike, limit, planner)
+                    number = alike[group[0]].number
+                    self.reasons[number] = self._why_single(number, len(alike), limit, planner)
                 units += self._fuse([alike[index] for index in group], graphs, batch, failed)
         units += [_direct(member, None, failed) for member in ready if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
@@ -98,12 +98,14 @@ class Former:
         return graphs
 
     def _limit(self, member: Member, most: int) -> int:
-        return self._limits.get(member.number, most)
+        return 1 if member.number in self._differing else self._limits.get(member.number, most)
 
-    def _why_single(self, alike: Sequence[Member], limit: int, planner: Planner) -> str:
-        if limit == 1 and alike[0].number in self._limits:
+    def _why_single(self, number: int, alike: int, limit: int, planner: Planner) -> str:
+        if number in self._differing:
+            return self._differing[number]
+        if limit == 1 and number in self._limits:
             return "a unit that it was in has failed"
-        if len(alike) == 1:
+        if alike == 1:
             return "there is no other to fuse it with"
         if limit == 1:
             return "two like it do not fit into free memory"
@@ -140,6 +142,22 @@ class Former:
             self._agreed.update(agreed)
         return wrong
 
+    def _compare_one(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> None:
+        """Raise DiffersError if the unit does something else to the member whose turn it is in this epoch."""
+        epoch = unit.members[0].finished_epochs
+        asked = unit.members[epoch % len(unit.members)]
+        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        wrong = differences(unit, subjects, (batch[0], batch[1]), [asked])
+        if wrong:
+            self._agreed.clear()  # a kernel that begins to differ does so to others, too
+            self._note(wrong, f" in epoch {epoch + 1}")
+            raise DiffersError(self._differing[asked.number])
+
+    def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
+        for member, what in wrong.items():
+            self._differing[member.number] = self.reasons[member.number] = f"{DIFFERS}{when}: {what}"
+            logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
+
     def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
         if len(members) == 1:
             return [_direct(members[0], graphs[members[0]], failed)]
@@ -151,8 +169,11 @@ class Former:
             streams = [member.rng for member in chosen]
             return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
 
+        def compare(unit: FusedUnit, batch: Any) -> None:
+            self._compare_one(unit, graphs, batch)
+
         try:
-            unit = FusedUnit(members, failed, merge)
+            unit = FusedUnit(members, failed, merge, compare if self._config.verify == "epoch" else None)
             wrong = {} if self._config.verify == "never" else self._compare(unit, graphs, batch)
         except Exception as error:
             numbers = [member.number for member in members]
@@ -163,9 +184,7 @@ class Former:
             return [unit for part in parts for unit in self._fuse(part, graphs, batch, failed)]
         if not wrong:
             return [unit]
-        for member, what in wrong.items():
-            self.reasons[member.number] = f"{DIFFERS}: {what}"
-            logger.warning("trial %s trains by itself, for %s: %s", member.number, DIFFERS, what)
+        self._note(wrong)
         kept = [member for member in members if member not in wrong]
         return [_direct(member, graphs[member], failed) for member in wrong] + (
             self._fuse(kept, graphs, batch, failed) if kept else []

@@ -36,11 +36,13 @@ class TriedStep:
         outputs: `[n, B, ...]`.
         losses: `[n]`.
         of_stacks: the gradient of each stack, None for one that got none.
+        failed: members whose own code has raised.
     """
 
     outputs: torch.Tensor
     losses: torch.Tensor
     of_stacks: list[tuple[Stack, torch.Tensor | None]]
+    failed: set[Member]
 
     @cached_property
     def gradients(self) -> dict[nn.Parameter, torch.Tensor | None]:
@@ -67,17 +69,25 @@ class FusedUnit(Unit):
 
     Args:
         merge: builds the merged model of the members at some of the unit's positions.
+        compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
     """
 
     can_wait = True
 
-    def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge):
+    def __init__(
+        self,
+        members: list[Member],
+        failed: Callable[[Member, BaseException], None],
+        merge: Merge,
+        compare: Callable[["FusedUnit", Any], None] | None = None,
+    ):
         super().__init__(members, failed)
         self._merge = merge
+        self._compare = compare
         self._positions = list(range(len(members)))
         self._rows = list(members)
         self._seconds = 0.0
-        self._tries = False
+        self._failing: set[Member] | None = None  # in a step that is only tried
         self._stays: int | None = None  # so many members, who would not have the same bits without the others' rows
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         self._cast: torch.dtype | None = None  # to which training casts automatically
@@ -105,6 +115,8 @@ class FusedUnit(Unit):
 
     def train_batch(self, batch: Any, index: int) -> None:
         """One step of every member."""
+        if index == 0 and self._compare is not None:
+            self._compare(self, batch)
         began = time.perf_counter()
         x, target = batch
         self._see(True, x, target)
@@ -143,7 +155,7 @@ class FusedUnit(Unit):
             return losses, gradients
 
         self._optimizer.zero_grad()
-        with self._trying():
+        with self._trying() as failing:
             ran = self._model.backpropagate(x, losses_of, taped)
         if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
@@ -151,7 +163,7 @@ class FusedUnit(Unit):
         # copies, for a tape writes to the same places again
         grads = [(stack, None if stack.tensor.grad is None else stack.tensor.grad.clone()) for stack in self._stacks]
         self._optimizer.zero_grad()
-        return TriedStep(seen[0], seen[1], grads)
+        return TriedStep(seen[0], seen[1], grads, failing)
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
@@ -184,7 +196,9 @@ class FusedUnit(Unit):
         rows = self._rows
 
         def failed(row: int, error: BaseException) -> None:
-            if rows[row] in self.members and not self._tries:
+            if self._failing is not None:
+                self._failing.add(rows[row])
+            elif rows[row] in self.members:
                 self._failed(rows[row], error)
 
         def own_code(row: int, run: Callable[[], Any]) -> Any:
@@ -255,13 +269,14 @@ class FusedUnit(Unit):
         return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
-        """What fails inside is told of when it fails in earnest."""
-        self._tries = True
+    def _trying(self) -> Iterator[set[Member]]:
+        """Who fails inside is told of when it fails in earnest."""
+        failing: set[Member] = set()
+        self._failing = failing
         try:
-            yield
+            yield failing
         finally:
-            self._tries = False
+            self._failing = None
 
     def _collect_own_gradients(self) -> None:
         """Add to the stacks what the members' own parameters got: an opaque module may use a layer of another one."""

@@ -24,7 +24,7 @@ from nasflow.training.member import Member
 from nasflow.training.modes import EvaluationModes
 from nasflow.training.roster import Roster
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.unit import SoloUnit, Unit
+from nasflow.training.unit import DiffersError, SoloUnit, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -325,7 +325,7 @@ class MergedModule(LightningModule):
             if self._on_broken is None:
                 raise
             members = list(unit.members)
-            if unit.is_single:
+            if unit.is_single and not isinstance(error, DiffersError):
                 self._failed(members[0], error)
                 return
             self._units.remove(unit)

@@ -37,7 +37,7 @@ from nasflow.training.roster import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.telling import replayed
-from nasflow.training.unit import Unit
+from nasflow.training.unit import DiffersError, Unit
 
 logger = logging.getLogger(__name__)
 
@@ -148,11 +148,12 @@ class TrainingJob:
             self._checkpoints.tell_later(evicted)
 
         def on_broken(members: list[Member], error: Exception) -> None:
-            numbers = [member.number for member in members]
-            logger.warning("trials %s go on in smaller groups, for together they failed", numbers, exc_info=error)
+            if not isinstance(error, DiffersError):  # the former knows who that is
+                numbers = [member.number for member in members]
+                logger.warning("trials %s go on in smaller groups, for together they failed", numbers, exc_info=error)
+                limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
             self._checkpoints.wait()
             for member in members:
-                limits[member.number] = max(1, len(members) // 2)
                 on_start(member)
                 roster.rewind(member.number, member.finished_epochs)
 

@@ -4,8 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from nasflow.errors import NasflowError
 from nasflow.training import blame
 from nasflow.training.member import Member
+
+
+class DiffersError(NasflowError):
+    """In a unit a member does not get what it gets by itself; the message names it."""
 
 
 class Unit(ABC):

@@ -1,11 +1,15 @@
 """What a search leaves in Prefect: readable names, honest states, artifacts that are safe to show."""
 
 import json
+import logging
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flow_searches import Searches
+
+from nasflow.training.events import DIFFERS
 
 SEARCH = {
     "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 24)), "delay": 0.03}},
@@ -61,7 +65,7 @@ def test_how_a_round_was_merged_is_markdown(shown, number):
     artifact = latest(shown, f"shown-1-round-{number}-merging")
     assert artifact["type"] == "markdown"
     attempts = [attempt for attempt in shown.json("show", "Shown_1")["attempts"] if attempt["round"] == number]
-    assert artifact["data"].count("## Batch ") == len(attempts)
+    assert artifact["data"].count("## ") == artifact["data"].count("## Batch ") == len(attempts)
     planned = [event for event in shown.events("Shown_1") if event["kind"] == "planned"]
     trials = [int(trial) for attempt in attempts for trial in attempt["members"]]
     told = [unit for event in planned for unit in event["units"] if unit["members"][0] in trials]
@@ -69,6 +73,29 @@ def test_how_a_round_was_merged_is_markdown(shown, number):
     together = sum(len(unit["members"]) for unit in told)
     assert f"{together} of {len(trials)} trials in {len(told)} units of several" in artifact["description"]
     assert together or "In no unit with others" in artifact["data"]
+
+
+def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
+    """A pass that gives members each other's outputs is found out: in the round's artifact, and in the log."""
+    seen = {"SEEN_BY_A_PASS": str(tmp_path / "seen")}
+    searches = Searches(tmp_path, replace(prefect_server, env=prefect_server.env | seen))
+    space = {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}}
+    merge = {"fuse": "always", "passes": ["../training/fused_passes.py:mixing_up"]}
+    budget = {"rounds": 1, "trials_per_round": 3}
+    searches.write("mixed-up", space=space, evaluator=SEARCH["evaluator"], budget=budget, merge=merge)
+    searches.run("run", "mixed-up.yaml")
+    planned = [event for event in searches.events("mixed-up") if event["kind"] == "planned"]
+    reasons = {trial: why for event in planned for trial, why in event["alone"].items() if why.startswith(DIFFERS)}
+    assert reasons
+    section = latest(searches, "mixed-up-round-0-merging")["data"].partition("## Batch ")[0]
+    assert "## Trials that merged would not have got what they get alone" in section
+    assert "defect of nasflow" in section
+    warned = prefect_server.post("/logs/filter", {"logs": {"level": {"ge_": logging.WARNING}}})
+    lines = [line["message"] for line in warned]
+    for trial, why in reasons.items():
+        assert f"- trials {trial}: {why}" in section
+        assert f"trial {trial} trains by itself: {why}" in lines
+    assert {trial["status"] for trial in searches.json("show", "mixed-up")["trials"]} == {"trained"}
 
 
 def test_each_batch_has_a_progress_bar_that_is_full_at_its_end(shown):

@@ -2,7 +2,7 @@
 
 from nasflow.report.plans import merging_sentence, plans_markdown
 from nasflow.report.text import numbers_text
-from nasflow.training.events import Planned, PlannedUnit, parse_event
+from nasflow.training.events import DIFFERS, Planned, PlannedUnit, parse_event
 
 FUSED = PlannedUnit(
     members=[0, 1, 2, 7], operations=40, fused=36, kernels={"baddbmm": 3, "loop": 1}, gathers=2,
@@ -33,6 +33,15 @@ def test_a_job_in_which_nothing_is_fused() -> None:
     alone = Planned(units=[], alone={0: "merge.fuse is never", 1: "merge.fuse is never"})
     text = plans_markdown(0, {"Batch 0": [as_told(alone)]})
     assert text == "# Merging in round 0\n\n## Batch 0\n\nIn no unit with others:\n\n- trials 0-1: merge.fuse is never"
+
+
+def test_trials_that_differ_come_first() -> None:
+    alone = Planned(units=[UNMEASURED], alone={2: f"{DIFFERS}: its loss | <b>", 3: "there is no other", 1: DIFFERS})
+    assert alone.differing.keys() == {1, 2}
+    text = plans_markdown(0, {"Batch 0": [as_told(alone)]}, alone.differing)
+    assert text.startswith("# Merging in round 0\n\n## Trials that merged would not have got what they get alone\n\n")
+    section = text.partition("\n\n## Batch 0\n\n")[0]
+    assert section.endswith(f"are right.\n\n- trials 1: {DIFFERS}\n- trials 2: {DIFFERS}: its loss \\| &lt;b>")
 
 
 def test_many_units_are_counted_not_shown() -> None:

@@ -9,7 +9,7 @@ from fused_jobs import fused_and_apart, fused_members
 from training_jobs import evaluator
 
 from nasflow.training import forming
-from nasflow.training.events import Planned
+from nasflow.training.events import DIFFERS, Planned
 
 IMAGES = ("conv_twice", "image_block_for_all", "scales")
 SPACES = sorted(
@@ -33,6 +33,6 @@ def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, m
     mode = "always" if fuse == "always" else "measured"
     events = fused_and_apart(f"reused_spaces.py:{space}", config(space), tmp_path, 6, fuse=mode, all_fused=False)
     reasons = [why for event in events if isinstance(event, Planned) for why in event.alone.values()]
-    assert not [why for why in reasons if why.startswith(forming.DIFFERS)]
+    assert not [why for why in reasons if why.startswith(DIFFERS)]
     if fuse in ("always", "batched"):
         assert len(fused_members(events)) > 1 or reasons

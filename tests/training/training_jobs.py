@@ -44,6 +44,7 @@ def make_job(
     *,
     fuse: Literal["measured", "always", "never"] = "never",
     passes: Iterable[str] = (),
+    verify: Literal["start", "epoch", "never"] = "start",
     **checkpoint: int,
 ) -> JobSpec:
     """A job of these members, by trial number, in this order; a trial's seed follows from its number.
@@ -60,7 +61,7 @@ def make_job(
         checkpoint=CheckpointConfig(**checkpoint),
         data_seed=data_seed,
         base_dir=HERE,
-        merge=MergeConfig(fuse=fuse, passes=list(passes)),
+        merge=MergeConfig(fuse=fuse, passes=list(passes), verify=verify),
         members=[
             MemberSpec(trial=trial, architecture=Architecture(values), seed=1000 + trial)
             for trial, values in numbered.items()
