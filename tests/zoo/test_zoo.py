@@ -12,7 +12,6 @@ SHORT = [
     "ResNet CIFAR",
     "DenseNet CIFAR",
     "CBAM-ResNet",
-    "ResDrop-ResNet",
     "Shake-Shake-ResNet",
     "BERT",
     "BERT from its parts",
