@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nasflow.merge.graph import Graph
-from nasflow.merge.knowledge import is_random, minds_strides
+from nasflow.merge.knowledge import is_random, minds_strides, runs_own_code
 from nasflow.merge.layout import channels_last
 from nasflow.merge.node import Node
 from nasflow.merge.region import LossesOf
@@ -39,6 +39,8 @@ class DirectModel:
         self._is_plain = graph is not None and not graph.has_opaque
         draws = graph is None or any(is_random(node) for node in graph.nodes)
         self._stream = stream if draws else nullcontext()
+        own_backward = graph is None or any(map(runs_own_code, graph.nodes))
+        self._backward_stream = stream if own_backward else nullcontext()  # to enter it takes time
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         parameters = list(model.parameters())
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
@@ -64,7 +66,8 @@ class DirectModel:
         if outputs is None:
             return None
         losses, gradient = losses_of(outputs.detach())
-        outputs.backward(gradient)
+        with self._backward_stream:
+            outputs.backward(gradient)
         return losses
 
     def _run(self, x: torch.Tensor) -> Any:

@@ -11,6 +11,7 @@ from nasflow.merge.knowledge import is_random, makes_tensor
 from nasflow.merge.node import Node, changes_in_place
 from nasflow.merge.shapes import NotInferableError, Spec
 from nasflow.merge.structure import number_of
+from nasflow.merge.template import has_own_gradients
 
 
 @dataclass(eq=False)
@@ -32,6 +33,12 @@ class Graph:
     def has_opaque(self) -> bool:
         """Whether it calls modules whose forward could not be traced."""
         return any(node.opaque for node in self.nodes)
+
+    @property
+    def has_own_gradients(self) -> bool:
+        """Whether the class of a module speaks of an autograd Function, of whose backward nothing is known."""
+        opaque = [node.module for node in self.nodes if node.opaque and node.module is not None]
+        return any(map(has_own_gradients, {type(part) for module in opaque for part in module.modules()}))
 
 
 class NotTraceableError(Exception):

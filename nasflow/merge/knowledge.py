@@ -193,7 +193,7 @@ def is_random(node: Node) -> bool:
     """Whether it may draw random numbers, in training or ever: what is not known to draw none, may."""
     module = node.module
     if module is not None:
-        if node.opaque or is_hooked(module):
+        if runs_own_code(node):
             return True
         if isinstance(module, _DROPOUTS):
             return module.training and module.p > 0
@@ -204,6 +204,11 @@ def is_random(node: Node) -> bool:
             return bool(node.kwargs.get("dropout_p", 0.0)) or len(node.args) > 4
         return name not in _PURE_NAMES
     return False
+
+
+def runs_own_code(node: Node) -> bool:
+    """Whether it runs code that a graph does not show, be it in the backward."""
+    return node.module is not None and (node.opaque or is_hooked(node.module))
 
 
 def makes_tensor(node: Node) -> bool:

@@ -184,7 +184,7 @@ def _trace(module: nn.Module, constants: dict[str, Any]) -> "Template | None":
     varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if is_hooked(module) or any(parameter.kind in varied for parameter in parameters):
         return None
-    if _has_own_gradients(type(module)):
+    if has_own_gradients(type(module)):
         return None
     try:
         with untouched(module), _NoWrites():
@@ -259,7 +259,7 @@ def _named(tree: Any, names: dict[str, str]) -> Any:
     return tree
 
 
-def _has_own_gradients(kind: type) -> bool:
+def has_own_gradients(kind: type) -> bool:
     """Whether the methods of a user's class speak of an autograd Function, of whose backward a trace tells nothing."""
     return any(
         isinstance(value, type) and issubclass(value, torch.autograd.Function)

@@ -291,9 +291,8 @@ def _exactly(device: torch.device) -> Iterator[None]:
     """In full precision, whatever the training uses."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device.type, enabled=False))
-        if device.type == "cuda":
-            stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
-            products = torch.backends.cuda.matmul
-            stack.callback(setattr, products, "allow_tf32", products.allow_tf32)
-            products.allow_tf32 = False
+        backends: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if device.type == "cuda" else []
+        for backend in backends:
+            stack.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
+            backend.allow_tf32 = False
         yield

@@ -86,11 +86,15 @@ class Former:
         return None if _is_pair(batch) else "its batches are not pairs of tensors"
 
     def _graphs(self, members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
-        """The graphs of those that can be traced."""
+        """The graphs of those that can be traced and merged."""
         graphs = {}
         for member in members:
             try:
-                graphs[member] = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+                graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+                if graph.has_own_gradients:  # merged, a backward runs in no member's stream
+                    self.reasons[member.number] = "a backward of its own may draw random numbers"
+                else:
+                    graphs[member] = graph
             except Exception as error:
                 if not isinstance(error, NotTraceableError):
                     logger.warning("trial %s can't be traced", member.number, exc_info=error)
@@ -186,9 +190,9 @@ class Former:
             return [unit]
         self._note(wrong)
         kept = [member for member in members if member not in wrong]
-        return [_direct(member, graphs[member], failed) for member in wrong] + (
-            self._fuse(kept, graphs, batch, failed) if kept else []
-        )
+        merged = self._fuse(kept, graphs, batch, failed) if len(kept) > 1 else []
+        alone = members if len(kept) == 1 else wrong
+        return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not tell all
 
 
 def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:

@@ -1,11 +1,16 @@
-"""Groups of four of each architecture, trained merged and each by itself."""
+"""Groups of four of each architecture, trained merged and each by itself.
+
+Adam divides gradients by their size, so those that are zero but for rounding, as of a bias before a batch norm, take
+the rest with them. So where merged differs from alone, the members train alone once more, each weight off by one unit
+in its last place. If that takes them as far, the gradients of their first step are compared instead.
+"""
 
 import itertools
 import math
 import random
-import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -26,30 +31,11 @@ from nasflow.training.spec import JobSpec, MemberSpec
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
+AS_FAR = 100  # times as far as that one unit in the last place takes a member, rounding in every step may take it
 MEMBERS = [Architecture({"width": width, "depth": depth}) for width, depth in itertools.product([1, 2], [1, 2])]
 
-# Adam turns gradients that are zero but for rounding, as those of a bias before a batch norm or of an attention's keys,
-# into steps of full size. These train by momentum instead, whose buffers hold the gradients from the first step on.
-AMPLIFIED = frozenset(
-    [
-        *(
-            "SqueezeNext",
-            "GhostNet",
-            "BAM-ResNet",
-            "IBN(b)-ResNet",
-            "RevNet",
-            "PyramidNet",
-            "DIA-ResNet",
-            "DIA-PreResNet",
-        ),
-        *("MobileNetV2", "IGCV3", "MnasNet", "MixNet", "FBNet", "SPNASNet", "ProxylessNAS"),
-        *("EfficientNet", "EfficientNet-Edge"),
-        *("BERT from its parts", "GPT-2 from its parts", "T5 from its parts", "ViT from its parts"),
-    ]
-)
-
 _ADAM = {"name": "adamw", "lr": 1e-3}
-_MOMENTUM = {"name": "sgd", "lr": 1e-3, "momentum": 0.9}
+_MOMENTUM = {"name": "sgd", "lr": 1e-3, "momentum": 0.9}  # after one step it holds the gradients
 
 Fuse = Literal["always", "measured", "never"]
 
@@ -76,7 +62,7 @@ class RandomCosts:
         """Nothing is kept."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Result:
     """What became of a group.
 
@@ -86,7 +72,8 @@ class Result:
         alone: why members were in no unit with others.
         difference: the largest between merged and alone, relative to 1 or the value if that is larger.
         where: that is.
-        seconds: of the merged job.
+        rounding: 0, or how far one unit in the last place of its weights takes a member by itself: then only the
+            gradients of the first step were compared, relative to the largest of the member.
     """
 
     operations: int
@@ -94,63 +81,95 @@ class Result:
     alone: dict[int, str]
     difference: float
     where: str
-    seconds: float
+    rounding: float = 0.0
 
 
-def compare(name: str, root: Path, modes: Sequence[Fuse] = ("always", "measured")) -> dict[Fuse, Result]:
-    """Train a group merged in each of the ways and each member by itself, and compare all that is left of them."""
-    alone = _train(name, "never", root)
-    results: dict[Fuse, Result] = {}
-    for fuse in modes:
-        began = time.perf_counter()
-        merged = _train(name, fuse, root)
-        seconds = time.perf_counter() - began
-        differences = [
-            found
-            for trial in range(len(MEMBERS))
-            for found in _differences(
-                _left(merged, root / fuse, trial), _left(alone, root / "never", trial), f"member {trial}"
-            )
-        ]
-        plan = next(event for event in merged if isinstance(event, Planned))
-        results[fuse] = Result(
-            sum(unit.operations for unit in plan.units),
-            sum(unit.fused for unit in plan.units),
-            plan.alone,
-            *max(differences),
-            seconds,
+@dataclass(frozen=True)
+class _Trained:
+    """A job that has ended."""
+
+    events: list[Event]
+    root: Path
+
+    def left(self) -> dict[str, Any]:
+        """All that is left of each member."""
+        found = {f"member {trial}": outcome(self.events, self.root, trial) for trial in range(len(MEMBERS))}
+        return {
+            name: {"epochs": left.epochs, "final": left.final, "state": unpack(left.values, left.tensors)}
+            for name, left in found.items()
+        }
+
+    def gradients(self) -> dict[str, Any]:
+        """Of each member's only step, in units of its largest."""
+        found = {}
+        for name, left in self.left().items():
+            states = left["state"]["fitting"]["optimizer"]["state"]
+            grads = {index: state["momentum_buffer"] for index, state in states.items()}
+            largest = max(grad.abs().max() for grad in grads.values())
+            found[name] = {index: grad / largest for index, grad in grads.items()}
+        return found
+
+
+class Group:
+    """Four members of an architecture, whose jobs are kept below a folder."""
+
+    def __init__(self, name: str, root: Path):
+        self._name, self._root = name, root
+
+    def compare(self, fuse: Fuse) -> Result:
+        """Train it merged in one of the ways, and compare all that is left with what it is alone."""
+        merged = self._train(fuse, fuse)
+        plan = next(event for event in merged.events if isinstance(event, Planned))
+        operations, fused = (sum(getattr(unit, name) for unit in plan.units) for name in ("operations", "fused"))
+        difference, where = _largest_difference(merged.left(), self._alone.left())
+        if not TOLERANCE < difference <= AS_FAR * self._rounding:
+            return Result(operations, fused, plan.alone, difference, where)
+        first = self._train(f"{fuse}, one step", fuse, steps=1)
+        found = _largest_difference(first.gradients(), self._first_alone.gradients())
+        return Result(operations, fused, plan.alone, *found, self._rounding)
+
+    @cached_property
+    def _alone(self) -> _Trained:
+        return self._train("alone", "never")
+
+    @cached_property
+    def _first_alone(self) -> _Trained:
+        return self._train("alone, one step", "never", steps=1)
+
+    @cached_property
+    def _rounding(self) -> float:
+        """How far one unit in the last place takes the members."""
+        return _largest_difference(self._train("nudged", "never", nudge=True).left(), self._alone.left())[0]
+
+    def _train(self, folder: str, fuse: Fuse, *, steps: int | None = None, nudge: bool = False) -> _Trained:
+        """A job of the members, of two epochs or of so many steps."""
+        config = evaluator(
+            precision="64-true",
+            data={"target": "zoo_spaces.py:samples", "params": {"name": self._name, "steps": steps or 3}},
+            epochs=1 if steps else 2,
+            optimizer=_MOMENTUM if steps else _ADAM,
         )
-    return results
+        spec = JobSpec(
+            job_id="job",
+            study="zoo",
+            space=Target(target="zoo_spaces.py:build", params={"name": self._name, "nudge": nudge}),
+            evaluator=config,
+            data=config.data,
+            checkpoint=CheckpointConfig(),
+            data_seed=5,
+            base_dir=HERE,
+            merge=MergeConfig(fuse=fuse),
+            members=[MemberSpec(trial=trial, architecture=member, seed=trial) for trial, member in enumerate(MEMBERS)],
+        )
+        with mock.patch("nasflow.training.forming.CostModel", RandomCosts):
+            events = train(spec, self._root / folder)
+        assert not evictions(events), evictions(events)
+        return _Trained(events, self._root / folder)
 
 
-def _train(name: str, fuse: Fuse, root: Path) -> list[Event]:
-    params = {"name": name}
-    config = evaluator(
-        precision="64-true",
-        data={"target": "zoo_spaces.py:samples", "params": params},
-        optimizer=_MOMENTUM if name in AMPLIFIED else _ADAM,
-    )
-    spec = JobSpec(
-        job_id="job",
-        study="zoo",
-        space=Target(target="zoo_spaces.py:build", params=params),
-        evaluator=config,
-        data=config.data,
-        checkpoint=CheckpointConfig(),
-        data_seed=5,
-        base_dir=HERE,
-        merge=MergeConfig(fuse=fuse),
-        members=[MemberSpec(trial=trial, architecture=member, seed=trial) for trial, member in enumerate(MEMBERS)],
-    )
-    with mock.patch("nasflow.training.forming.CostModel", RandomCosts):
-        events = train(spec, root / fuse)
-    assert not evictions(events), evictions(events)
-    return events
-
-
-def _left(events: Sequence[Event], root: Path, trial: int) -> dict[str, Any]:
-    found = outcome(events, root, trial)
-    return {"epochs": found.epochs, "final": found.final, "state": unpack(found.values, found.tensors)}
+def _largest_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[float, str]:
+    pairs = [found for name in one for found in _differences(one[name], other[name], name)]
+    return max(pairs)
 
 
 def _differences(one: Any, other: Any, where: str) -> Iterator[tuple[float, str]]:

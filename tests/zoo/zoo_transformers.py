@@ -198,6 +198,7 @@ _TEXT, _BOTH, _PIXELS, _VALUES = ("input_ids",), ("input_ids", "decoder_input_id
 _GROUPED = {"num_key_value_heads": 1}
 _HEADS = {"image_size": 32, "num_attention_heads": [1, 1, 2, 2]}
 
+# Models that compute in float32 whatever their weights are, as Mamba does, can't be compared in float64.
 # By architecture: the model's class and what is made of it, what it is fed, its sizes, and more of its config.
 MODELS: dict[str, tuple[str, Any, tuple[str, ...], Any, dict[str, Any]]] = {
     "BERT from its parts": ("BertForMaskedLM", MaskedWord, _TEXT, _text, {}),
@@ -231,7 +232,6 @@ MODELS: dict[str, tuple[str, Any, tuple[str, ...], Any, dict[str, Any]]] = {
     "Llama": ("LlamaForCausalLM", NextWord, _TEXT, _text, _GROUPED),
     "Qwen2": ("Qwen2ForCausalLM", NextWord, _TEXT, _text, _GROUPED),
     "Gemma": ("GemmaForCausalLM", NextWord, _TEXT, _text, {**_GROUPED, "head_dim": 8}),
-    "Mamba": ("MambaForCausalLM", NextWord, _TEXT, _text, {"state_size": 4}),
     "T5": ("T5ForConditionalGeneration", NextWord, _BOTH, _t5, {}),
     "T5 gated": ("T5ForConditionalGeneration", NextWord, _BOTH, _t5, {"feed_forward_proj": "gated-gelu"}),
     "BART": ("BartForConditionalGeneration", NextWord, _BOTH, _two_sided, {}),
