@@ -7,10 +7,9 @@ from zoo_command import MODES
 from zoo_runs import TOLERANCE, Group
 from zoo_spaces import ARCHITECTURES
 
-# The variety first: residual, dense, squeeze-excite, attention, mixer; tied parameters, and draws of their own.
+# The variety first: residual, attention, mixer; tied parameters, and draws of their own.
 SHORT = [
     "ResNet CIFAR",
-    "DenseNet CIFAR",
     "CBAM-ResNet",
     "Shake-Shake-ResNet",
     "BERT",
