@@ -200,7 +200,7 @@ def as_drawn(case: Case) -> Iterator[None]:
         costs = lambda device: RandomCosts(device, case.seed, case.loop)  # noqa: E731
         patches.enter_context(patch.object(forming, "CostModel", costs))
         if not case.compares:
-            patches.enter_context(patch.object(forming, "_disagreeing", lambda *_: []))
+            patches.enter_context(patch.object(forming, "differences", lambda *_: {}))
         yield
 
 
