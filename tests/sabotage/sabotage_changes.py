@@ -112,8 +112,8 @@ CHANGES = [
         ("linear: an input gradient is not added", "adds=not x.claim(tape)", "adds=x.claim(tape) and False"),
         (
             "linear: the last run has no weight gradient",
-            "zip(runs, y.grad",
-            "zip(runs[: max(1, len(runs) - 1)], y.grad",
+            "in zip(runs, y.grad.split(sizes), memory.split(sizes), strict=True):",
+            "in [*zip(runs, y.grad.split(sizes), memory.split(sizes), strict=True)][: max(1, len(runs) - 1)]:",
         ),
         (
             "linear: biases of a wide layer are swapped",

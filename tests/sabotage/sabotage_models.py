@@ -37,6 +37,18 @@ class Twice(nn.Module):
         return x + self.layer(torch.tanh(self.layer(x)))
 
 
+class Gated(nn.Module):
+    """Two activations read one value, which is read by itself too."""
+
+    def __init__(self, width: int, one: nn.Module, other: nn.Module):
+        super().__init__()
+        self.layer, self.one, self.other = nn.Linear(width, width), one, other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return y + self.one(y) * self.other(y)
+
+
 class Branches(nn.Module):
     """One value read by several layers, and by a second one of them only in part."""
 
@@ -141,6 +153,16 @@ def _residual(width: int, activation: Callable[[], nn.Module], kernel: int, grou
     return _cell(width, Block(conv, nn.BatchNorm2d(width, momentum=0.3), activation(), own), nn.MaxPool2d(2))
 
 
+def _route(*operations: str) -> nn.Module:
+    made = {
+        "3x3": lambda: nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)),
+        "1x1": lambda: nn.Conv2d(4, 4, 1),
+        "pool": lambda: nn.MaxPool2d(3, 1, 1),
+        "skip": nn.Identity,
+    }
+    return _cell(4, *(layer for name in operations for layer in (made[name](), nn.ReLU())))
+
+
 def _flat(width: int, pool: nn.Module) -> nn.Module:
     first = nn.Conv2d(2, width, 1)
     return nn.Sequential(first, nn.Tanh(), pool, nn.Flatten(), nn.Linear(width * 9, CLASSES))
@@ -158,7 +180,10 @@ def kinds() -> dict[str, Kind]:
         + [_bound(_mlp, 5, bias=False), _bound(_mlp, 7, activation=nn.ELU)],
         "depths": [_bound(_deep, w, a, b) for w, a, b in product((5, 6), (nn.ReLU, nn.GELU), (nn.Tanh, nn.SiLU))]
         + [_bound(_mlp, 6), _bound(_mlp, 6, activation=nn.GELU)],
+        "gated": [lambda a=a, b=b: _mlp(5, Gated(5, a(), b())) for a, b in product(ACTIVATIONS[:3], ACTIVATIONS[2:])]
+        + [lambda: _mlp(5, nn.Linear(5, 5))] * 2,
         "norms": [
+            _bound(_mlp, 6),  # draws nothing
             *(_bound(_normed, 6, nn.LayerNorm, p) for p in (0.0, 0.2, 0.5)),
             *(lambda p=p: _normed(6, lambda width: nn.BatchNorm1d(width, momentum=0.3), p) for p in (0.0, 0.3, 0.3)),
             *[lambda: _normed(6, lambda width: nn.GroupNorm(2, width), 0.0)] * 2,
@@ -178,9 +203,14 @@ def kinds() -> dict[str, Kind]:
         + [lambda: _cell(4, _in_eval(nn.BatchNorm2d(4)), nn.ReLU())] * 2
         + [lambda: _cell(4, Twice(nn.Conv2d(4, 4, 1)))] * 2,
     )
+    routes = ("1x1 3x3 skip", "3x3 pool 1x1", "pool skip 3x3", "3x3 pool skip", "skip 3x3 skip", "pool 1x1 3x3")
+    found["routes"] = Kind(images, [_bound(_route, *route.split()) for route in routes])
+    others = (nn.ELU, nn.ELU, nn.ReLU, nn.Hardswish, nn.Hardswish, nn.Hardswish)
+    found["other activations"] = Kind(images, [lambda a=a: _cell(4, nn.Conv2d(4, 4, 3), a()) for a in others])
     pools = [nn.MaxPool2d(2), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AvgPool2d(3, 2, 1, count_include_pad=False)]
     found["pools"] = Kind(images, [_bound(_flat, 4, pool) for pool in (*pools, nn.AvgPool2d(3, 2, 1))])
     found["pools"] = Kind(images, [*found["pools"].makes, *found["pools"].makes])
+    found["hidden between"] = Kind(rows, [*found["hidden"].makes, _bound(_mlp, 5, nn.Tanh()), *found["hidden"].makes])
     found["words"] = Kind(words, [_bound(Words, w, tied) for w, tied in product((4, 6, 4), (True, False))])
     found["sequences"] = Kind(sequences, [_bound(Sequences, w) for w in (4, 4, 6)])
     return found
