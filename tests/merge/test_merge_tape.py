@@ -89,14 +89,15 @@ def test_more_sizes_of_batches_than_recordings(name: str) -> None:
 @pytest.mark.parametrize("name", GROUPS)
 def test_gradients_add_up_until_they_are_taken(name: str) -> None:
     makes, inputs = GROUPS[name]
-    once, twice, x = group_of(makes, inputs(6)), group_of(makes, inputs(6)), inputs(6)
-    weights = torch.randn(len(makes), 6, 3, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
-    single = gradients(once, x, weights)
-    gradients(twice, x, weights)
-    double = gradients(twice, x, weights)
-    for mine, other in zip(single.values(), double.values(), strict=True):
-        assert mine is not None and other is not None
-        torch.testing.assert_close(other, 2 * mine, rtol=1e-10, atol=1e-12)
+    x, generator = inputs(6), torch.Generator().manual_seed(1)
+    first, second = (torch.randn(len(makes), 6, 3, generator=generator, dtype=x.dtype) for _ in range(2))
+    one, other = (gradients(group_of(makes, x), x, weights) for weights in (first, second))
+    group = group_of(makes, x)
+    gradients(group, x, first)
+    both = gradients(group, x, second)
+    for a, b, total in zip(one.values(), other.values(), both.values(), strict=True):
+        assert a is not None and b is not None and total is not None
+        torch.testing.assert_close(total, a + b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", GROUPS)
