@@ -37,7 +37,7 @@ def load_target(target: str, base_dir: Path) -> Any:
         raise ConfigError(f"target '{target}': '{place}' has no '{name}'; it has {names or 'nothing public'}") from None
 
 
-def check_params(key: str, target: str, function: Callable[..., Any], *args: Any, **params: Any) -> None:
+def check_params(key: str, target: str, function: Callable[..., Any], /, *args: Any, **params: Any) -> None:
     """Raise ConfigError, naming the config's `key`, unless `function`, which `target` names, can be called so."""
     try:
         inspect.signature(function).bind(*args, **params)

@@ -26,6 +26,7 @@ from nasflow.merge.node import Node, map_nodes
 from nasflow.merge.shapes import Scalar, Spec
 from nasflow.merge.spot import Spot
 from nasflow.merge.stacks import Bench
+from nasflow.merge.structure import untouched
 from nasflow.merge.tape import Tape, Tapeable
 from nasflow.native.library import library
 
@@ -116,7 +117,9 @@ class CostModel:
         if short not in self._met:
             key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
             if key not in self._known:
-                self._note(key, lambda: self._measure(kernel, node, rows, shared))
+                # copies of a module refer to what its functions have captured
+                with nullcontext() if node.module is None else untouched(node.module):
+                    self._note(key, lambda: self._measure(kernel, node, rows, shared))
             self._met[short] = self._known[key]
         return self._met[short]
 

@@ -1,4 +1,8 @@
-"""One storage for frozen tensors that are equal in many members: a trunk costs its memory once."""
+"""One memory for frozen tensors that are equal in many members: a trunk costs its memory once.
+
+It is shared until someone writes into it, as a forward that keeps an average of weights does: who writes gets memory of
+its own, by torch's copy on write.
+"""
 
 import weakref
 from collections.abc import Hashable
@@ -6,7 +10,7 @@ from collections.abc import Hashable
 import torch
 from torch import nn
 
-from nasflow.merge.structure import tensor_structure
+from nasflow.merge.structure import address, tensor_structure
 
 
 class FrozenPool:
@@ -46,10 +50,10 @@ class FrozenPool:
     def _share(self, tensor: torch.Tensor) -> None:
         alike = self._kept.setdefault(tensor_structure(tensor), [])
         for kept in alike:
-            if kept.data_ptr() == tensor.data_ptr():
+            if address(kept) == address(tensor):
                 return
             if torch.equal(kept, tensor):
-                tensor.data = kept.data
+                tensor.data = torch._lazy_clone(kept.data)
                 return
         alike.append(tensor)
 

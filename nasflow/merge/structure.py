@@ -1,13 +1,19 @@
 """What a module is, apart from the values of its tensors: equal structures run the same program."""
 
+import copy
 import functools
 import itertools
 import operator
+import pickle
+import random
+import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -31,6 +37,8 @@ _BOOKKEEPING = frozenset(vars(nn.Module()))
 _INT = frozenset((int,))
 _hooks_of = operator.itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 200_000
+_MOST_CLASSES = 4_096
+_NOT_USERS = sys.stdlib_module_names | {"torch", "numpy", "nasflow"}
 
 _numbers: dict[Hashable, int] = {}
 _next_number = itertools.count()
@@ -125,6 +133,18 @@ def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
     return (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor begins. `data_ptr` would give one that shares its memory a copy of its own."""
+    memory: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+    return memory + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values into a tensor that does not have them; one that has goes on to share its memory."""
+    if not torch.equal(tensor, values):
+        tensor.detach().copy_(values)
+
+
 def is_hooked(module: nn.Module) -> bool:
     """Whether something listens to its calls or its gradients, or takes their place: only a real call satisfies it."""
     fields = module.__dict__
@@ -157,10 +177,10 @@ def freeze(value: Any) -> Hashable:
 def untouched(module: nn.Module) -> Iterator[None]:
     """Whatever runs inside, the attributes of a module and of its parts are as before, and its buffers and generators.
 
-    Containers of Python's own are looked into, objects of other classes are not.
+    What they refer to is looked into: containers, objects of users' classes, what functions have captured. Iterators
+    are not, and neither are objects of Python's own library.
     """
-    restore: list[Callable[[], object]] = []
-    _keep(module, restore, set())
+    restore = [action for thing in _reachable(module) for action in _restorers(thing)]
     try:
         yield
     finally:
@@ -168,33 +188,113 @@ def untouched(module: nn.Module) -> Iterator[None]:
             action()
 
 
-def _keep(value: Any, restore: list[Callable[[], object]], seen: set[int]) -> None:
-    if type(value) in _PLAIN or id(value) in seen or isinstance(value, nn.Parameter):
-        return
-    seen.add(id(value))
-    inner: list[Any] = []
+def hidden_state(module: nn.Module) -> Hashable:
+    """What a forward may change outside of modules: generators, objects of users' classes, captured variables."""
+    return tuple([_hidden(thing) for thing in _reachable(module)])
+
+
+def _reachable(module: nn.Module) -> list[Any]:
+    """All that can change and that a module or its parts refer to, parameters left out."""
+    found: list[Any] = []
+    seen: set[int] = set()  # ids stay their own: whoever refers to what is found stays, too
+    to_see: list[Any] = [module]
+    while to_see:
+        value = to_see.pop()
+        if type(value) not in _PLAIN and id(value) not in seen and not isinstance(value, nn.Parameter):
+            seen.add(id(value))
+            found.append(value)
+            to_see += _referred(value)
+    return found
+
+
+def _referred(value: Any) -> list[Any]:
     if isinstance(value, nn.Module):
-        fields = value.__dict__
-        for kept in (fields, value._buffers):
-            restore.append(functools.partial(_refill, kept, kept.update, dict(kept)))
-        inner = [item for name, item in fields.items() if name not in _BOOKKEEPING]
-        inner += [*value._buffers.values(), *value._modules.values()]
-    elif isinstance(value, dict):
-        inner = list(value.values())
-        restore.append(functools.partial(_refill, value, value.update, dict(value)))
-    elif isinstance(value, list | deque):
-        inner = list(value)
-        restore.append(functools.partial(_refill, value, value.extend, inner))
-    elif isinstance(value, set):
-        restore.append(functools.partial(_refill, value, value.update, set(value)))
-    elif isinstance(value, tuple):
-        inner = list(value)
-    elif isinstance(value, torch.Generator):
-        restore.append(functools.partial(value.set_state, value.get_state()))
-    elif isinstance(value, torch.Tensor):
-        restore.append(functools.partial(value.detach().copy_, value.detach().clone()))
-    for item in inner:
-        _keep(item, restore, seen)
+        kind: Any = type(value)
+        own = [item for name, item in value.__dict__.items() if name not in _BOOKKEEPING]
+        hooks = [hook for hooks in _hooks_of(value.__dict__) for hook in hooks.values()]
+        return [*own, *hooks, *_methods(kind), *value._buffers.values(), *value._modules.values()]
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | deque | tuple):
+        return list(value)
+    if isinstance(value, FunctionType):
+        return [*(value.__closure__ or ()), *(value.__defaults__ or ())]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, CellType):
+        return _content(value)
+    return list(vars(value).values()) if _is_of_user(value) else []
+
+
+@functools.lru_cache(maxsize=_MOST_CLASSES)
+def _methods(kind: Any) -> tuple[FunctionType, ...]:
+    """Those of a user's class that have captured something, or may write into their defaults."""
+    return tuple(
+        method
+        for base in kind.__mro__
+        if not base.__module__.startswith("torch.")
+        for method in vars(base).values()
+        if isinstance(method, FunctionType) and (method.__closure__ or method.__defaults__)
+    )
+
+
+def _content(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # it is empty
+        return []
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether its attributes are its state, and nobody else's."""
+    if isinstance(value, type | ModuleType | torch.Tensor | nn.Module) or not hasattr(value, "__dict__"):
+        return False
+    return type(value) is SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_USERS
+
+
+def _restorers(value: Any) -> list[Callable[[], object]]:
+    """What puts it back as it is now."""
+    if isinstance(value, torch.jit.ScriptModule):
+        return [functools.partial(value.train, value.training)]
+    if isinstance(value, nn.Module):
+        return [functools.partial(_refill, kept, kept.update, dict(kept)) for kept in (value.__dict__, value._buffers)]
+    if isinstance(value, dict | set):
+        return [functools.partial(_refill, value, value.update, copy.copy(value))]
+    if isinstance(value, list | deque):
+        return [functools.partial(_refill, value, value.extend, list(value))]
+    if isinstance(value, torch.Tensor):
+        return [functools.partial(put_back, value.detach(), value.detach().clone())]
+    if isinstance(value, torch.Generator):
+        return [functools.partial(value.set_state, value.get_state())]
+    if isinstance(value, random.Random):
+        return [functools.partial(value.setstate, value.getstate())]
+    if isinstance(value, np.random.RandomState):
+        return [functools.partial(value.set_state, value.get_state())]
+    if isinstance(value, np.random.Generator):
+        return [functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)]
+    if isinstance(value, CellType):
+        return [functools.partial(setattr, value, "cell_contents", content) for content in _content(value)]
+    if _is_of_user(value):
+        return [functools.partial(_refill, vars(value), vars(value).update, dict(vars(value)))]
+    return []
+
+
+def _hidden(value: Any) -> Hashable:
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(value.get_state(legacy=False))
+    if isinstance(value, np.random.Generator):
+        return pickle.dumps(value.bit_generator.state)
+    if isinstance(value, CellType):
+        return freeze(_content(value))
+    if isinstance(value, FunctionType):
+        return freeze(value.__defaults__)
+    return freeze(vars(value)) if _is_of_user(value) else None
 
 
 def _refill(container: Any, fill: Callable[[Any], object], content: Any) -> None:

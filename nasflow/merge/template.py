@@ -16,7 +16,7 @@ from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasflow.merge.node import IN_PLACE_OPERATORS, nodes_in
-from nasflow.merge.structure import freeze, is_hooked, own_structure, untouched
+from nasflow.merge.structure import freeze, hidden_state, is_hooked, own_structure, untouched
 
 _REMEMBERED = 4_096
 _known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
@@ -203,21 +203,30 @@ def _unchanging(module: nn.Module, constants: dict[str, Any]) -> tuple[list[Temp
 
 
 def _state(module: nn.Module) -> Hashable:
-    """What a forward may change, the insides of tensors and of users' own objects left out."""
+    """What a forward may change, the insides of tensors left out."""
     fields = tuple(tuple(map(id, vars(part).values())) for part in module.modules())
     numpy = np.random.get_state(legacy=False)["state"].items()
     drawn = tuple((name, value.tobytes() if isinstance(value, np.ndarray) else value) for name, value in numpy)
-    return (own_structure(module), fields, random.getstate(), drawn, torch.get_rng_state().numpy().tobytes())
+    return (
+        own_structure(module),
+        fields,
+        hidden_state(module),
+        random.getstate(),
+        drawn,
+        torch.get_rng_state().numpy().tobytes(),
+    )
 
 
 def _with_eval(
     module: nn.Module, constants: dict[str, Any], steps: list[TemplateStep], output: Any
 ) -> "Template | None":
-    """Both modes in one template, if they make the same calls and differ in arguments alone."""
-    if not module.training:
-        return Template(tuple(steps), output)  # frozen in eval mode, where it stays
+    """Both modes in one template, if they make the same calls and differ in arguments alone.
+
+    A model is scored in eval mode, without gradients: a forward may ask for either.
+    """
     module.eval()
-    other, other_output = _steps(_Tracer(constants).trace(module))
+    with torch.no_grad():
+        other, other_output = _steps(_Tracer(constants).trace(module))
     if [(s.op, s.name, s.target) for s in steps] != [(s.op, s.name, s.target) for s in other] or output != other_output:
         return None
     both = []

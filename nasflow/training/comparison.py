@@ -17,7 +17,7 @@ from torch import nn
 
 from nasflow.merge.graph import Graph
 from nasflow.merge.knowledge import is_random
-from nasflow.merge.structure import untouched
+from nasflow.merge.structure import put_back, untouched
 from nasflow.training import blame
 from nasflow.training.fused import FusedUnit, TriedStep
 from nasflow.training.member import Member
@@ -112,7 +112,7 @@ class Subject:
                 if position is not None:
                     self.member.rng.go_to(position)
                 for tensor, values in kept:
-                    tensor.detach().copy_(values)
+                    put_back(tensor, values)
 
 
 def differences(

@@ -20,6 +20,7 @@ from nasflow.merge.module import MergedModel
 from nasflow.merge.plan import Pass
 from nasflow.merge.planner import Choices, Planner
 from nasflow.merge.shapes import Spec
+from nasflow.merge.stackable import why_not_stacked
 from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
 from nasflow.training.comparison import Subject, differences
@@ -83,7 +84,9 @@ class Former:
             return "merge.fuse is never"
         if not isinstance(member.module, SupervisedModule) or not SupervisedGroup.fits([member.module]):
             return f"its evaluator is not ready-made: {type(member.module).__name__}"
-        return None if _is_pair(batch) else "its batches are not pairs of tensors"
+        if not _is_pair(batch):
+            return "its batches are not pairs of tensors"
+        return why_not_stacked(member.module.model)
 
     def _graphs(self, members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
         """The graphs of those that can be traced and merged."""

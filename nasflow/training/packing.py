@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from nasflow.errors import CheckpointError
+from nasflow.merge.structure import address
 
 _FEW_BYTES = 2**25
 
@@ -150,7 +151,7 @@ class _Tensors:
         if tensor.layout is not torch.strided:
             raise _misfit(tensor)
         shape = tensor.shape
-        memory = (tensor.data_ptr(), shape)
+        memory = (address(tensor), shape)
         seen = self._known.get(memory) or self.places.get(memory)
         if seen is not None and _same(seen[0], tensor):
             self.used.add(seen[1])

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from nasflow.merge.knowledge import is_pure
 from nasflow.merge.node import Node
 from nasflow.merge.plan import LogicalPlan, Operation
+from nasflow.merge.structure import address
 
 
 def dedup_prefix(plan: LogicalPlan) -> None:
@@ -43,4 +44,4 @@ def _tensors(node: Node) -> Hashable:
         tensors = [*node.module.parameters(), *node.module.buffers()]
     else:
         tensors = []
-    return tuple((tensor.data_ptr(), tensor.storage_offset(), tensor.stride()) for tensor in tensors)
+    return tuple((address(tensor), tensor.storage_offset(), tensor.stride()) for tensor in tensors)
