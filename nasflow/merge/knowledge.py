@@ -228,6 +228,11 @@ def minds_strides(node: Node) -> bool:
     return function_name(node) in _VIEWS or (is_random(node) and type(node.module) not in _CHANNEL_DROPOUTS)
 
 
+def averages_windows(node: Node) -> bool:
+    """Whether it is an average pool, whose backward torch gets wrong on a GPU for images channels last."""
+    return type(node.module) in (nn.AvgPool2d, nn.AvgPool3d) or function_name(node) in ("avg_pool2d", "avg_pool3d")
+
+
 def has_trained_source(node: Node) -> bool:
     """Whether something that it reads, directly or not, learns: then its input may need a gradient."""
     seen, to_see = {node}, list(node.inputs)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import is_random, minds_strides, pointwise
+from nasflow.merge.knowledge import averages_windows, is_random, minds_strides, pointwise
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node, changes_in_place, map_nodes
 from nasflow.merge.shapes import Spec
@@ -29,6 +29,7 @@ class Loop(Kernel):
         self._random = any(is_random(node) for node in nodes)
         self._calls = [overwriting_nothing(node) for node in nodes]
         self._arranged = [minds_strides(node) for node in nodes]
+        self._averages = averages_windows(nodes[0])
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -42,7 +43,7 @@ class Loop(Kernel):
         rows = []
         for row, node in enumerate(self.nodes):
             values = [value[row] if isinstance(value, list) else value for value in inputs]
-            if self._arranged[row]:
+            if self._arranged[row] or (self._averages and values[0].is_cuda):
                 values = [_arranged(value, source) for value, source in zip(values, node.inputs, strict=True)]
             rows.append(self._run(row, values, training))
         return rows

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import function_name
+from nasflow.merge.knowledge import averages_windows, function_name
 from nasflow.merge.layout import Layout
 from nasflow.merge.node import Node
 from nasflow.merge.shapes import Spec
@@ -60,6 +60,8 @@ class BatchedPool(Kernel):
         stacked = x.ndim > len(node.inputs[0].spec.shape)
         if stacked:
             x = x.flatten(0, 1)
+        if x.is_cuda and averages_windows(node):
+            x = x.contiguous()
         pool: Any = node.module or node.target
         y: torch.Tensor = pool(x) if node.module is not None else pool(x, *node.args[1:], **node.kwargs)
         return y.unflatten(0, (self.rows, -1)) if stacked else y
