@@ -26,6 +26,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 _TRIES = 3  # a value that rounding takes across a ReLU's corner is another one after the next move
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a tensor's largest value; 1e-2 for shorter types
+_OF_GRADIENTS = 5  # times as much: they are sums over many numbers that rounding may take to either side of a corner
+_MOST_UNITS = 1e3  # in the last place, by which rounding is taken to move weights
+_AS_FAR = 10  # times as far as rounding moves the member's own values
+_OUTPUT = "its output"
 _OF_LARGEST = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
 
 
@@ -75,6 +79,11 @@ class Subject:
         self.key: Hashable = tuple(
             (node.signature, *(places[source] for source in node.inputs)) for node in graph.nodes
         )
+
+    @property
+    def trained(self) -> list[torch.Tensor]:
+        """Its parameters that train."""
+        return [parameter.detach() for parameter in self._trained.values()]
 
     @property
     def has_state(self) -> bool:
@@ -163,9 +172,9 @@ class _Rehearsal:
                 return {}  # the batch is to blame: all of them will fail on it in training, and be told why
             raise
         owns = {member: self._own(member) for member in asked}
-        found = _differences(owns, replayed)
+        found = self._unlike(owns, replayed)
         if not replayed.step.equals(recorded.step):
-            found = _differences(owns, recorded) | found
+            found = self._unlike(owns, recorded) | found
         raising = {member: own for member, own in owns.items() if isinstance(own, str)}
         found |= {member: own for member, own in raising.items() if member not in replayed.step.failed}
         same = [member for member in asked if member not in found and member not in raising]
@@ -173,7 +182,41 @@ class _Rehearsal:
         if again:
             _move(self._unit.trained_tensors, move + 1)
             merged = self._merged(again)
-            found |= _differences({member: self._own(member) for member in again}, merged)
+            found |= self._unlike({member: self._own(member) for member in again}, merged)
+        return found
+
+    def _unlike(self, owns: Mapping[Member, _OwnStep | str], merged: _MergedStep) -> dict[Member, str]:
+        """What is different of those of whom something is; those whose own step failed are left out."""
+        found = {}
+        for member, own in owns.items():
+            if isinstance(own, str):
+                continue
+            row = merged.rows[member]
+            text = _unlike(own, merged.step, row, {})
+            if text.startswith("the gradient"):
+                far = float((merged.step.outputs[row].reshape(own.output.shape) - own.output).abs().max())
+                text = _unlike(own, merged.step, row, self._rounding(member, far))
+            text = text or _unlike_states(own.after, merged.after[member])
+            if text:
+                found[member] = text
+        return found
+
+    def _rounding(self, member: Member, far: float) -> dict[str, float]:
+        """How far a member's own gradients move when its weights do, so that its output moves about as far as told.
+
+        That is far where many values lie at the corner of a ReLU, or where large ones cancel each other.
+        """
+        subject, size, found = self._subjects[member], 1.0, dict[str, float]()
+        with subject.unchanged():
+            before = subject.own_step(self._batch)
+        for _ in range(2):
+            with subject.unchanged(), _kept(subject.trained):
+                _nudge(subject.trained, size)
+                sizes = _sizes(_pairs(before, subject.own_step(self._batch)))
+            found = {name: distance for name, (_, distance) in sizes.items() if name.startswith("the")}
+            size = min(far / max(sizes[_OUTPUT][1], 1e-300), _MOST_UNITS)
+            if size <= 1:
+                break
         return found
 
     def _merged(self, asked: Sequence[Member]) -> _MergedStep:
@@ -190,23 +233,16 @@ class _Rehearsal:
             return f"by itself it raises {type(error).__name__}"
 
 
-def _differences(owns: Mapping[Member, _OwnStep | str], merged: _MergedStep) -> dict[Member, str]:
-    """What is different, for people, of those of whom something is; those whose own step failed are left out."""
-    found = {}
-    for member, own in owns.items():
-        if not isinstance(own, str):
-            text = _unlike(own, merged.step, merged.rows[member]) or _unlike_states(own.after, merged.after[member])
-            if text:
-                found[member] = text
-    return found
+def _unlike(own: _OwnStep, merged: TriedStep, row: int, rounding: Mapping[str, float]) -> str:
+    """What is different, empty if nothing is.
 
-
-def _unlike(own: _OwnStep, merged: TriedStep, row: int) -> str:
-    """What is different, empty if nothing is."""
+    Args:
+        rounding: as far as that much moves the member's own values.
+    """
     output = merged.outputs[row]
     if output.numel() != own.output.numel():
         return f"its output has the shape {tuple(output.shape)} instead of {tuple(own.output.shape)}"
-    pairs = {"its output": (own.output, output.reshape(own.output.shape)), "its loss": (own.loss, merged.losses[row])}
+    pairs = {_OUTPUT: (own.output, output.reshape(own.output.shape)), "its loss": (own.loss, merged.losses[row])}
     for name, (parameter, grad) in own.gradients.items():
         its = merged.gradients.get(parameter)
         if grad is not None and its is not None:
@@ -216,8 +252,8 @@ def _unlike(own: _OwnStep, merged: TriedStep, row: int) -> str:
     sizes = _sizes(pairs)
     most = max([size for name, (size, _) in sizes.items() if name.startswith("the")], default=0.0)
     for name, (size, distance) in sizes.items():
-        scale = _OF_LARGEST * most if name.startswith("the") else 1.0
-        if _is_far(distance, max(size, scale), pairs[name][0]):
+        scale = _OF_GRADIENTS * max(size, _OF_LARGEST * most) if name.startswith("the") else max(size, 1.0)
+        if _is_far(distance - _AS_FAR * rounding.get(name, 0.0), scale, pairs[name][0]):
             return f"{name} differs by {distance:.1e}, its largest value is {size:.1e}"
     return ""
 
@@ -250,6 +286,25 @@ def _sizes(pairs: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, 
 def _is_far(distance: float, scale: float, like: torch.Tensor) -> bool:
     """Whether that is farther than rounding takes it. Numbers that are not finite can't be compared."""
     return math.isfinite(scale) and not distance <= _TOLERANCE.get(like.dtype, 1e-2) * scale
+
+
+def _pairs(one: _OwnStep, other: _OwnStep) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The values of two steps of a model, by the names that differences have."""
+    pairs = {_OUTPUT: (one.output, other.output), "its loss": (one.loss, other.loss)}
+    for name, (_, grad) in one.gradients.items():
+        its = other.gradients[name][1]
+        if grad is not None and its is not None:
+            pairs[f"the gradient of {name}"] = (grad, its)
+    return pairs
+
+
+@torch.no_grad()
+def _nudge(tensors: Sequence[torch.Tensor], units: float) -> None:
+    """Move weights by about so many units in the last place."""
+    for tensor in tensors:
+        if tensor.is_floating_point() and tensor.numel():
+            places = torch.arange(1, tensor.numel() + 1, device=tensor.device, dtype=torch.float32).view(tensor.shape)
+            tensor.addcmul_(tensor, places.sin_().to(tensor.dtype), value=units * torch.finfo(tensor.dtype).eps)
 
 
 @torch.no_grad()
