@@ -1,6 +1,6 @@
 """Regions of a merged model that run from a tape."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -47,6 +47,15 @@ CELLS = [
 GROUPS = {"perceptrons": (MIXED * 2, rows), "cells": (CELLS, images)}
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """With which native kernels run in float32."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def group_of(makes: Sequence[Make], x: torch.Tensor) -> Group:
     return Group([build(make, seed) for seed, make in enumerate(makes)], [], x)
 
@@ -84,6 +93,43 @@ def test_activations_write_where_several_are_put_together(monkeypatch: pytest.Mo
 def test_more_sizes_of_batches_than_recordings(name: str) -> None:
     makes, inputs = GROUPS[name]
     check(makes, inputs(6), *(inputs(size) for size in [*range(2, 13), 6, 3]), steps=1)
+
+
+class Gated(nn.Module):
+    """Activations of a value that is read by itself, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return self.head(y + torch.tanh(y) * torch.sigmoid(y))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-10)], ids=str)
+@pytest.mark.usefixtures("one_thread")
+def test_what_is_read_again_is_not_overwritten(dtype: torch.dtype, tolerance: float) -> None:
+    group = check([Gated] * 3, rows(6, dtype=dtype), steps=3, tolerance=tolerance)
+    assert len(group.merged.regions) == 1
+
+
+class Branches(nn.Module):
+    """A sum of which one operand is read again before the other one is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.pool, self.head = nn.Conv2d(3, 4, 1), nn.MaxPool2d(3, 1, 1), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        z = torch.relu(self.pool(y))
+        once_more = self.pool(torch.tanh(y))
+        return self.head(((y + z) * once_more).mean((2, 3)))
+
+
+def test_the_operands_of_a_sum_have_gradients_of_their_own() -> None:
+    assert len(check([Branches] * 3, images(6), steps=3).merged.regions) == 1
 
 
 @pytest.mark.parametrize("name", GROUPS)

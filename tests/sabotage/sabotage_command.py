@@ -24,7 +24,10 @@ CASES, SEED = 300, 1  # of the trust suite
 _CHUNK = 60
 _SECONDS = 600  # for one try
 _JOBS = [f"tests/training/test_training_{name}.py" for name in ("fused", "fused_native", "reused", "rng")]
-_OPTIMIZERS = [f"tests/training/test_training_{name}.py" for name in ("optim", "optim_bits", "fused", "fused_resume")]
+_OPTIMIZERS = [
+    f"tests/training/test_training_{name}.py"
+    for name in ("optim", "optim_bits", "fused", "fused_native", "fused_resume")
+]
 _TESTS = {  # by what a path begins with, the first that fits
     "nasflow/training/optim": _OPTIMIZERS,
     "nasflow/training/": [*_JOBS, "tests/merge"],
@@ -168,6 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.only or ():
         if name not in names:
             parser.error(f"there is no change '{name}'; --list says which there are")
+    with tempfile.TemporaryDirectory(prefix="nasflow-sabotage-") as folder:
+        if found := compared(copied(Path(folder), None)):
+            sys.stderr.write(f"the comparison refuses the code as it is: {found}\n")
+            return 2
     known: set[int] | None = None
 
     def known_once() -> set[int]:

@@ -182,6 +182,7 @@ def kinds() -> dict[str, Kind]:
         + [_bound(_mlp, 6), _bound(_mlp, 6, activation=nn.GELU)],
         "gated": [lambda a=a, b=b: _mlp(5, Gated(5, a(), b())) for a, b in product(ACTIVATIONS[:3], ACTIVATIONS[2:])]
         + [lambda: _mlp(5, nn.Linear(5, 5))] * 2,
+        "gated alike": [lambda: _mlp(5, Gated(5, nn.Tanh(), nn.Sigmoid()))] * 3,
         "norms": [
             _bound(_mlp, 6),  # draws nothing
             *(_bound(_normed, 6, nn.LayerNorm, p) for p in (0.0, 0.2, 0.5)),

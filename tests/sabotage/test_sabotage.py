@@ -9,7 +9,7 @@ from sabotage_command import ROOT, compared, copied
 CAUGHT = (
     "a parameter's second gradient is dropped",
     "pointwise: segments in another order",
-    "embedding: padding gets a gradient",
+    "layer norm: no bias",
 )
 
 
