@@ -29,6 +29,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a tensor's largest
 _OF_GRADIENTS = 5  # times as much: they are sums over many numbers that rounding may take to either side of a corner
 _MOST_UNITS = 1e3  # in the last place, by which rounding is taken to move weights
 _AS_FAR = 10  # times as far as rounding moves the member's own values
+_AT_MOST = 0.1  # of the largest value: what moves it farther is no rounding, but numbers that a backward draws, say
 _OUTPUT = "its output"
 _OF_LARGEST = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
 
@@ -252,8 +253,10 @@ def _unlike(own: _OwnStep, merged: TriedStep, row: int, rounding: Mapping[str, f
     sizes = _sizes(pairs)
     most = max([size for name, (size, _) in sizes.items() if name.startswith("the")], default=0.0)
     for name, (size, distance) in sizes.items():
-        scale = _OF_GRADIENTS * max(size, _OF_LARGEST * most) if name.startswith("the") else max(size, 1.0)
-        if _is_far(distance - _AS_FAR * rounding.get(name, 0.0), scale, pairs[name][0]):
+        scale = max(size, _OF_LARGEST * most) if name.startswith("the") else max(size, 1.0)
+        slack = min(_AS_FAR * rounding.get(name, 0.0), _AT_MOST * scale)
+        weight = _OF_GRADIENTS if name.startswith("the") else 1
+        if _is_far(distance - slack, weight * scale, pairs[name][0]):
             return f"{name} differs by {distance:.1e}, its largest value is {size:.1e}"
     return ""
 
