@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nasflow.merge.graph import Graph
-from nasflow.merge.knowledge import is_random, minds_strides, runs_own_code
+from nasflow.merge.knowledge import is_random, minds_strides
 from nasflow.merge.layout import channels_last
 from nasflow.merge.node import Node
 from nasflow.merge.region import LossesOf
@@ -36,11 +36,11 @@ class DirectModel:
     ):
         self._model = model
         self._own_code = own_code
-        self._is_plain = graph is not None and not graph.has_opaque
+        runs_own_code = graph is None or graph.has_opaque
+        self._is_plain = not runs_own_code
         draws = graph is None or any(is_random(node) for node in graph.nodes)
         self._stream = stream if draws else nullcontext()
-        own_backward = graph is None or any(map(runs_own_code, graph.nodes))
-        self._backward_stream = stream if own_backward else nullcontext()  # to enter it takes time
+        self._backward_stream = stream if runs_own_code else nullcontext()  # to enter it takes time
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         parameters = list(model.parameters())
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)

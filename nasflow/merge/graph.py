@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from nasflow.merge.expansion import Expansion
-from nasflow.merge.knowledge import is_random, makes_tensor
+from nasflow.merge.knowledge import is_random, makes_tensor, runs_own_code
 from nasflow.merge.node import Node, changes_in_place
 from nasflow.merge.shapes import NotInferableError, Spec
-from nasflow.merge.structure import is_hooked, number_of
+from nasflow.merge.structure import number_of
 from nasflow.merge.template import has_own_gradients
 
 
@@ -32,7 +32,7 @@ class Graph:
     @property
     def has_opaque(self) -> bool:
         """Whether it calls modules whose forward could not be traced, or whose hooks may do anything."""
-        return any(node.opaque or (node.module is not None and is_hooked(node.module)) for node in self.nodes)
+        return any(map(runs_own_code, self.nodes))
 
     @property
     def has_own_gradients(self) -> bool:

@@ -94,14 +94,16 @@ class MergedModel:
         self.regions = self._find_regions()
         self._steps = self._assemble(self.regions)
 
-    def operations_of(self, member: int) -> list[tuple[int, Operation, str]]:
-        """In which batches a member's operations are, and by which kernels they run, on a tape or not."""
-        found = []
-        for operation in self.plan.operations:
-            if operation.member == member:
-                index = self._place[operation][0]
-                taped = any(index in region for region in self.regions)
-                found.append((index, operation, f"{self.plan.batches[index].kernel.__name__}{' on a tape' * taped}"))
+    @property
+    def operations_by_member(self) -> list[list[tuple[int, Operation, str]]]:
+        """Each member's operations: in which batch, which, and by which kernel it runs, on a tape or not."""
+        found: list[list[tuple[int, Operation, str]]] = [[] for _ in self.plan.graphs]
+        for index, batch in enumerate(self.plan.batches):
+            taped = any(index in region for region in self.regions)
+            name = f"{batch.kernel.__name__}{' on a tape' * taped}" if batch.kernel else "input"
+            for operation in batch.operations:
+                if operation.member is not None:
+                    found[operation.member].append((index, operation, name))
         return found
 
     @property

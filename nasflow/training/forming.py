@@ -23,10 +23,11 @@ from nasflow.merge.shapes import Spec
 from nasflow.merge.stackable import why_not_stacked
 from nasflow.merge.stacks import OwnCode
 from nasflow.target import load_target
-from nasflow.training.comparison import Subject, differences
+from nasflow.training.comparison import differences
 from nasflow.training.events import DIFFERS
 from nasflow.training.fused import FusedUnit
 from nasflow.training.member import Member
+from nasflow.training.subject import Subject
 from nasflow.training.unit import DiffersError, SoloUnit, Unit
 
 logger = logging.getLogger(__name__)
@@ -136,9 +137,9 @@ class Former:
         asked: list[Member] = []
         seen: set[Hashable] = set()
         agreed: set[Hashable] = set()
-        runs = {member: model.operations_of(row) for row, member in enumerate(unit.members)}
+        runs = dict(zip(unit.members, model.operations_by_member, strict=True))
         for member in sorted(runs, key=lambda member: -len(runs[member])):
-            key = (subjects[member].key, tuple([kernel for _, _, kernel in runs[member]]))
+            key = (subjects[member].structure, tuple([kernel for _, _, kernel in runs[member]]))
             here = {(index, operation.node.signature) for index, operation, _ in runs[member]}
             if key not in self._agreed and (subjects[member].has_state or not here <= seen):
                 asked.append(member)

@@ -15,12 +15,12 @@ from nasflow.evaluator.group import SupervisedGroup
 from nasflow.merge.direct import DirectModel
 from nasflow.merge.module import MergedModel
 from nasflow.merge.stacks import LeftError, OwnCode
-from nasflow.merge.structure import untouched
 from nasflow.training import blame
 from nasflow.training.member import Member
 from nasflow.training.optim import Stack, StackedOptimizer
 from nasflow.training.optim_clip import Clip
 from nasflow.training.optim_rules import AdamConstants
+from nasflow.training.subject import Subject
 from nasflow.training.unit import Unit
 
 Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
@@ -255,7 +255,7 @@ class FusedUnit(Unit):
         self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
         """Outputs by member, and in training gradients by parameter; nothing of the members changes."""
-        with unchanged(self._rows, and_weights=self._has_opaque), self._as_in_training(batch[0].device):
+        with self._unchanged(), self._as_in_training(batch[0].device):
             if kind[0]:
                 step = self.try_step(*batch)
                 return {**dict(zip(self._rows, step.outputs, strict=True)), **_known(step.gradients)}
@@ -264,6 +264,15 @@ class FusedUnit(Unit):
         if outputs is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         return dict(zip(self._rows, outputs.clone(), strict=True))
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Whatever runs inside, the members' models and random streams are as before."""
+        graphs = self._model.plan.graphs if isinstance(self._model, MergedModel) else ()
+        with ExitStack() as stack:
+            for member, graph in zip(self._rows, graphs, strict=True):
+                stack.enter_context(Subject(member, graph).unchanged())
+            yield
 
     def _as_in_training(self, device: torch.device) -> AbstractContextManager[Any]:
         return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
@@ -324,24 +333,6 @@ def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
 def _clip(member: Member) -> Clip | None:
     fitting = member.fitting
     return None if fitting.clip_val is None else Clip(fitting.clip_val, fitting.clip_algorithm)  # type: ignore[arg-type]
-
-
-@contextmanager
-def unchanged(members: Sequence[Member], *, and_weights: bool) -> Iterator[None]:
-    """Whatever runs inside, the members' models and random streams are as before; their weights only if told so."""
-    streams = [member.rng.position() for member in members]
-    weights = [p.detach() for member in members for p in member.module.parameters()] if and_weights else []
-    kept = [weight.clone() for weight in weights]
-    with ExitStack() as models:
-        for member in members:
-            models.enter_context(untouched(member.module.model))  # type: ignore[arg-type]
-        try:
-            yield
-        finally:
-            for member, stream in zip(members, streams, strict=True):
-                member.rng.go_to(stream)
-            for weight, values in zip(weights, kept, strict=True):
-                weight.copy_(values)
 
 
 def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:

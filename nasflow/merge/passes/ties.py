@@ -16,12 +16,9 @@ class Ties:
     """Which operations share tensors, and how."""
 
     def __init__(self, plan: LogicalPlan):
-        self._group_of: dict[Operation, int] = {}
-        self._groups: list[list[Operation]] = []
         self._keys: dict[Operation, Hashable] = {}
         self._alike: dict[Hashable, list[list[Operation]]] = defaultdict(list)  # groups of the same structure
-        self._find(plan)
-        for group in self._groups:
+        for group in _groups(plan):
             structure = _structure(group)
             self._alike[structure].append(group)
             for place, operation in enumerate(group):
@@ -46,25 +43,27 @@ class Ties:
                 found += [operation for group in groups for operation in group]
         return set(found)
 
-    def _find(self, plan: LogicalPlan) -> None:
-        users: dict[int, list[Operation]] = defaultdict(list)
-        for operation in plan.operations:
-            if operation.node.module is not None or operation.node.op == "attribute":
-                for tensor in tensors_of(operation.node):
-                    users[id(tensor)].append(operation)
-        joined: dict[Operation, list[Operation]] = {}
-        for operations in users.values():
-            if len(operations) < 2:
-                continue
-            group: list[Operation] = []
-            for operation in operations:
-                other = joined.get(operation, [operation])
-                if other is not group:
-                    group += [one for one in other if one not in group]
-                    joined.update(dict.fromkeys(other, group))
-        order = {operation: place for place, operation in enumerate(plan.operations)} if joined else {}
-        whole = {id(group): group for group in joined.values()}
-        self._groups = [sorted(group, key=order.__getitem__) for group in whole.values()]
+
+def _groups(plan: LogicalPlan) -> list[list[Operation]]:
+    """Operations that share tensors, directly or through others, in the plan's order."""
+    users: dict[int, list[Operation]] = defaultdict(list)
+    for operation in plan.operations:
+        if operation.node.module is not None or operation.node.op == "attribute":
+            for tensor in tensors_of(operation.node):
+                users[id(tensor)].append(operation)
+    joined: dict[Operation, list[Operation]] = {}
+    for operations in users.values():
+        if len(operations) < 2:
+            continue
+        group: list[Operation] = []
+        for operation in operations:
+            other = joined.get(operation, [operation])
+            if other is not group:
+                group += [one for one in other if one not in group]
+                joined.update(dict.fromkeys(other, group))
+    order = {operation: place for place, operation in enumerate(plan.operations)} if joined else {}
+    whole = {id(group): group for group in joined.values()}
+    return [sorted(group, key=order.__getitem__) for group in whole.values()]
 
 
 def _structure(group: Sequence[Operation]) -> Hashable:
