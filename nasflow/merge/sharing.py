@@ -24,7 +24,7 @@ class FrozenPool:
         """Let the model's frozen parameters, and buffers of layers in eval mode, lie where equal ones lie already.
 
         A parameter that trains is left alone, and so is a buffer that training may change. Call it once the model lies
-        on its device in its precision with its state loaded: to move it then would give it memory of its own again, and
+        on its device in its precision with its state loaded: to move it later would end the sharing, and
         to load it would write into the others'.
         """
         for module in model.modules():
@@ -36,7 +36,7 @@ class FrozenPool:
                 self._pooled.append((weakref.ref(module), tensor))
 
     def part(self) -> None:
-        """Give what is frozen no more memory of its own: parameters that train by now, buffers of layers that do."""
+        """Give separate memory to what is no longer frozen: parameters that train now, buffers of layers that do."""
         frozen = []
         for layer, tensor in self._pooled:
             if not _is_thawed(layer(), tensor):

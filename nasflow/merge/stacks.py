@@ -31,7 +31,7 @@ class ParameterStack:
 
 
 class Shelf:
-    """The stacks of a unit. A tensor lies in one of them at most: kernels that use the same ones share the stack.
+    """The stacks of a unit. A tensor is in one of them at most: kernels that use the same tensors share the stack.
 
     Attributes:
         stacks: those that train.
@@ -48,12 +48,12 @@ class Shelf:
         """The stack of these tensors, and as one that trains if they do.
 
         Raises:
-            ValueError: some of them, but not all and in this order, lie in a stack already.
+            ValueError: some of them, but not all in this order, are in a stack already.
         """
         key = tuple(map(id, rows))
         if key not in self._laid:
             if not self._rows.keys().isdisjoint(key):
-                raise ValueError("a tensor that several layers use can't lie in two stacks")
+                raise ValueError("a tensor that several layers use can't be in two stacks")
             self._rows.update(zip(key, rows, strict=True))
             self._laid[key] = self._lay(rows, members, channels_last)
         return self._laid[key]

@@ -134,7 +134,7 @@ def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where a tensor begins. `data_ptr` would give one that shares its memory a copy of its own."""
+    """Where a tensor begins. `data_ptr` would end the sharing of memory that is copied on write."""
     memory: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
     return memory + int(tensor.storage_offset()) * tensor.element_size()
 
@@ -196,7 +196,7 @@ def hidden_state(module: nn.Module) -> Hashable:
 def _reachable(module: nn.Module) -> list[Any]:
     """All that can change and that a module or its parts refer to, parameters left out."""
     found: list[Any] = []
-    seen: set[int] = set()  # ids stay their own: whoever refers to what is found stays, too
+    seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is used again
     to_see: list[Any] = [module]
     while to_see:
         value = to_see.pop()

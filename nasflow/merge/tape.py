@@ -94,9 +94,9 @@ class Tape:
         self.on_backward([y], backward, list(trained.values()))
 
     def write_parameter_grad(self, parameter: torch.Tensor, record: Callable[[torch.Tensor], None]) -> None:
-        """Let `record` put calls on the tape that write a contribution to a parameter's gradient to where it is told.
+        """Let `record` put calls on the tape that write a contribution to a parameter's gradient into given memory.
 
-        Where an earlier call has contributed already, that is memory of its own, which is added.
+        If an earlier call has contributed already, that memory is separate, and is added afterwards.
         """
         if parameter not in self.parameter_grads:
             self.parameter_grads[parameter] = torch.empty_like(parameter)

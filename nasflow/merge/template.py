@@ -118,7 +118,7 @@ class _Tracer(fx.Tracer):
         self._mode = _mode()
 
     def create_args_for_root(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
-        """A constant stands for itself."""
+        """Pass constants as they are, not as proxies."""
         function, given = super().create_args_for_root(*args, **kwargs)
         return function, [
             self._constants.get(str(value.node.target), value) if isinstance(value, fx.Proxy) else value

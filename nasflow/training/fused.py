@@ -144,7 +144,7 @@ class FusedUnit(Unit):
     def try_step(self, x: torch.Tensor, target: torch.Tensor, taped: bool | None = None) -> TriedStep:
         """What a step gives, without the step; buffers and random streams go on as in one.
 
-        A member that fails is told of when it fails in earnest.
+        A failure is not reported: the member fails again in the real step.
         """
         group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
         seen: list[torch.Tensor] = []
@@ -279,7 +279,7 @@ class FusedUnit(Unit):
 
     @contextmanager
     def _trying(self) -> Iterator[set[Member]]:
-        """Who fails inside is told of when it fails in earnest."""
+        """Members that fail inside are collected, not reported: they fail again in the real step."""
         failing: set[Member] = set()
         self._failing = failing
         try:

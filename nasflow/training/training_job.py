@@ -211,7 +211,7 @@ class MemberMaker:
         self._trainer = trainer
 
     def make(self, spec: MemberSpec) -> Member:
-        """A member as it is before it is trained, whoever else is made."""
+        """A member before its training. It does not depend on which others are made."""
         member = make_member(self._job, spec)
         if lazy_layers(member.module):
             complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)

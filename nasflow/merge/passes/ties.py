@@ -1,7 +1,7 @@
 """Operations of a member that share tensors: a layer that is called twice, tied weights.
 
-A tensor lies in one stack. So operations that share one are batched over the same members, in the same order, all of
-them, or all run row by row on the members' own tensors.
+A tensor can be a row of one stack only. So operations that share one are either all batched over the same members in
+the same order, or they all run row by row on the members' own tensors.
 """
 
 from collections import defaultdict
