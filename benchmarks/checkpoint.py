@@ -26,9 +26,9 @@ from benchmarks.merging_group import NEVER, Group
 from benchmarks.merging_pinning import pin
 from benchmarks.merging_report import print_table
 from benchmarks.workloads import w1_mlps
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.packing import pack
-from nasflow.training.spec import trial_dir
+from nasflow.checkpoint.packing import pack
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.job.spec import trial_dir
 
 TARGET = 0.02
 

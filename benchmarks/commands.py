@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from nasflow.training_service.processes import carriers, end_all
+from nasflow.training_service.machine.processes import carriers, end_all
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

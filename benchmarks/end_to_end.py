@@ -38,7 +38,7 @@ from rich.table import Table
 
 from benchmarks.commands import ContestantError, CpuMeter, PrefectServer
 from benchmarks.searches import Contestant, NasflowRun, NniRun, OptunaRun, Outcome, Workload
-from nasflow.training_service.processes import adopt_orphans
+from nasflow.training_service.machine.processes import adopt_orphans
 
 
 @dataclass

@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.merging_group import ROOT, Group
 from benchmarks.merging_plain import Manner, train
-from nasflow.training.events import Epoch, Event, Evicted, Final
-from nasflow.training.spec import JobSpec
+from nasflow.job.events import Epoch, Event, Evicted, Final
+from nasflow.job.spec import JobSpec
 from nasflow.training.training_job import TrainingJob
 
 

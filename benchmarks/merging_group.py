@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks.merging_plain import Trial
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
-from nasflow.config_values import FloatRange
+from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
+from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.feed import Data, load_data
+from nasflow.evaluator.data_source import Data, load_data
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed
-from nasflow.training.spec import JobSpec, MemberSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LEARNING_RATES = (1e-3, 1e-2)

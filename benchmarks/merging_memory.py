@@ -22,7 +22,7 @@ def peak_bytes() -> int:
 def main() -> None:
     """Run the job and print the peak before it, all imports done, and after it."""
     from benchmarks.merging_contestants import run_job  # noqa: PLC0415 - merging_trial imports none of this
-    from nasflow.training.spec import JobSpec  # noqa: PLC0415
+    from nasflow.job.spec import JobSpec  # noqa: PLC0415
 
     spec = JobSpec.model_validate_json(Path(sys.argv[1]).read_text())
     before = peak_bytes()

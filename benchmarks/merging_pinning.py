@@ -5,8 +5,8 @@ import sys
 
 import psutil
 
-from nasflow.config_services import LocalServiceConfig
-from nasflow.training_service.local_slots import slot_environments
+from nasflow.config.services import LocalServiceConfig
+from nasflow.training_service.local.slots import slot_environments
 
 PINNED = "NASFLOW_BENCHMARK_CORE"
 """The environment variable that says which core the benchmark and all it starts run on."""

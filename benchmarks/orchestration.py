@@ -45,7 +45,7 @@ from benchmarks.orchestration_contestants import (
     Outcome,
     RayTune,
 )
-from nasflow.training_service.processes import adopt_orphans
+from nasflow.training_service.machine.processes import adopt_orphans
 
 CONTESTANTS = ("nasflow", "plain", "optuna-sqlite", "optuna-memory", "ray", "ray-reuse", "nni")
 

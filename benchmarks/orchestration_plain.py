@@ -8,13 +8,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from nasflow.config import SearchConfig, load_config
-from nasflow.flows.remaining import rounds_left
+from nasflow.config.search import SearchConfig, load_config
+from nasflow.flows.budget import rounds_left
 from nasflow.flows.round_flow import unfinished
-from nasflow.flows.session import SearchSession, search_session
-from nasflow.merge.placement import Load, place
+from nasflow.flows.session.session import SearchSession, search_session
+from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.merge.planning.placement import Load, place
 from nasflow.study.records import Attempt, RoundState
-from nasflow.training.spec import JobSpec, MemberSpec
 
 
 def run_round(session: SearchSession, number: int) -> None:

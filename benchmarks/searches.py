@@ -15,7 +15,7 @@ import yaml
 
 from benchmarks.commands import ContestantError, PrefectServer, install, run_commands
 from benchmarks.optuna_worker import LEARNING_RATES
-from nasflow.config import parse_config
+from nasflow.config.search import parse_config
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.space.architecture import Architecture
 from nasflow.strategy.random_search import RandomSearch

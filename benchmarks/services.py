@@ -30,12 +30,12 @@ from rich.table import Table
 from benchmarks.commands import PrefectServer
 from benchmarks.end_to_end import Record, measure
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
-from nasflow.config_services import LocalServiceConfig, SlurmServiceConfig, SshServiceConfig
+from nasflow.config.services import LocalServiceConfig, SlurmServiceConfig, SshServiceConfig
 from nasflow.testing.service_jobs import script
 from nasflow.training_service.base import TrainingService
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.slurm import SlurmService
-from nasflow.training_service.ssh import SshService
+from nasflow.training_service.cluster.slurm import SlurmService
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.ssh.service import SshService
 from tests.slurm import lacking, start_slurm
 from tests.sshd import Sshd, start_sshd
 

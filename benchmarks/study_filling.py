@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from nasflow.config import SearchConfig, parse_config
+from nasflow.config.search import SearchConfig, parse_config
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptKind, AttemptState, Ending, RoundState

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.study_filling import study_config
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.flows.remaining import rounds_left
-from nasflow.flows.session import SearchSession
+from nasflow.flows.budget import rounds_left
+from nasflow.flows.session.session import SearchSession
 from nasflow.strategy.make import make_strategy
 
 

@@ -28,17 +28,17 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.data import DataLoader, TensorDataset
 
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
-from nasflow.config_services import LocalServiceConfig
-from nasflow.config_values import FloatRange
+from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
+from nasflow.config.services import LocalServiceConfig
+from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.feed import load_data
+from nasflow.evaluator.data_source import load_data
 from nasflow.evaluator.make import make_evaluator
+from nasflow.job.events import Event, Evicted, Final, parse_event
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.architecture import Architecture
-from nasflow.training.events import Event, Evicted, Final, parse_event
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob
-from nasflow.training_service.local import LocalService
+from nasflow.training_service.local.service import LocalService
 
 SPACES = {
     "cells": ("nasflow.space.ready:cell_cnn", "nasflow.evaluator.data:Digits"),

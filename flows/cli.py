@@ -13,7 +13,7 @@ from nasflow.errors import NasflowError, UserError
 from .commands.console import console
 from .commands.options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, load_study, print_out
 from .commands.results import export, leaderboard, report, show, studies
-from .prefect_errors import clear_prefect_errors
+from .server.errors import clear_prefect_errors
 
 app = typer.Typer(
     help="Neural architecture search as a Prefect pipeline.",
@@ -145,7 +145,7 @@ def setup(
 
     May be run again at any time. CONFIG tells which secrets are needed, and how many slots a search takes.
     """
-    from .commands.setup import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
+    from .commands.setup.command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
     made = set_up_server(
         _load(config) if config else None,
@@ -170,8 +170,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything is in order, and say how to mend what is not. Changes nothing; exit code 2 if broken."""
-    from .commands.doctor import examine  # noqa: PLC0415
-    from .commands.doctor_findings import Level, findings_json, findings_lines  # noqa: PLC0415
+    from .commands.doctor.command import examine  # noqa: PLC0415
+    from .commands.doctor.findings import Level, findings_json, findings_lines  # noqa: PLC0415
 
     findings = examine(config, store, work_pool)
     if as_json:
@@ -245,8 +245,8 @@ def purge(
 def validate(config: ConfigFile) -> None:
     """Check a config, its space and its data without training anything."""
     from nasflow.evaluator.check import check_search  # noqa: PLC0415
-    from nasflow.training.pruning import check_pruner  # noqa: PLC0415
-    from nasflow.training.trial_loggers import check_loggers  # noqa: PLC0415
+    from nasflow.report.trial_loggers import check_loggers  # noqa: PLC0415
+    from nasflow.training.schedule.pruners import check_pruner  # noqa: PLC0415
 
     parsed = _load(config)
     check_pruner(parsed)
@@ -272,7 +272,7 @@ def plan(
 
     Kernels that were never measured on this machine are measured now, which takes a few seconds.
     """
-    from .commands.plan import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
+    from .commands.plan.command import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
 
     parsed = _load(config)
     if lacking := slot_environment(parsed.training_service):
@@ -302,7 +302,7 @@ for command in (studies, show, leaderboard, report, export):
 @app.command()
 def schema() -> None:
     """Print the JSON schema of the search config."""
-    from nasflow.config import SearchConfig  # noqa: PLC0415
+    from nasflow.config.search import SearchConfig  # noqa: PLC0415
 
     print_out(SearchConfig.model_json_schema())
 
@@ -318,7 +318,7 @@ def main() -> None:
 
 
 def _load(path: Path) -> Any:
-    from nasflow.config import load_config  # noqa: PLC0415
+    from nasflow.config.search import load_config  # noqa: PLC0415
 
     return load_config(path)
 

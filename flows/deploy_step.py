@@ -7,7 +7,7 @@ has it; and its relative paths would be taken to be in whatever folder a worker 
 from pathlib import Path
 from typing import Any
 
-from nasflow.config import load_config, parse_config
+from nasflow.config.search import load_config, parse_config
 
 from .deployment import config_parameter
 

@@ -8,9 +8,9 @@ from prefect.client.schemas.schedules import SCHEDULE_TYPES
 from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
+from nasflow.config.secrets import written_out
 from nasflow.errors import ConfigError
-from nasflow.secret import written_out
 from nasflow.study.store import parse_url
 
 from .search_flow import search

@@ -6,6 +6,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from nasflow.job.spec import trial_dir
 from nasflow.report.curves import curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows
 from nasflow.report.links import links_markdown
@@ -15,12 +16,11 @@ from nasflow.report.summary import round_summary_markdown, search_summary_markdo
 from nasflow.report.text import numbers_text
 from nasflow.study.base import SCORED
 from nasflow.study.records import RoundState
-from nasflow.training.spec import trial_dir
 from nasflow.trial import TrialStatus
 
-from .artifacts import MAX_ROWS, artifact_key, show_markdown
-from .run_page import tag_task_run
-from .session import SearchSession
+from .session.session import SearchSession
+from .ui.artifacts import MAX_ROWS, artifact_key, show_markdown
+from .ui.run_page import tag_task_run
 
 _CURVES = 10
 

@@ -7,9 +7,9 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from .artifacts import artifact_key, show_markdown
 from .commands.recover import recover_all
-from .recover_judge import GRACE
+from .recover.judge import GRACE
+from .ui.artifacts import artifact_key, show_markdown
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 

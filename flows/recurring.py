@@ -6,7 +6,7 @@ from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
-from nasflow.config import Budget, SearchConfig
+from nasflow.config.search import Budget, SearchConfig
 from nasflow.study.recurring import config_of_run
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nasflow.config import SearchConfig
-from nasflow.report.export import export_model
+from nasflow.config.search import SearchConfig
+from nasflow.job.spec import trial_dir
+from nasflow.report.export.folder import export_model
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study
-from nasflow.training.spec import trial_dir
-from nasflow.training.trained import trained_model, trained_weights
+from nasflow.training.member.trained import trained_model, trained_weights
 from nasflow.trial import Trial
 
 

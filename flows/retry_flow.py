@@ -7,15 +7,15 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import InterruptedSearchError
 from nasflow.trial import Trial
 
-from .control import controlled, suspendable
 from .record import persist_metrics, show_search
 from .round_flow import train_one_by_one
-from .session import SearchSession, search_session
-from .signals import interruptible
+from .session.control import controlled, suspendable
+from .session.session import SearchSession, search_session
+from .session.signals import interruptible
 
 
 @flow(

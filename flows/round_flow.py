@@ -7,15 +7,15 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import InterruptedSearchError, JobError, SharedLayerError
 from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt, RoundState
 from nasflow.trial import Trial, TrialStatus
 
-from .control import controlled
 from .record import RoundSummary, persist_metrics
-from .session import SearchSession, search_session
+from .session.control import controlled
+from .session.session import SearchSession, search_session
 from .tasks import batch_trials, submit_trials, train_alone, train_batch
 
 

@@ -7,19 +7,19 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed
 
-from nasflow.config import Budget, SearchConfig
+from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
-from .control import controlled, suspendable
-from .heartbeats import without_engine_heartbeats
+from .budget import rounds_left
 from .record import show_search
 from .recurring import config_of_this_run
-from .remaining import rounds_left
 from .result import SearchResult
 from .round_flow import sampling_round
-from .session import SearchSession, search_session
-from .signals import interruptible
+from .session.control import controlled, suspendable
+from .session.session import SearchSession, search_session
+from .session.signals import interruptible
+from .ui.heartbeats import without_engine_heartbeats
 
 
 @flow(

@@ -9,19 +9,19 @@ from prefect.states import Completed
 from prefect.tasks import Task
 
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
-from nasflow.evaluator.feed import fingerprint
-from nasflow.merge.placement import Load, place
+from nasflow.evaluator.data_source import fingerprint
+from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Planned
+from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec
+from nasflow.merge.planning.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
-from nasflow.training.events import Alert, Epoch, Event, Evicted, Final, Planned
-from nasflow.training.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
-from .artifacts import Progress, artifact_key
-from .control import cancelled_if_interrupted
-from .retries import failed, tell_retry
-from .run_page import tag_task_run
-from .session import SearchSession
+from .session.control import cancelled_if_interrupted
+from .session.session import SearchSession
+from .ui.artifacts import Progress, artifact_key
+from .ui.retries import failed, tell_retry
+from .ui.run_page import tag_task_run
 
 
 class RepeatedTrialError(TrialError):

@@ -8,7 +8,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from nasflow.config import load_config, parse_config
+from nasflow.config.search import load_config, parse_config
 from nasflow.errors import ConfigError
 from nasflow.flows import retention, search
 from nasflow.flows.deployment import config_parameter

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.evaluator.check import check_search
+from nasflow.job.events import Epoch, Event
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.target import load_target
-from nasflow.training.events import Epoch, Event
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob
 from nasflow.training_service.base import TrainingService
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nasflow.config import parse_config
+from nasflow.config.search import parse_config
 from nasflow.flows.cli import app, main
 
 ROOT = Path(__file__).parents[1]

@@ -16,11 +16,11 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pytorch_lightning import LightningModule
 
-from nasflow.config import SearchConfig, load_config
+from nasflow.config.search import SearchConfig, load_config
+from nasflow.config.secrets import Secret
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.flows import trial_events
 from nasflow.flows.cli import app, main
-from nasflow.secret import Secret
+from nasflow.flows.ui import trial_events
 from nasflow.space.pick import Pick
 
 ROOT = Path(__file__).resolve().parent.parent

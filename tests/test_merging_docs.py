@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.end_to_end import parse
 from benchmarks.merging_command import make_parser
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.evaluator.check import check_search
 from nasflow.flows.cli import main
-from nasflow.flows.commands.plan import slot_environment
+from nasflow.flows.commands.plan.command import slot_environment
+from nasflow.job.events import Epoch, Event, Planned
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.merge.kernels.registry import KERNELS
-from nasflow.training.events import Epoch, Event, Planned
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob
 
 ROOT = Path(__file__).resolve().parent.parent

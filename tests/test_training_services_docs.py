@@ -11,13 +11,13 @@ from typing import get_args
 import pytest
 import yaml
 
-from nasflow.config import parse_config
-from nasflow.config_services import CodeConfig, ServiceConfig, SshHostConfig
+from nasflow.config.search import parse_config
+from nasflow.config.services import CodeConfig, ServiceConfig, SshHostConfig
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
-from nasflow.training_service.code_dir import LEFT_OUT
-from nasflow.training_service.host_probe import NEEDED
 from nasflow.training_service.make import make_service
+from nasflow.training_service.ship.code_dir import LEFT_OUT
+from nasflow.training_service.ssh.probe import NEEDED
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "training-services.md").read_text()

@@ -19,11 +19,11 @@ from rich.table import Table
 from torch import nn
 
 from nasflow.garbage import uncollected
-from nasflow.merge.cost import CostModel
-from nasflow.merge.graph import trace
-from nasflow.merge.module import MergedModel
-from nasflow.merge.planner import Planner
-from nasflow.merge.shapes import Spec
+from nasflow.merge.planning.cost_model import CostModel
+from nasflow.merge.planning.planner import Planner
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.trace.graph import trace
+from nasflow.merge.trace.shape_inference import Spec
 
 BLOCKS = 49
 CHANNELS = 8

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.merging_contest import add_contest_arguments, contest
 from benchmarks.merging_group import Group, classification, draw
 from benchmarks.workloads.spaces import NARROW, WIDE
-from nasflow.config import DataConfig, Target
+from nasflow.config.search import DataConfig, Target
 
 WIDTHS = {"a": NARROW, "b": WIDE}
 

@@ -27,7 +27,7 @@ from benchmarks.merging_group import NEVER, Group, classification, draw
 from benchmarks.merging_plain import Manner
 from benchmarks.merging_report import show_facts
 from benchmarks.merging_timing import Laps, interleave
-from nasflow.config import DataConfig, Target
+from nasflow.config.search import DataConfig, Target
 
 LINE = 0.97
 """nasflow's speed over the better of (b) and (c) that no group should fall below."""

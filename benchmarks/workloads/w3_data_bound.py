@@ -33,7 +33,7 @@ from benchmarks.merging_plain import Manner, seed_epoch, train
 from benchmarks.merging_report import Report
 from benchmarks.merging_timing import interleave
 from benchmarks.workloads.data import DRAWN, data_bound
-from nasflow.config import DataConfig, Target
+from nasflow.config.search import DataConfig, Target
 
 DATA = "one pass over the data, alone"
 

@@ -35,7 +35,7 @@ from benchmarks.merging_group import ROOT, Group, classification, draw
 from benchmarks.merging_report import Report
 from benchmarks.merging_timing import Laps, interleave
 from benchmarks.workloads.spaces import FrozenTrunk
-from nasflow.config import DataConfig, Target
+from nasflow.config.search import DataConfig, Target
 
 TRUNK = "one pass through the trunk, alone"
 

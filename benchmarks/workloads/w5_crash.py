@@ -11,8 +11,8 @@ import yaml
 from benchmarks.merging_contestants import accuracies_of, run_job
 from benchmarks.merging_group import ROOT, Group
 from benchmarks.workloads.w5_faults import Ran, changed, guilty, summary, with_fault
-from nasflow.training.events import parse_event
-from nasflow.training.spec import JobSpec
+from nasflow.job.events import parse_event
+from nasflow.job.spec import JobSpec
 
 STUDY = "crash"
 _PREFECT = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}

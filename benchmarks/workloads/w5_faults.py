@@ -19,13 +19,13 @@ from benchmarks.merging_contestants import accuracies_of, run_job
 from benchmarks.merging_group import LEARNING_RATES, Group, classification
 from benchmarks.merging_report import print_table, show_facts
 from benchmarks.workloads import w2_cells
-from nasflow.config import OptimizerConfig
-from nasflow.config_values import FloatRange
+from nasflow.checkpoint.packing import pack
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.config.search import OptimizerConfig
+from nasflow.config.values import FloatRange
+from nasflow.job.events import Ended, Epoch, Event, Evicted, Final
+from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.space.architecture import Architecture
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, Evicted, Final
-from nasflow.training.packing import pack
-from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
 
 INSIDE = ("diverge", "nan", "raise", "memory")
 ABSURD_RATE = 1e30

@@ -33,7 +33,7 @@ from benchmarks.merging_plain import Manner
 from benchmarks.merging_report import Report
 from benchmarks.merging_timing import interleave
 from benchmarks.workloads import w1_mlps
-from nasflow.config import DataConfig, Target
+from nasflow.config.search import DataConfig, Target
 from nasflow.errors import UserError
 
 GRAPHED = "(g) sequential, CUDA graphs"

@@ -1,11 +1,11 @@
 """`nasflow cleanup`: end what a study left running, on this machine and on its hosts."""
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 from nasflow.training_service.make import make_service
 
-from ..secret_blocks import use_prefect_blocks
+from ..server.secrets import use_prefect_blocks
 from .console import console
 
 

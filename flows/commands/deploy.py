@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import UserError
 
-from ..prefect_errors import refuse_no_server
+from ..server.errors import refuse_no_server
 from .console import console
 from .run import prefect_client, set_up_prefect
 from .schedules import When, schedule_text

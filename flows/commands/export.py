@@ -11,9 +11,9 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from nasflow.errors import UserError
 from nasflow.report.choices import OptunaChoices, domains_of, space_domains
-from nasflow.report.html_parts import config_yaml
-from nasflow.report.optuna_store import add_trials
-from nasflow.report.optuna_trials import optuna_trial
+from nasflow.report.html.parts import config_yaml
+from nasflow.report.optuna.store import add_trials
+from nasflow.report.optuna.trials import optuna_trial
 from nasflow.report.text import error_headline
 from nasflow.space.domain import Domain
 from nasflow.study.base import chunks

@@ -8,14 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from nasflow.config import SearchConfig
-from nasflow.config_services import SshHostConfig, SshServiceConfig
+from nasflow.config.search import SearchConfig
+from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import UserError
-from nasflow.training_service.host_probe import HostGpu, HostReport, Problem, probe, problems
-from nasflow.training_service.ssh_connection import SshConnection
-from nasflow.training_service.ssh_errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.probe import HostGpu, HostReport, Problem, probe, problems
 
-from ..secret_blocks import use_prefect_blocks
+from ..server.secrets import use_prefect_blocks
 from .run import set_up_prefect
 
 _AT_A_TIME = 32

@@ -6,9 +6,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
+from nasflow.job.events import Epoch, Event, Evicted, Final
 from nasflow.study.records import Attempt
-from nasflow.training.events import Epoch, Event, Evicted, Final
 
 
 class SearchProgress:

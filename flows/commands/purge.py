@@ -90,7 +90,7 @@ def _export(study: Study, out: Path) -> list[Path]:
 def _end_jobs(study: Study) -> None:
     from nasflow.training_service.make import make_service  # noqa: PLC0415 - slow
 
-    from ..secret_blocks import use_prefect_blocks  # noqa: PLC0415 - slow
+    from ..server.secrets import use_prefect_blocks  # noqa: PLC0415 - slow
 
     config = study.config
     use_prefect_blocks()

@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.study.study import Study, list_studies
 
-from ..recover_judge import Facts, Run, Standing, judge
-from ..remaining import is_finished
+from ..budget import is_finished
+from ..recover.judge import Facts, Run, Standing, judge
 from .console import console
 from .run import prefect_client, run_search, set_up_prefect
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from ..recover_runs import SearchRuns
+    from ..recover.flow_runs import SearchRuns
 
 Say = Callable[[str], None]
 
@@ -163,6 +163,6 @@ def _outcome(code: int, log: Path) -> str:
 
 
 def _runs(client: "SyncPrefectClient", config: SearchConfig) -> "SearchRuns":
-    from ..recover_runs import SearchRuns  # noqa: PLC0415 - slow
+    from ..recover.flow_runs import SearchRuns  # noqa: PLC0415 - slow
 
     return SearchRuns(client, config)

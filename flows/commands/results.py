@@ -46,7 +46,7 @@ def report(
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """Write a study's report: one HTML page with plots, that needs no network. Also while the search runs."""
-    from .report import write_report  # noqa: PLC0415
+    from .report.command import write_report  # noqa: PLC0415
 
     write_report(load_study(store, study), html)
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from nasflow.config import SearchConfig
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.search import SearchConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.garbage import uncollected
-from nasflow.training_service.local import LocalService
+from nasflow.training_service.local.service import LocalService
 
-from ..prefect_errors import clear_prefect_errors
-from ..signals import leave_on_sigterm
+from ..server.errors import clear_prefect_errors
+from ..session.signals import leave_on_sigterm
 from .console import console, score_command
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from ..session import SearchSession
+    from ..session.session import SearchSession
 
 _INTERRUPTED = 130
 _PREFECT_DEFAULTS = {
@@ -96,7 +96,7 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
             service = LocalService(config.training_service, config.study_dir)
             stack.enter_context(service.early_start())
         with _without_collector():
-            from ..session import search_session  # noqa: PLC0415 - slow
+            from ..session.session import search_session  # noqa: PLC0415 - slow
             from .progress import SearchProgress  # noqa: PLC0415 - slow
 
             progress = stack.enter_context(SearchProgress(config, terminal))

@@ -1,8 +1,8 @@
 """`nasflow serve`: a search as a deployment whose runs this process starts, without a worker."""
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 
-from ..prefect_errors import refuse_no_server
+from ..server.errors import refuse_no_server
 from .console import console
 from .deploy import described
 from .run import prefect_client, set_up_prefect

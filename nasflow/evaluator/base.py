@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from nasflow.config import TrainingConfig
+from nasflow.config.search import TrainingConfig
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
@@ -15,8 +15,8 @@ class Evaluator(ABC):
     """Turns a candidate's model into a LightningModule that knows its loss, optimizer and metrics.
 
     The module is an ordinary one and trains in a plain Lightning Trainer too. Inside a job nasflow drives it, beside
-    other members (`nasflow.training.member` lists which hooks are called). It names its metrics as it `log`s them;
-    objectives and early stopping refer to those names.
+    other members (`nasflow.training.member.member` lists which hooks are called). It names its metrics as it `log`s
+    them; objectives and early stopping refer to those names.
 
     Args:
         config: with its searched values closed.

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from nasflow.config import Target, TrainingConfig
+from nasflow.config.search import Target, TrainingConfig
 from nasflow.errors import ConfigError, SharedLayerError
-from nasflow.evaluator.completion import bare_trainer, complete, first_batch
-from nasflow.evaluator.feed import fingerprint, load_data
+from nasflow.evaluator.data_source import fingerprint, load_data
+from nasflow.evaluator.lazy_layers import bare_trainer, complete, first_batch
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.searched import close_searched
-from nasflow.space.lazy import count_parameters, lazy_layers
-from nasflow.space.owners import Owners
+from nasflow.evaluator.searched_values import close_searched
+from nasflow.space.lazy_layers import count_parameters, lazy_layers
 from nasflow.space.pick import Pick
+from nasflow.space.shared_layers import Owners
 from nasflow.space.space import Space
 from nasflow.target import load_target
 

@@ -3,16 +3,16 @@
 import logging
 import random
 
-from nasflow.config import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
+from nasflow.config.search import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
-from nasflow.evaluator.completion import first_batch
-from nasflow.evaluator.feed import Data, load_data
+from nasflow.evaluator.data_source import Data, load_data
+from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
 from nasflow.space.architecture import Architecture
-from nasflow.space.lazy import lazy_layers
-from nasflow.space.meta import for_real
+from nasflow.space.lazy_layers import lazy_layers
+from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
 
 logger = logging.getLogger(__name__)

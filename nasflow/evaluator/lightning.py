@@ -9,7 +9,7 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
 
-from nasflow.config import LightningConfig
+from nasflow.config.search import LightningConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.base import Evaluator
 from nasflow.target import check_params, load_target

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nasflow.config import (
+from nasflow.config.search import (
     ClassificationConfig,
     CustomEvaluatorConfig,
     LightningConfig,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from nasflow.config import OptimizerConfig, ScheduleConfig
+from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
 
 _OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {

@@ -10,7 +10,7 @@ from pytorch_lightning import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.config import ClassificationConfig, RegressionConfig, SupervisedConfig
+from nasflow.config.search import ClassificationConfig, RegressionConfig, SupervisedConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule

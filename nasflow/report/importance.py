@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.report.choices import OptunaChoices
 from nasflow.space.domain import Domain
 from nasflow.trial import Trial

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.pareto import pareto_ranks
 from nasflow.report.text import architecture_text, markdown_table, plain_number, shown
 from nasflow.trial import Trial, TrialStatus

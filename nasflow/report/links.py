@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 
 
 def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.pareto import pareto_ranks
 from nasflow.report.leaderboard import leaderboard_rows
 from nasflow.report.svg import front_svg, markdown_picture

@@ -9,7 +9,7 @@ from nasflow.report.text import markdown_cell, markdown_table, numbers_text
 _UNITS = 50
 
 Plan = Mapping[str, Any]
-"""A `nasflow.training.events.Planned` as JSON: `units` with their members and figures, and `alone` with the reasons."""
+"""A `nasflow.job.events.Planned` as JSON: `units` with their members and figures, and `alone` with the reasons."""
 
 
 _DEFECT = """\

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.report.text import architecture_text, error_headline, markdown_cell, markdown_table, plain_number
 from nasflow.trial import Trial, TrialStatus
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from nasflow.errors import InvalidArchitecture, SpaceError, UserError
 from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Domain
-from nasflow.space.odometer import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
+from nasflow.space.enumeration import EndlessDomain, OdometerPick, ProbePick, Step, next_prefix, steps_to
 from nasflow.space.pick import FixedPick, Pick, RandomPick
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Space:
         return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
 
     def _build_to_explore(self, pick: Pick, is_looked_at: bool) -> Any:
-        from nasflow.space.meta import is_of_meta, on_meta  # noqa: PLC0415  # torch is slow, and not always needed
+        from nasflow.space.meta_build import is_of_meta, on_meta  # noqa: PLC0415  # torch is slow, and not always needed
 
         why: Exception | None = None
         if not self.is_real:
@@ -229,7 +229,7 @@ class Space:
 
     def _build_for_real(self, pick: Pick, is_looked_at: bool, why: Exception | None) -> Any:
         """What the program builds with values. It failed without for a reason, or its sizes were not known."""
-        from nasflow.space.meta import for_real  # noqa: PLC0415  # torch is slow, and not always needed
+        from nasflow.space.meta_build import for_real  # noqa: PLC0415  # torch is slow, and not always needed
 
         began = time.perf_counter()
         try:
@@ -283,7 +283,7 @@ class Space:
 def _told(error: Exception) -> str:
     """An error and the user's line that it came from."""
     frames = traceback.extract_tb(error.__traceback__)
-    others = ("site-packages", str(Path(__file__).with_name("meta.py")))
+    others = ("site-packages", str(Path(__file__).with_name("meta_build.py")))
     own = [frame for frame in frames[1:] if not any(other in frame.filename for other in others)] or frames
     return f"{type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})"
 

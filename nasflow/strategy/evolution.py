@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from nasflow.config import EvolutionConfig, Objective
+from nasflow.config.search import EvolutionConfig, Objective
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
-from nasflow.config import (
+from nasflow.config.search import (
     CustomStrategyConfig,
     EvolutionConfig,
     GridConfig,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
-from nasflow.space.odometer import EndlessDomain
+from nasflow.space.enumeration import EndlessDomain
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.trial import Trial

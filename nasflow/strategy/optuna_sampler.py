@@ -12,7 +12,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from nasflow.config import Objective, OptunaConfig
+from nasflow.config.search import Objective, OptunaConfig
 from nasflow.errors import ConfigError, InvalidArchitecture, SpaceError
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture

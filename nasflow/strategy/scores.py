@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.trial import Trial
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.trial import FailureKind, TrialStatus
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from nasflow.config import Budget, SearchConfig
+from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import SpaceError
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture

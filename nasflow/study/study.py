@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
 from nasflow.study.base import now

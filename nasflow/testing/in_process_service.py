@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from nasflow.errors import ServiceError
+from nasflow.job.events import parse_event
 from nasflow.target import load_target
 from nasflow.testing.service_jobs import epochs, finish, numbers, script
-from nasflow.training.events import parse_event
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 
 Open = Callable[..., TrainingService]

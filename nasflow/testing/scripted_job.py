@@ -25,8 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nasflow.training.events import Ended, Epoch, EventWriter, Started
-from nasflow.training.spec import trial_dir
+from nasflow.job.events import Ended, Epoch, EventWriter, Started
+from nasflow.job.spec import trial_dir
 
 _SLEEP = "sleep 300"
 _HELD: list[bytes] = []

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from nasflow.config import CheckpointConfig, DataConfig, RegressionConfig, Target
-from nasflow.training.events import parse_event
-from nasflow.training.spec import JobSpec, MemberSpec
+from nasflow.config.search import CheckpointConfig, DataConfig, RegressionConfig, Target
+from nasflow.job.events import parse_event
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.space.pick import Pick

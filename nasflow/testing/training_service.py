@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from nasflow.job.events import parse_event
 from nasflow.testing.in_process_service import InProcessServiceContract, Open
 from nasflow.testing.service_jobs import await_status, epochs, finish, mentions, numbers, running, script, until
-from nasflow.training.events import parse_event
 from nasflow.training_service.base import JobHandle, JobStatus, TrainingService
 
 __all__ = [
@@ -37,7 +37,7 @@ _CONTROLLER = """
 import sys, time
 from pathlib import Path
 from nasflow.target import load_target
-from nasflow.training.spec import JobSpec
+from nasflow.job.spec import JobSpec
 service = load_target(sys.argv[1], Path())(Path(sys.argv[2]), 1)
 service.prepare()
 print(service.submit(JobSpec.model_validate_json(sys.argv[3])).model_dump_json(), flush=True)

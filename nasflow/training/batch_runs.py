@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nasflow.evaluator.feed import Data
+from nasflow.evaluator.data_source import Data
 from nasflow.training.seeded_loader import SeededLoader
 
 _MOST, _MOST_BYTES = 64, 1 << 20

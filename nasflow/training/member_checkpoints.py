@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nasflow.config import Objective
+from nasflow.checkpoint.background import Background
+from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.checkpoint.url_store import UrlStore
+from nasflow.config.search import Objective
 from nasflow.errors import CheckpointError, InfrastructureError
-from nasflow.training import room
-from nasflow.training.background import Background
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Alert, Event, Final
-from nasflow.training.forming import Failed
-from nasflow.training.member import Member
-from nasflow.training.saving import JointSaver, Place, Save, Taken
-from nasflow.training.spec import JobSpec, trial_dir
-from nasflow.training.telling import events_of
-from nasflow.training.url_store import UrlStore
+from nasflow.job import disk_full
+from nasflow.job.events import Alert, Event, Final
+from nasflow.job.spec import JobSpec, trial_dir
+from nasflow.training.member.member import Member
+from nasflow.training.member.reporting import events_of
+from nasflow.training.unit.grouping import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class MemberCheckpoints:
             InfrastructureError: there was none for long.
         """
         self.wait()
-        deadline = time.monotonic() + room.SECONDS
+        deadline = time.monotonic() + disk_full.SECONDS
         while self._unsaved:
             errors = [self._saver.write(unsaved.part) for unsaved in self._unsaved]
             left = [(unsaved, error) for unsaved, error in zip(self._unsaved, errors, strict=True) if error]
@@ -128,7 +128,7 @@ class MemberCheckpoints:
                     f"{next(iter(left[0][1].values()))}; make room there and start again"
                 )
             if left:
-                time.sleep(room.POLL)
+                time.sleep(disk_full.POLL)
 
     def close(self) -> None:
         """End the thread."""

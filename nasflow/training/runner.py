@@ -6,11 +6,11 @@ import traceback
 from pathlib import Path
 
 from nasflow.errors import InfrastructureError, SharedLayerError
-from nasflow.training import blame
-from nasflow.training.events import Ended, EventWriter
-from nasflow.training.lightning import error_text
-from nasflow.training.room import is_full
-from nasflow.training.spec import CANNOT_WRITE, JobSpec
+from nasflow.job import blame
+from nasflow.job.disk_full import is_full
+from nasflow.job.events import Ended, EventWriter
+from nasflow.job.spec import CANNOT_WRITE, JobSpec
+from nasflow.training.loop import error_text
 from nasflow.training.training_job import TrainingJob
 
 

@@ -7,14 +7,14 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import nn
 
-from nasflow.config import EvaluatorConfig, Target
+from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.make import make_evaluator
-from nasflow.training.lightning import MergedModule, make_trainer
-from nasflow.training.member import Member
-from nasflow.training.rng import RngStream
-from nasflow.training.trained import with_weights
+from nasflow.training.loop import MergedModule, make_trainer
+from nasflow.training.member.member import Member
+from nasflow.training.member.rng import RngStream
+from nasflow.training.member.trained import with_weights
 from nasflow.training.training_job import load_job_data
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)

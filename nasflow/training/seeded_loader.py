@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.seeds import derive_seed
-from nasflow.training.rng import RngStream
+from nasflow.training.member.rng import RngStream
 
 
 class SeededLoader:

@@ -13,31 +13,31 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
-from nasflow.config import DataConfig
+from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.completion import first_batch
-from nasflow.evaluator.feed import Data, fingerprint, load_data
+from nasflow.evaluator.data_source import Data, fingerprint, load_data
+from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
+from nasflow.job.events import Ended, Entered, Event, Evicted, Started
+from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
-from nasflow.space.lazy import lazy_layers
-from nasflow.space.owners import Owners
+from nasflow.space.lazy_layers import lazy_layers
+from nasflow.space.shared_layers import Owners
 from nasflow.training.batch_runs import training_batches
-from nasflow.training.completion import complete_member
-from nasflow.training.events import Ended, Entered, Event, Evicted, Started
-from nasflow.training.forming import Failed, Former
-from nasflow.training.job import Job, JobRunner, State
-from nasflow.training.lightning import MergedModule, error_text, make_trainer
-from nasflow.training.member import Member
+from nasflow.training.loop import MergedModule, error_text, make_trainer
+from nasflow.training.member.lazy_layers import complete_member
+from nasflow.training.member.member import Member
+from nasflow.training.member.reporting import replayed
+from nasflow.training.member.rng import RngStream
 from nasflow.training.member_checkpoints import MemberCheckpoints
-from nasflow.training.planning import planned
-from nasflow.training.pruning import make_pruner
-from nasflow.training.rng import RngStream
-from nasflow.training.roster import Past, Roster
+from nasflow.training.schedule.pruners import make_pruner
+from nasflow.training.schedule.turns import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.spec import JobSpec, MemberSpec
-from nasflow.training.telling import replayed
-from nasflow.training.unit import DiffersError, Unit
+from nasflow.training.unit.base import DiffersError, Unit
+from nasflow.training.unit.grouping import Failed, Former
+from nasflow.training.unit.reporting import planned
 
 logger = logging.getLogger(__name__)
 

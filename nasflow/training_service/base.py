@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from nasflow.training.spec import JobSpec
+from nasflow.job.spec import JobSpec
 
 
 class JobStatus(StrEnum):
@@ -66,7 +66,7 @@ class JobHandle(BaseModel):
 class TrainingService(ABC):
     """Runs jobs somewhere and brings their files back.
 
-    A service owns one root folder a study (layout: `nasflow.training.spec`). It starts `python -m
+    A service owns one root folder a study (layout: `nasflow.job.spec`). It starts `python -m
     nasflow.training.runner <root>/jobs/<job_id>/job.json`, or the same function in a warm process, so that each job
     is a process of its own, and a job's end, however violent, harms no other job.
 

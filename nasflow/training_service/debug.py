@@ -4,12 +4,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from nasflow.config_services import DebugServiceConfig
-from nasflow.training.spec import JobSpec, job_dir
+from nasflow.config.services import DebugServiceConfig
+from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
-from nasflow.training_service.job_records import JobRecords
-from nasflow.training_service.root_here import RootHere
-from nasflow.training_service.run_here import run_here
+from nasflow.training_service.debug_run import run_here
+from nasflow.training_service.files.file_queue import JobRecords
+from nasflow.training_service.files.shared_root import RootHere
 
 _SLOT = "here"
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nasflow.config_services import (
+from nasflow.config.services import (
     CustomServiceConfig,
     DaskServiceConfig,
     DebugServiceConfig,
@@ -19,7 +19,7 @@ from nasflow.config_services import (
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.target import load_target
 from nasflow.training_service.base import TrainingService
-from nasflow.training_service.local import LocalService
+from nasflow.training_service.local.service import LocalService
 
 
 def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingService:
@@ -38,20 +38,20 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
         case LocalServiceConfig():
             return LocalService(config, root)
         case SshServiceConfig():
-            from nasflow.training_service.ssh import SshService  # noqa: PLC0415 - slow
+            from nasflow.training_service.ssh.service import SshService  # noqa: PLC0415 - slow
 
             return SshService(config, root, base_dir)
         case SlurmServiceConfig():
-            from nasflow.training_service.slurm import SlurmService  # noqa: PLC0415 - rarely asked for
+            from nasflow.training_service.cluster.slurm import SlurmService  # noqa: PLC0415 - rarely asked for
 
             return SlurmService(config, root)
         case RayServiceConfig():
             with _needing("ray"):
-                from nasflow.training_service.ray_jobs import RayService  # noqa: PLC0415 - an extra
+                from nasflow.training_service.cluster.ray_jobs import RayService  # noqa: PLC0415 - an extra
             return RayService(config, root)
         case DaskServiceConfig():
             with _needing("dask"):
-                from nasflow.training_service.dask_jobs import DaskService  # noqa: PLC0415 - an extra
+                from nasflow.training_service.cluster.dask_jobs import DaskService  # noqa: PLC0415 - an extra
             return DaskService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for

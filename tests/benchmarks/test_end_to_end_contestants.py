@@ -19,7 +19,7 @@ from benchmarks.end_to_end import Record, difference, figures
 from benchmarks.optuna_worker import Given, suggest
 from benchmarks.plain_mlp import BATCH_SIZE, build_model, load_data
 from benchmarks.searches import Contestant, OptunaRun, Outcome, Workload
-from nasflow.config import parse_config
+from nasflow.config.search import parse_config
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data import DigitsRows
 from nasflow.space.architecture import Architecture

@@ -20,8 +20,8 @@ from benchmarks.merging_plain import Manner
 from benchmarks.merging_timing import interleave
 from benchmarks.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults
 from benchmarks.workloads.spaces import FrozenTrunk
+from nasflow.job.events import Epoch, Planned
 from nasflow.space.architecture import Architecture
-from nasflow.training.events import Epoch, Planned
 from nasflow.training.training_job import TrainingJob
 
 

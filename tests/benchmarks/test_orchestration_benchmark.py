@@ -16,7 +16,7 @@ from benchmarks.orchestration_contestants import (
     rounds_of,
     search_config,
 )
-from nasflow.config import parse_config
+from nasflow.config.search import parse_config
 
 
 class Scripted(Contestant):

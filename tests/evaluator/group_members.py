@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasflow.config import ClassificationConfig, RegressionConfig
-from nasflow.evaluator.group import SupervisedGroup
+from nasflow.config.search import ClassificationConfig, RegressionConfig
+from nasflow.evaluator.group_metrics import SupervisedGroup
 from nasflow.evaluator.supervised import ClassificationModule, RegressionModule, SupervisedModule
-from nasflow.training.logbook import Logbook
+from nasflow.training.member.metric_log import Logbook
 
 DATA = {"target": "a:b"}
 CLASS_METRICS = ["accuracy", "f1", "precision", "recall", "auroc"]

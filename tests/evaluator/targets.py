@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import nn
 
-from nasflow.config import TrainingConfig
+from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.space.pick import Pick

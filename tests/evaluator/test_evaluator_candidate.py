@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pytorch_lightning import LightningModule
 from targets import Custom, Scaled
 
-from nasflow.config import EvaluatorConfig, SearchConfig, Target, parse_config
+from nasflow.config.search import EvaluatorConfig, SearchConfig, Target, parse_config
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.check import check_search

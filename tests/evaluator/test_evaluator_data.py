@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from nasflow.config import DataConfig
+from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.feed import Data, fingerprint, load_data
+from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.loaders import TensorLoader
 
 HERE = Path(__file__).parent

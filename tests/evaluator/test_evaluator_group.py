@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nasflow.errors import TrialError
-from nasflow.evaluator.group import SupervisedGroup
+from nasflow.evaluator.group_metrics import SupervisedGroup
 from nasflow.evaluator.supervised import ClassificationModule, RegressionModule, SupervisedModule
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=3)

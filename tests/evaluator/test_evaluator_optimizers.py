@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from nasflow.config import OptimizerConfig, ScheduleConfig
+from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule, try_optimizer
 
@@ -89,7 +89,7 @@ def test_trying_an_optimizer_finds_what_making_it_would(name: str) -> None:
 def test_trying_an_optimizer_leaves_torchs_compiler_alone() -> None:
     program = """
 import sys, torch
-from nasflow.config import OptimizerConfig, ScheduleConfig
+from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
 make_schedule(ScheduleConfig(), try_optimizer(OptimizerConfig(), [torch.nn.Parameter(torch.zeros(2))]), 1)
 sys.exit("torch._dynamo" in sys.modules)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nasflow.config import ClassificationConfig, EvaluatorConfig, LightningConfig, RegressionConfig
+from nasflow.config.search import ClassificationConfig, EvaluatorConfig, LightningConfig, RegressionConfig
 from nasflow.errors import SpaceError
-from nasflow.evaluator.searched import close_searched
+from nasflow.evaluator.searched_values import close_searched
 from nasflow.space.domain import Categorical, FloatDomain, IntDomain
 from nasflow.space.pick import FixedPick, RandomPick
 

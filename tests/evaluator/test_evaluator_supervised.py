@@ -11,9 +11,9 @@ from sklearn import metrics as sk
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.config import ClassificationConfig, DataConfig, RegressionConfig
+from nasflow.config.search import ClassificationConfig, DataConfig, RegressionConfig
 from nasflow.errors import TrialError
-from nasflow.evaluator.feed import load_data
+from nasflow.evaluator.data_source import load_data
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.evaluator.supervised import Classification, Regression, SupervisedModule
 

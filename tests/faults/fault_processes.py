@@ -10,7 +10,7 @@ import psutil
 from fault_scene import Missed, Scene
 from fault_search import MARK, children
 
-from nasflow.training_service.processes import carriers
+from nasflow.training_service.machine.processes import carriers
 
 Strike = Callable[[Scene, random.Random], str]
 

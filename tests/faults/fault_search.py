@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 from flow_searches import NASFLOW, PrefectProcess, PrefectServer, Searches
 
-from nasflow.training.events import read_lines
-from nasflow.training_service.local_state import LocalState
-from nasflow.training_service.processes import carriers, end_all
+from nasflow.job.events import read_lines
+from nasflow.training_service.local.state import LocalState
+from nasflow.training_service.machine.processes import carriers, end_all
 
 NAME = "search"
 MARK = "NASFLOW_FAULTS"  # environment variable of everything that a search starts
@@ -253,7 +253,7 @@ def children(process: psutil.Process) -> list[psutil.Process]:
 def is_program(process: psutil.Process) -> bool:
     """Whether this is a program that forks workers."""
     try:
-        return "nasflow.training_service.local_worker" in process.cmdline()
+        return "nasflow.training_service.local.worker" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from fault_processes import Strike, end, stopped
 from fault_scene import Missed, Scene
 
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.spec import job_dir, trial_dir
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.job.spec import job_dir, trial_dir
 
 LOCKED_SECONDS = 30.0
 

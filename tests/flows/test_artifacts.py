@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flow_searches import Searches
 
-from nasflow.training.events import DIFFERS
+from nasflow.job.events import DIFFERS
 
 SEARCH = {
     "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 24)), "delay": 0.03}},
@@ -106,7 +106,7 @@ def test_each_batch_has_a_progress_bar_that_is_full_at_its_end(shown):
 
 
 def test_values_are_made_plain():
-    from nasflow.flows.artifacts import artifact_key, plain
+    from nasflow.flows.ui.artifacts import artifact_key, plain
 
     assert plain(math.nan) is None and plain(-math.inf) is None
     assert plain(np.float32(0.5)) == 0.5 and plain(np.float32("inf")) is None

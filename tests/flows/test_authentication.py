@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flow_searches import NASFLOW, PrefectProcess, PrefectServer, Searches
 
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.study.study import Study
 
 PASSWORD = "admin:correct horse"
@@ -28,8 +28,8 @@ CONFIG = {
 }
 REVEAL = """
 from nasflow.errors import UserError
-from nasflow.flows.secret_blocks import use_prefect_blocks
-from nasflow.secret import BlockSecret, reveal
+from nasflow.flows.server.secrets import use_prefect_blocks
+from nasflow.config.secrets import BlockSecret, reveal
 use_prefect_blocks()
 try:
     print(reveal(BlockSecret(prefect_block="host-password"), "password"))
@@ -63,7 +63,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, guarded: PrefectServer) -
     finally:
         done.set()
         watcher.join()
-    assert any(b"nasflow.training_service.local_worker" in line for line in told), "its workers were looked at, too"
+    assert any(b"nasflow.training_service.local.worker" in line for line in told), "its workers were looked at, too"
     assert not [line for line in told if any(word in line for word in SPOKEN)]
     return searches
 

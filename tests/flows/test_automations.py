@@ -17,7 +17,7 @@ import pytest
 import yaml
 from flow_searches import PrefectServer, Searches
 
-from nasflow.flows.automations import best_notification, no_gain_pause
+from nasflow.flows.server.automations import best_notification, no_gain_pause
 
 DOCS = (Path(__file__).parents[2] / "docs" / "prefect-ui.md").read_text()
 SHOWN: list[dict[str, Any]] = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", DOCS, flags=re.DOTALL)[0])["automations"]

@@ -9,8 +9,8 @@ import pytest
 from flow_searches import NASFLOW, Searches
 
 from nasflow.flows.cli import main
-from nasflow.training_service.local_state import ROOT_VARIABLE
-from nasflow.training_service.processes import carriers
+from nasflow.training_service.local.state import ROOT_VARIABLE
+from nasflow.training_service.machine.processes import carriers
 
 SPACE = {"target": "flow_spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
 EVALUATOR = {

@@ -16,7 +16,7 @@ from flow_searches import PrefectServer, Searches
 from prefect.server.api import collections_data
 from pydantic import TypeAdapter
 
-from nasflow.config import load_config, parse_config
+from nasflow.config.search import load_config, parse_config
 from nasflow.errors import ConfigError, UserError
 from nasflow.flows.commands.schedules import When, schedule_text
 from nasflow.flows.deployment import config_parameter

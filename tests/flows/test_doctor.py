@@ -14,8 +14,8 @@ import pytest
 from flow_searches import HERE, NASFLOW, PrefectServer, Searches
 from sqlalchemy import update
 
-from nasflow.flows.automations import ZOMBIES
-from nasflow.flows.commands.doctor_prefect import clock_finding
+from nasflow.flows.commands.doctor.prefect import clock_finding
+from nasflow.flows.server.automations import ZOMBIES
 from nasflow.study.store import SchemaRow, Store
 
 POOL = "doctored"

@@ -16,8 +16,8 @@ import pytest
 from flow_searches import Searches
 
 from nasflow.study.study import Study
-from nasflow.training_service.local_state import ROOT_VARIABLE, LocalState
-from nasflow.training_service.processes import carriers
+from nasflow.training_service.local.state import ROOT_VARIABLE, LocalState
+from nasflow.training_service.machine.processes import carriers
 
 CONFIG: dict[str, Any] = {
     "space": {

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from flow_searches import HERE, NASFLOW
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.flows.cli import main
-from nasflow.flows.commands.plan import slot_environment
+from nasflow.flows.commands.plan.command import slot_environment
 
 EVALUATOR = {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 2}
 CONFIG: dict[str, Any] = {

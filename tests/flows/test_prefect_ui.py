@@ -15,8 +15,8 @@ import pytest
 from browser import watched_page
 from flow_searches import PrefectProcess, PrefectServer, Searches
 
-from nasflow.config import SearchConfig, load_config
-from nasflow.config_values import Section
+from nasflow.config.search import SearchConfig, load_config
+from nasflow.config.values import Section
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from flow_searches import HERE, Searches
 
-from nasflow.config import parse_config
-from nasflow.flows.recover_judge import Facts, Run, Standing, judge
-from nasflow.flows.remaining import is_finished, rounds_left
+from nasflow.config.search import parse_config
+from nasflow.flows.budget import is_finished, rounds_left
+from nasflow.flows.recover.judge import Facts, Run, Standing, judge
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Controller
 from nasflow.study.records import RoundState
@@ -121,7 +121,7 @@ def flow_runs(searches: Searches, study: str) -> list[tuple[str, str]]:
 _DESERTS = """
 import os, signal, sys
 from pathlib import Path
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 Study.open(load_config(Path(sys.argv[1])), Lease())

@@ -15,10 +15,10 @@ from deployed_searches import PATIENCE, Deployments
 from flow_searches import PrefectServer, Searches
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.errors import StudyError
 from nasflow.flows.commands.recover import look
-from nasflow.flows.recover_judge import Standing
+from nasflow.flows.recover.judge import Standing
 from nasflow.study.lease import Lease
 from nasflow.study.recurring import config_of_run, runs_of_study
 from nasflow.study.study import Study, list_studies

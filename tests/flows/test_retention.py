@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flow_searches import Searches
 
-from nasflow.config import load_config, parse_config
+from nasflow.config.search import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.flows.commands.purge import Purge, purge_studies
 from nasflow.study.lease import Lease

@@ -16,7 +16,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import torch
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.flows import search
 
 for file in sys.argv[1:]:

@@ -3,9 +3,9 @@
 import pytest
 from flow_spaces import mixed
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import SpaceError
-from nasflow.flows.session import search_session
+from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
 
 BUILT = []

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from flow_searches import NASFLOW, PrefectServer
 
-from nasflow.config import load_config
+from nasflow.config.search import load_config
 from nasflow.errors import UserError
-from nasflow.flows.automations import ZOMBIES
-from nasflow.flows.commands.setup_pool import searches_at_once
-from nasflow.flows.commands.setup_secrets import secret_names
+from nasflow.flows.commands.setup.pool import searches_at_once
+from nasflow.flows.commands.setup.secrets import secret_names
+from nasflow.flows.server.automations import ZOMBIES
 
 POOL = "set-up-here"
 SEARCH = {

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from nasflow.flows.thinning import Newest
+from nasflow.flows.ui.rate_limit import Newest
 
 
 def test_a_crowd_passes_at_the_rate_and_no_key_starves():

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.merge.graph import Graph, trace
-from nasflow.merge.module import MergedModel
-from nasflow.merge.plan import LogicalPlan, Pass
-from nasflow.merge.planner import Planner
-from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import LeftError
-from nasflow.training.rng import RngStream
+from nasflow.merge.planning.logical_plan import LogicalPlan, Pass
+from nasflow.merge.planning.planner import Planner
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.trace.graph import Graph, trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.values.parameter_stacks import LeftError
+from nasflow.training.member.rng import RngStream
 
 LR = 0.05
 Make = Callable[[], nn.Module]

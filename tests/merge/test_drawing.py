@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from nasflow.merge.drawing import plan_svg
-from nasflow.merge.graph import trace
-from nasflow.merge.module import MergedModel
-from nasflow.merge.outline import Outline, Price, Step, outline
-from nasflow.merge.planner import Planner
-from nasflow.merge.shapes import Spec
+from nasflow.merge.planning.planner import Planner
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.trace.graph import trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.view.summary import Outline, Price, Step, outline
+from nasflow.merge.view.svg import plan_svg
 from nasflow.space.ready import cell_cnn, mlp
 from nasflow.space.space import Space
 

@@ -10,7 +10,7 @@ from merge_models import Stopped, Unused
 from merging import Make, check, images, rows, sequences, tokens
 from torch import nn
 
-from nasflow.merge import module
+from nasflow.merge.run import merged_model
 
 LAYERS: dict[str, tuple[str, Make, Callable[[int], torch.Tensor]]] = {
     name: (kernel, make, inputs)
@@ -36,8 +36,8 @@ def test_many_activations_in_one_kernel() -> None:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd where the merged model uses it, or never."""
     if request.param == "all on tape":
-        monkeypatch.setattr(module, "_LEAST", 1)
-        monkeypatch.setattr(module, "_is_native", lambda kernel: True)
+        monkeypatch.setattr(merged_model, "_LEAST", 1)
+        monkeypatch.setattr(merged_model, "_is_native", lambda kernel: True)
 
 
 @pytest.mark.parametrize("name", LAYERS)

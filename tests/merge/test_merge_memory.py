@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from nasflow.merge.graph import trace
-from nasflow.merge.memory import members_that_fit
-from nasflow.merge.shapes import Spec
+from nasflow.merge.planning.memory import members_that_fit
+from nasflow.merge.trace.graph import trace
+from nasflow.merge.trace.shape_inference import Spec
 
 CPU = torch.device("cpu")
 

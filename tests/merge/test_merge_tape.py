@@ -7,7 +7,7 @@ import torch
 from merging import Group, Make, build, check, images, rows
 from torch import nn
 
-from nasflow.merge.spot import Spot
+from nasflow.merge.tape.tape_values import Spot
 
 
 def perceptron(width: int, activation: type[nn.Module], depth: int = 2) -> Make:
@@ -245,7 +245,7 @@ class PooledRows(nn.Module):
 def test_poolings_and_views_need_no_autograd_of_their_own(
     window: str, model: Callable[[Make], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nasflow.merge.module.Nested", None)
+    monkeypatch.setattr("nasflow.merge.run.merged_model.Nested", None)
     group = check([lambda: model(WINDOWS[window])] * 3, images(6), images(4), images(1))
     assert "BatchedPool" in group.kernels
     assert group.merged.regions

@@ -46,9 +46,9 @@ from merge_oddities import (
 from merging import Group, Make, build, check, rows
 from torch import nn
 
-from nasflow.merge.graph import NotTraceableError, trace
-from nasflow.merge.shapes import Spec
-from nasflow.merge.structure import Structures
+from nasflow.merge.trace.graph import NotTraceableError, trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.trace.signature import Structures
 
 OPAQUE: dict[str, Make] = {
     "counting": Counting,

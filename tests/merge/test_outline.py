@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from nasflow.merge.cost import CostModel
-from nasflow.merge.graph import trace
-from nasflow.merge.module import MergedModel
-from nasflow.merge.outline import Outline, Step, outline, prices
-from nasflow.merge.plan import Batch
-from nasflow.merge.planner import Planner
-from nasflow.merge.shapes import Spec
-from nasflow.merge.sharing import FrozenPool
+from nasflow.merge.planning.cost_model import CostModel
+from nasflow.merge.planning.logical_plan import Batch
+from nasflow.merge.planning.planner import Planner
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.trace.graph import trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.values.frozen_pool import FrozenPool
+from nasflow.merge.view.summary import Outline, Step, outline, prices
 
 
 class Opaque(nn.Module):

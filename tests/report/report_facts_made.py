@@ -7,10 +7,10 @@ from typing import Any
 from torch import nn
 
 from benchmarks.study_filling import architecture, epoch_metrics, fails
-from nasflow.config import SearchConfig, parse_config
-from nasflow.report.html_data import JobRun, RoundFact, RunEnd, StudyFacts
-from nasflow.report.html_plot import thinned
-from nasflow.report.model_outline import model_outline
+from nasflow.config.search import SearchConfig, parse_config
+from nasflow.report.html.data import JobRun, RoundFact, RunEnd, StudyFacts
+from nasflow.report.html.plot import thinned
+from nasflow.report.model.tree import model_outline
 from nasflow.space.architecture import Architecture
 from nasflow.trial import Trial, TrialStatus
 

@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 import pytest
 from report_facts_made import EVIL, config, empty, hostile, large
 
-from nasflow.report.html_page import study_page
-from nasflow.report.html_parts import config_yaml, table
-from nasflow.report.html_plot import thinned
-from nasflow.report.html_timeline import seconds_text
+from nasflow.report.html.page import study_page
+from nasflow.report.html.parts import config_yaml, table
+from nasflow.report.html.plot import thinned
+from nasflow.report.html.timeline import seconds_text
 
 
 class Page(HTMLParser):

@@ -9,8 +9,8 @@ import pytest
 from browser import Watched, watched_page
 from report_facts_made import EVIL, empty, hostile, large
 
-from nasflow.report.html_data import StudyFacts
-from nasflow.report.html_page import study_page
+from nasflow.report.html.data import StudyFacts
+from nasflow.report.html.page import study_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

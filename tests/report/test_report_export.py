@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nasflow.config import SearchConfig, parse_config
+from nasflow.config.search import SearchConfig, parse_config
 from nasflow.errors import UserError
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.report.code_files import collect_code
-from nasflow.report.export import export_model
+from nasflow.report.export.code_files import collect_code
+from nasflow.report.export.folder import export_model
 from nasflow.space.architecture import Architecture
 from nasflow.training.scoring import score_model
 from nasflow.trial import Trial, TrialStatus

@@ -5,7 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from nasflow.config import Objective, SearchConfig
+from nasflow.config.search import Objective, SearchConfig
 from nasflow.report.links import links_markdown
 from nasflow.report.pareto import pareto_front, pareto_markdown
 from nasflow.space.architecture import Architecture

@@ -1,8 +1,8 @@
 """How a round was merged, as Markdown."""
 
+from nasflow.job.events import DIFFERS, Planned, PlannedUnit, parse_event
 from nasflow.report.plans import merging_sentence, plans_markdown
 from nasflow.report.text import numbers_text
-from nasflow.training.events import DIFFERS, Planned, PlannedUnit, parse_event
 
 FUSED = PlannedUnit(
     members=[0, 1, 2, 7], operations=40, fused=36, kernels={"baddbmm": 3, "loop": 1}, gathers=2,

@@ -38,7 +38,7 @@ def _in(file: str, *changes: tuple[str, str, str]) -> list[Change]:
 
 CHANGES = [
     *_in(
-        "merge/tape.py",
+        "merge/tape/tape.py",
         ("a contribution overwrites the others", "spot.grad.add_(grad())", "spot.grad.copy_(grad())"),
         ("a first contribution is added to what was there", "spot.grad.copy_(grad())", "spot.grad.add_(grad())"),
         ("a parameter's second gradient is dropped", "self.do(memory.add_, contribution)", "pass"),
@@ -56,7 +56,7 @@ CHANGES = [
         ("joined rows are swapped", "place.copy_(spot.data)", "place.copy_(spot.data.flip(0))"),
     ),
     *_in(
-        "merge/spot.py",
+        "merge/tape/tape_values.py",
         ("rows that nobody read keep a stale gradient", "row + 1).zero_()", "row + 1)"),
         ("half of a gradient is overwritten", "if not any(was):", "if not all(was):"),
         (
@@ -67,7 +67,7 @@ CHANGES = [
         ("channels of another row", "tensor.narrow(1, start * channels,", "tensor.narrow(1, 0,"),
     ),
     *_in(
-        "merge/region.py",
+        "merge/tape/region.py",
         ("imports stay as they were recorded", "spot.data.copy_(value)", "pass"),
         ("an earlier gradient is ignored", "own[tensor] if earlier is None else own[tensor] + earlier", "own[tensor]"),
         ("an earlier gradient is not kept apart", "{tensor: grad.clone()", "{tensor: grad"),
@@ -75,7 +75,7 @@ CHANGES = [
         ("rows from the beginning of a value", "spot.rows(first - at, last - at)", "spot.rows(0, last - first)"),
     ),
     *_in(
-        "merge/nested.py",
+        "merge/run/autograd_fallback.py",
         (
             "a nested kernel's parameter gradient is dropped",
             "tape.contribute_to_parameter(parameter, partial(found.__getitem__, place))",
@@ -88,7 +88,7 @@ CHANGES = [
         ),
     ),
     *_in(
-        "merge/layout.py",
+        "merge/values/layout.py",
         (
             "channels are dealt out row by row",
             "value.unflatten(1, (rows, -1)).transpose(0, 1)",
@@ -200,10 +200,16 @@ CHANGES = [
         "merge/kernels/mapped.py",
         ("mapped: inputs are swapped", "(self._parameters, inputs[0])", "(self._parameters, inputs[0].flip(0))"),
     ),
-    *_in("merge/module.py", ("a value that others read is overwritten", "and readers[source.batch] == 1", "and True")),
-    *_in("merge/stacks.py", ("members' tensors stay outside of the stack", "row.data = place", "pass")),
     *_in(
-        "merge/passes/ties.py", ("tied layers are batched as if they were not", "if len(operations) < 2:", "if True:")
+        "merge/run/merged_model.py",
+        ("a value that others read is overwritten", "and readers[source.batch] == 1", "and True"),
+    ),
+    *_in(
+        "merge/values/parameter_stacks.py", ("members' tensors stay outside of the stack", "row.data = place", "pass")
+    ),
+    *_in(
+        "merge/planning/passes/ties.py",
+        ("tied layers are batched as if they were not", "if len(operations) < 2:", "if True:"),
     ),
     *_in(
         "native/kernels.c",
@@ -231,13 +237,13 @@ CHANGES = [
         ("native: statistics of the first channels", "skipped = start * x.element_size()", "skipped = 0"),
     ),
     *_in(
-        "training/optim.py",
+        "training/optim/stacked.py",
         ("optimizers: steps are counted for all", "steps.add_(stepping)", "steps.add_(1)"),
         ("optimizers: who stands still is stepped", "matrix.index_copy_(0, rows, values)", "pass"),
         ("optimizers: former ages are lost", 'float(kept.get("step", 0)) if', "0.0 if"),
     ),
     *_in(
-        "training/optim_slabs.py",
+        "training/optim/slabs.py",
         ("optimizers: rows out of step go together", "row.age if row.rule.in_step else None", "None"),
         (
             "optimizers: rows apart are not written back",
@@ -247,7 +253,7 @@ CHANGES = [
         ("optimizers: former states are lost", "view.copy_(row.kept[name])", "pass"),
     ),
     *_in(
-        "training/optim_rules.py",
+        "training/optim/rules.py",
         (
             "weight decay of another row",
             "torch.mul(parameter, rate, out=decay)",
@@ -268,7 +274,7 @@ CHANGES = [
         ),
     ),
     *_in(
-        "training/optim_native.py",
+        "training/optim/native_adam.py",
         (
             "native Adam: ages are lost",
             "torch.cat([slab.ages for slab in self.slabs])",
@@ -276,7 +282,7 @@ CHANGES = [
         ),
     ),
     *_in(
-        "training/optim_clip.py",
+        "training/optim/clip.py",
         ("clipping by the norm of all members", "/ (totals + 1e-6)", "/ (totals.norm() + 1e-6)"),
         ("clipping at the first row's value", "grad.clamp_(-limits, limits)", "grad.clamp_(-limits[0], limits[0])"),
     ),
@@ -290,7 +296,7 @@ CHANGES = [
         ("losses in another order", "torch.cat(losses).index_select(0, places)", "torch.cat(losses)"),
     ),
     *_in(
-        "training/fused.py",
+        "training/unit/fused.py",
         ("own gradients of opaque modules are dropped", "stack.tensor.grad[row] += parameter.grad", "pass"),
         (
             "gradients of the last step are kept",
@@ -299,7 +305,7 @@ CHANGES = [
         ),
     ),
     *_in(
-        "training/rng.py",
+        "training/member/rng.py",
         ("streams: torch's generator stands still", "self.generator.set_state(torch.get_rng_state())", "pass"),
         (
             "streams: Python's generator stands still",

@@ -29,7 +29,7 @@ _OPTIMIZERS = [
     for name in ("optim", "optim_bits", "fused", "fused_native", "fused_resume")
 ]
 _TESTS = {  # by what a path begins with, the first that fits
-    "nasflow/training/optim": _OPTIMIZERS,
+    "nasflow/training/optim/": _OPTIMIZERS,
     "nasflow/training/": [*_JOBS, "tests/merge"],
     "nasflow/native/": ["tests/native/test_native_kernels.py", *_OPTIMIZERS, "tests/native/test_native_one_by_one.py"],
     "nasflow/evaluator/": ["tests/evaluator/test_evaluator_group.py", *_JOBS],

@@ -13,15 +13,15 @@ from pydantic import TypeAdapter
 from sabotage_models import CLASSES, Kind, kinds
 from torch import nn
 
-from nasflow.config import EvaluatorConfig, MergeConfig
+from nasflow.config.search import EvaluatorConfig, MergeConfig
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.make import make_evaluator
-from nasflow.merge import cost
-from nasflow.training import forming
-from nasflow.training.forming import Former
-from nasflow.training.lightning import make_trainer
-from nasflow.training.member import Member
-from nasflow.training.rng import RngStream
+from nasflow.merge.planning import cost_model
+from nasflow.training.loop import make_trainer
+from nasflow.training.member.member import Member
+from nasflow.training.member.rng import RngStream
+from nasflow.training.unit import grouping
+from nasflow.training.unit.grouping import Former
 
 HERE = Path(__file__).parent
 COSTS = {"always": None, "chosen": ChosenCosts, "random": RandomCosts}
@@ -55,9 +55,9 @@ def _reasons(kind: Kind, precision: Literal["32-true", "64-true"], costs: str) -
     raised: list[str] = []
     former = Former(MergeConfig(fuse="measured" if COSTS[costs] else "always"), HERE, {})
     with ExitStack() as patches:
-        patches.enter_context(patch.object(cost, "_fastest", _once))
+        patches.enter_context(patch.object(cost_model, "_fastest", _once))
         if COSTS[costs]:
-            patches.enter_context(patch.object(forming, "CostModel", COSTS[costs]))
+            patches.enter_context(patch.object(grouping, "CostModel", COSTS[costs]))
         former.form(members, (x, target), lambda member, error: raised.append(f"{type(error).__name__}: {error}"))
     return raised + [why for why in former.reasons.values() if not why.startswith(("there is no other", "measured:"))]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nasflow.space.lazy import count_parameters, lazy_layers, make_by_weights
+from nasflow.space.lazy_layers import count_parameters, lazy_layers, make_by_weights
 
 
 class Scale(nn.modules.lazy.LazyModuleMixin, nn.Module):

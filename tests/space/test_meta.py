@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nasflow.space.meta import on_meta
+from nasflow.space.meta_build import on_meta
 
 
 def network() -> nn.Module:

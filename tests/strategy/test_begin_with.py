@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config import CustomStrategyConfig, EvolutionConfig, GridConfig, OptunaConfig, RandomConfig
+from nasflow.config.search import CustomStrategyConfig, EvolutionConfig, GridConfig, OptunaConfig, RandomConfig
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy

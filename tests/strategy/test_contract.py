@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config import EvolutionConfig, GridConfig, Objective, OptunaConfig, RandomConfig, StrategyConfig
+from nasflow.config.search import EvolutionConfig, GridConfig, Objective, OptunaConfig, RandomConfig, StrategyConfig
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy

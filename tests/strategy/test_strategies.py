@@ -7,7 +7,7 @@ from typing import Any
 import optuna
 import pytest
 
-from nasflow.config import (
+from nasflow.config.search import (
     CustomStrategyConfig,
     EvolutionConfig,
     GridConfig,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nasflow.config import SearchConfig, parse_config
+from nasflow.config.search import SearchConfig, parse_config
 from nasflow.study.study import Study
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study import lease as lease_module
@@ -29,7 +29,7 @@ MakeConfig = Callable[..., SearchConfig]
 _CONTROLLER = """
 import sys
 from pathlib import Path
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study import lease as lease_module, store as store_module
 from nasflow.study.lease import Lease

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.folder import claim_folder
@@ -104,7 +104,7 @@ def test_the_jobs_of_a_dead_controller_are_ended_first(make_config: MakeConfig) 
     folder = filled(config)
     code = """
 import os, signal, sys
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 Study.open(SearchConfig.model_validate_json(sys.argv[1]), Lease())

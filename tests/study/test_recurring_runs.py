@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from nasflow.config import Budget, SearchConfig
+from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.study.records import AttemptState, FinalRecord, RoundState

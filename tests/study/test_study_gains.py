@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasflow.config import Objective
+from nasflow.config.search import Objective
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
-from nasflow.study.gains import Gains
+from nasflow.study.improvements import Gains
 from nasflow.trial import Trial, TrialStatus
 
 ACCURACY = [Objective(metric="acc")]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event, insert, literal, select, text
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Lease
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, make_url, select, text
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study import store as store_module

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from nasflow.config import SearchConfig
+from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState

@@ -11,7 +11,7 @@ from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.study.base import SCORED
-from nasflow.study.gains import Gains
+from nasflow.study.improvements import Gains
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.study import Study
 from nasflow.trial import Trial, TrialStatus

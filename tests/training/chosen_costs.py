@@ -2,11 +2,11 @@
 
 import random
 
-from nasflow.merge.cost import CostModel, describe
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
+from nasflow.merge.planning.cost_model import CostModel, describe
+from nasflow.merge.trace.node import Node
+from nasflow.merge.values.layout import Layout
 
 
 class ChosenCosts(CostModel):

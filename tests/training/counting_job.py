@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from nasflow.training.checkpoint_manager import CheckpointManager, MultiNodeCheckpointManager
-from nasflow.training.job import CompiledJob, JobRunner
+from nasflow.resumable.checkpoint_manager import CheckpointManager, MultiNodeCheckpointManager
+from nasflow.resumable.job import CompiledJob, JobRunner
 
 
 def begin(state: dict[str, Any], start: int) -> None:

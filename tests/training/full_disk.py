@@ -8,8 +8,8 @@ from pathlib import Path
 
 from training_jobs import evaluator, make_job, outcome, sample
 
-from nasflow.training.events import Alert, Ended, Epoch, parse_event, read_lines
-from nasflow.training.spec import job_dir
+from nasflow.job.events import Alert, Ended, Epoch, parse_event, read_lines
+from nasflow.job.spec import job_dir
 
 SIZE = 4 << 20
 SPACE = "spaces.py:net"

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from training_jobs import Outcome, evictions, make_job, outcome, sample, train
 
-from nasflow.config import EvaluatorConfig
+from nasflow.checkpoint.packing import unpack
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.config.search import EvaluatorConfig
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.optimizers import make_optimizer
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Event, Planned
-from nasflow.training.packing import unpack
-from nasflow.training.rng import RngStream
-from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.job.events import Event, Planned
+from nasflow.job.spec import JobSpec, trial_dir
+from nasflow.training.member.rng import RngStream
 from nasflow.training.training_job import load_job_data
 
 TOLERANCE = 1e-9

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nasflow.merge.plan import LogicalPlan
+from nasflow.merge.planning.logical_plan import LogicalPlan
 
 
 def seeing(plan: LogicalPlan) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torchmetrics.classification import MulticlassAccuracy
 
-from nasflow.config import TrainingConfig
+from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.training.optim import Clip, Stack, StackedOptimizer
+from nasflow.training.optim.stacked import Clip, Stack, StackedOptimizer
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 CHANNELS_LAST = (4, 3, 3, 2)  # rows of this shape lie channels last

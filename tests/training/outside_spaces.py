@@ -11,7 +11,7 @@ import torch
 from lightning_modules import Plain
 from torch import nn
 
-from nasflow.merge.plan import LogicalPlan
+from nasflow.merge.planning.logical_plan import LogicalPlan
 from nasflow.space.pick import Pick
 
 BODY = nn.Linear(6, 6)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nasflow.training.pruning import Pruner
+from nasflow.training.schedule.pruners import Pruner
 
 
 class Broken(Pruner):

@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from nasflow.training.job import Call, EpochLimit, Job, JobRunner
-from nasflow.training.ranks import RankedCheckpointManager
+from nasflow.resumable.job import Call, EpochLimit, Job, JobRunner
+from nasflow.resumable.multi_node import RankedCheckpointManager
 
 WORLD = 2
 

@@ -7,16 +7,16 @@ import pytest
 from fused_jobs import fused_and_apart, fused_members, same
 from training_jobs import evaluator, make_job, outcome, train
 
-from nasflow.training import forming
-from nasflow.training.events import Planned
+from nasflow.job.events import Planned
+from nasflow.training.unit import grouping
 
 CONFIG = evaluator(precision="64-true", optimizer={"name": "sgd", "lr": 0.05})
 MEMBERS = {0: {"width": 4}, 1: {"width": 6}, 2: {"width": 4}}
 REASONS = {
     "by_class": "a backward of its own may draw random numbers",
-    "by_helper": forming.DIFFERS,
-    "by_quiet_helper": forming.DIFFERS,
-    "by_hook": forming.DIFFERS,
+    "by_helper": grouping.DIFFERS,
+    "by_quiet_helper": grouping.DIFFERS,
+    "by_hook": grouping.DIFFERS,
     "untraced": "it can't be traced",
 }
 

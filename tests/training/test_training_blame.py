@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.training import blame
+from nasflow.job import blame
 
 DIES = """
 import ctypes, os, signal, sys

@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load, load_file, save, save_file
 
+from nasflow.checkpoint.bundle import Bundle
+from nasflow.checkpoint.store import CheckpointStore
 from nasflow.errors import CheckpointError
-from nasflow.training.bundle import Bundle
-from nasflow.training.checkpoint import CheckpointStore
 
 
 def state(epoch: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import torch
 from fused_jobs import fused_and_apart, fused_members
 from training_jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train
 
+from nasflow.job.events import DIFFERS, Event, Planned
 from nasflow.merge.kernels import linear
-from nasflow.training import forming
-from nasflow.training.events import DIFFERS, Event, Planned
-from nasflow.training.fused import FusedUnit
-from nasflow.training.member import Member
+from nasflow.training.member.member import Member
+from nasflow.training.unit import grouping
+from nasflow.training.unit.fused import FusedUnit
 
 EXACT: dict[str, Any] = {"precision": "64-true", "data": BLOBS | {"params": {"batch_size": 24}}}
 IMAGES = {"target": "spaces.py:images", "params": {"batch_size": 24}}
@@ -50,13 +50,13 @@ def test_who_is_compared_ends_with_the_same_bits(space: str, precision: str, tmp
 def test_another_member_each_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of those that are still there: the last one ends after two epochs."""
     asked: dict[int, list[int]] = {}
-    compare = forming.differences
+    compare = grouping.differences
 
     def seen(unit: FusedUnit, subjects: Any, batch: Any, members: list[Member]) -> dict[Member, str]:
         asked[members[0].finished_epochs] = [member.number for member in members]  # the last of each epoch stays
         return compare(unit, subjects, batch, members)
 
-    monkeypatch.setattr(forming, "differences", seen)
+    monkeypatch.setattr(grouping, "differences", seen)
     config = evaluator(**EXACT, epochs={"int": [2, 5]})
     members = {trial: {**values, "epochs": 5} for trial, values in enumerate(sample(MIXED, config, 3))}
     members[2]["epochs"] = 2

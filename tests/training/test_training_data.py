@@ -14,8 +14,8 @@ from spaces import Augmented, Unsized, augmented, rows
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 from training_jobs import HERE, evaluator, evictions, make_job, sample, train
 
-from nasflow.config import DataConfig
-from nasflow.evaluator.feed import Data
+from nasflow.config.search import DataConfig
+from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.training.batch_runs import BatchRuns, training_batches
 from nasflow.training.seeded_loader import SeededLoader

@@ -12,14 +12,14 @@ import pytest
 from full_disk import SPACE
 from training_jobs import BLOBS, evaluator, make_job, outcome, sample, train
 
+from nasflow.checkpoint.bundle import Snapshot
+from nasflow.checkpoint.store import CheckpointStore
 from nasflow.errors import InfrastructureError
-from nasflow.training import room
-from nasflow.training.bundle import Snapshot
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Alert, Epoch, Event, EventWriter, Final
-from nasflow.training.room import wait_for_room
+from nasflow.job import disk_full
+from nasflow.job.disk_full import wait_for_room
+from nasflow.job.events import Alert, Epoch, Event, EventWriter, Final
+from nasflow.job.spec import CANNOT_WRITE, job_dir, trial_dir
 from nasflow.training.runner import run_job_file
-from nasflow.training.spec import CANNOT_WRITE, job_dir, trial_dir
 from nasflow.training.training_job import TrainingJob
 
 
@@ -54,7 +54,7 @@ def test_if_there_never_is_room_it_is_nobodys_fault(tmp_path: Path, monkeypatch:
     """And the job goes on from the last checkpoint when it is started again."""
     config = evaluator(epochs=3)
     spec = make_job(SPACE, config, sample(SPACE, config, 2))
-    monkeypatch.setattr(room, "SECONDS", 0.0)
+    monkeypatch.setattr(disk_full, "SECONDS", 0.0)
     write = Snapshot.write
     events: list[Event] = []
 
@@ -84,9 +84,9 @@ def test_events_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             full()
         return 7
 
-    monkeypatch.setattr(room, "POLL", 0.001)
+    monkeypatch.setattr(disk_full, "POLL", 0.001)
     assert wait_for_room(write) == 7
-    monkeypatch.setattr(room, "SECONDS", 0.01)
+    monkeypatch.setattr(disk_full, "SECONDS", 0.01)
     with pytest.raises(OSError, match="No space left"):
         wait_for_room(full)
     with pytest.raises(FileNotFoundError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.training.events import (
+from nasflow.job.events import (
     Ended,
     Epoch,
     EventWriter,

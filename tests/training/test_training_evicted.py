@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from training_jobs import Outcome, evaluator, evictions, make_job, outcome, train
 
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, Evicted, Final, Planned, Started
-from nasflow.training.spec import trial_dir
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.job.events import Ended, Epoch, Event, Evicted, Final, Planned, Started
+from nasflow.job.spec import trial_dir
 
 CONFIG = evaluator(epochs=3, optimizer={"lr": {"pick": [0.01, 1e8]}}, gradient_clip_val={"pick": [1.0, 1e30]})
 GOOD = {"optimizer.lr": 0.01, "gradient_clip_val": 1.0, "fault": "none", "after": 1, "training": True}

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from test_training_resume import interrupted
 from training_jobs import evaluator, make_job, outcome, sample, train
 
-from nasflow.config import CheckpointConfig
-from nasflow.training.events import Alert, Epoch, Started
-from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.config.search import CheckpointConfig
+from nasflow.job.events import Alert, Epoch, Started
+from nasflow.job.spec import JobSpec, trial_dir
 
 NET = "spaces.py:net"
 CONFIG = evaluator(epochs=4, optimizer={"lr": {"float": [0.01, 0.1]}})

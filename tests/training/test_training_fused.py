@@ -7,7 +7,7 @@ import pytest
 from fused_jobs import fused_and_apart
 from training_jobs import BLOBS, evaluator, evictions
 
-from nasflow.training.events import Final
+from nasflow.job.events import Final
 
 EXACT: dict[str, Any] = {"precision": "64-true", "epochs": 2, "data": BLOBS | {"params": {"batch_size": 24}}}
 LR = {"float": [1e-3, 1e-1], "log": True}

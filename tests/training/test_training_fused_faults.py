@@ -9,11 +9,11 @@ import torch
 from fused_jobs import fused_and_apart, fused_members
 from training_jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train
 
-from nasflow.config import EvaluatorConfig
+from nasflow.config.search import EvaluatorConfig
+from nasflow.job.events import Planned
 from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.kernels.norm import BatchedBatchNorm
-from nasflow.training.events import Planned
-from nasflow.training.fused import FusedUnit
+from nasflow.training.unit.fused import FusedUnit
 
 EXACT: dict[str, Any] = {"precision": "64-true", "epochs": 2, "data": BLOBS | {"params": {"batch_size": 24}}}
 IMAGES = {"data": {"target": "spaces.py:images", "params": {"batch_size": 24}}}

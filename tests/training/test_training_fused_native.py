@@ -9,11 +9,11 @@ import torch
 from fused_jobs import fused_and_apart, same
 from training_jobs import BLOBS, evaluator, make_job, outcome, sample, train
 
-from nasflow.merge import planner
+from nasflow.merge.planning import planner
 from nasflow.native import library as native
 from nasflow.training import batch_runs
-from nasflow.training.fused import FusedUnit
-from nasflow.training.optim_native import NativeAdam
+from nasflow.training.optim.native_adam import NativeAdam
+from nasflow.training.unit.fused import FusedUnit
 
 SINGLE: dict[str, Any] = {"precision": "32-true", "epochs": 2, "data": BLOBS | {"params": {"batch_size": 24}}}
 ADAM = {"name": {"pick": ["adam", "adamw"]}, "lr": {"float": [1e-3, 1e-1], "log": True}, "weight_decay": 0.1}

@@ -11,7 +11,7 @@ from test_training_resume import interrupted
 from torch.nn import functional as F
 from training_jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
 
-from nasflow.training.events import Epoch, Final
+from nasflow.job.events import Epoch, Final
 
 LR = {"float": [1e-3, 1e-1], "log": True}
 EXACT: dict[str, Any] = {"precision": "64-true", "data": BLOBS | {"params": {"batch_size": 24}}}

@@ -14,8 +14,8 @@ import torch
 from counting_job import add, begin, die_at, end, enough, pause
 
 from nasflow.errors import CheckpointError, ConfigError
-from nasflow.training.checkpoint_manager import CheckpointManager
-from nasflow.training.job import Call, CompiledJob, EpochLimit, Job, JobRunner
+from nasflow.resumable.checkpoint_manager import CheckpointManager
+from nasflow.resumable.job import Call, CompiledJob, EpochLimit, Job, JobRunner
 
 JOB = Job(
     init=[Call(begin, start=0)], epoch=[Call(add, amount=3)], exit=[end], stop=[Call(enough, most=12), EpochLimit(9)]

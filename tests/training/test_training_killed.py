@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from training_jobs import Outcome, evaluator, make_job, outcome, sample
 
-from nasflow.training.bundle import Snapshot
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
-from nasflow.training.member import Member
+from nasflow.checkpoint.bundle import Snapshot
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.job.events import Ended, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
+from nasflow.job.spec import JobSpec, job_dir
+from nasflow.training.member.member import Member
 from nasflow.training.runner import run_job_file
-from nasflow.training.spec import JobSpec, job_dir
 
 NET = "spaces.py:net"
 CONFIG = evaluator(

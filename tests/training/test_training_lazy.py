@@ -10,14 +10,14 @@ from test_training_resume import interrupted
 from torch import nn
 from training_jobs import BLOBS, HERE, evaluator, evictions, make_job, outcome, sample, train, weights
 
-from nasflow.config import Target
+from nasflow.config.search import Target
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.space.lazy import lazy_layers
-from nasflow.training.events import Event, Final
-from nasflow.training.lightning import make_trainer
-from nasflow.training.rehearsal import rehearse
-from nasflow.training.rng import RngStream
-from nasflow.training.spec import JobSpec
+from nasflow.job.events import Event, Final
+from nasflow.job.spec import JobSpec
+from nasflow.space.lazy_layers import lazy_layers
+from nasflow.training.dry_run import rehearse
+from nasflow.training.loop import make_trainer
+from nasflow.training.member.rng import RngStream
 from nasflow.training.training_job import MemberMaker, load_job_data
 
 EXACT: dict[str, Any] = {"precision": "64-true", "data": BLOBS | {"params": {"batch_size": 24}}}

@@ -9,9 +9,9 @@ from lightning_modules import CONFIGURED
 from pytorch_lightning import Trainer
 from training_jobs import evaluator, evictions, make_job, train, weights
 
-from nasflow.config import EvaluatorConfig
-from nasflow.training.events import Ended, Epoch, Event, Final
-from nasflow.training.spec import JobSpec
+from nasflow.config.search import EvaluatorConfig
+from nasflow.job.events import Ended, Epoch, Event, Final
+from nasflow.job.spec import JobSpec
 from nasflow.training.training_job import load_job_data, make_member
 
 ARCHITECTURE = {"classes": 3}

@@ -11,9 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training_jobs import evaluator, make_job, sample, train
 
 from nasflow.errors import ConfigError
-from nasflow.training import trial_loggers
-from nasflow.training.events import Epoch, Event, Evicted, Final, Started
-from nasflow.training.trial_loggers import TrialLoggers, check_loggers
+from nasflow.job.events import Epoch, Event, Evicted, Final, Started
+from nasflow.report import trial_loggers
+from nasflow.report.trial_loggers import TrialLoggers, check_loggers
 
 ON_DISK = ("csv", "tensorboard")
 CHOICES = {"width": 8, "op/0": "conv 3x3", "ops": ["a", "b"], "lr": 0.01, "none": None}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from training_jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train
 
-from nasflow.config import EvaluatorConfig
-from nasflow.training.events import Event, Final
+from nasflow.config.search import EvaluatorConfig
+from nasflow.job.events import Event, Final
 
 ROWS = evaluator(
     data={"target": "nasflow.evaluator.data:DigitsRows", "params": {"batch_size": 192, "val_fraction": 0.6}},

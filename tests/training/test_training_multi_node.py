@@ -12,10 +12,10 @@ import fsspec
 import pytest
 from counting_job import add, begin, die_at, end
 
+from nasflow.checkpoint.url_store import UrlStore
 from nasflow.errors import CheckpointError
-from nasflow.training.checkpoint_manager import CheckpointManager, MultiNodeCheckpointManager
-from nasflow.training.job import Call, EpochLimit, Job, JobRunner
-from nasflow.training.url_store import UrlStore
+from nasflow.resumable.checkpoint_manager import CheckpointManager, MultiNodeCheckpointManager
+from nasflow.resumable.job import Call, EpochLimit, Job, JobRunner
 
 NODES = ["a", "b", "c"]
 INIT, EPOCH = [Call(begin, start=0)], [Call(add, amount=3)]

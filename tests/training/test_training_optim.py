@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from optim_units import CHANNELS_LAST, Layer, Make, Unit, same_state
 from torch import nn
 
-from nasflow.training import optim_rules
-from nasflow.training.optim import Clip, Stack, StackedOptimizer
+from nasflow.training.optim import rules
+from nasflow.training.optim.stacked import Clip, Stack, StackedOptimizer
 
 RATES = st.sampled_from([0.0, 1e-3, 0.02, 0.1])
 SHAPES = st.sampled_from([(), (1,), (16,), (5,), (3, 7), (4, 8), CHANNELS_LAST])
@@ -100,7 +100,7 @@ def _change_constants(member: int, group: dict[str, Any]) -> None:
 def test_without_the_fused_kernel(
     kind: type[torch.optim.Optimizer], decay: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optim_rules, "has_fused_adam", lambda *_: False)
+    monkeypatch.setattr(rules, "has_fused_adam", lambda *_: False)
     makes = [made(kind, lr=0.1 * i, weight_decay=decay * i) for i in range(3)]
     unit = Unit(makes, [Layer((5, 3), (0, 1, 2)), Layer((7,), (1,), rows=False)])
     for _ in range(4):

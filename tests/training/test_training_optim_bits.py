@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optim_units import CHANNELS_LAST, Layer, Make, Unit
 from torch import nn
 
-from nasflow.training.optim import Clip, Stack, StackedOptimizer
+from nasflow.training.optim.stacked import Clip, Stack, StackedOptimizer
 
 
 def made(kind: type[torch.optim.Optimizer], **options: Any) -> Make:

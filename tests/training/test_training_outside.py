@@ -10,16 +10,16 @@ from outside_spaces import FINE, REFUSED
 from test_training_resume import interrupted
 from training_jobs import BLOBS, HERE, evaluator, evictions, make_job, outcome, train, weights
 
-from nasflow.config import SearchConfig, Target
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.config.search import SearchConfig, Target
 from nasflow.errors import SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.check import check_search
-from nasflow.space.owners import Owners
+from nasflow.job.events import Ended, Epoch, Event, Started, parse_event
+from nasflow.job.spec import trial_dir
+from nasflow.space.shared_layers import Owners
 from nasflow.training import training_job
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, Started, parse_event
 from nasflow.training.runner import run_job_file
-from nasflow.training.spec import trial_dir
 from nasflow.training.training_job import TrainingJob
 
 OUTSIDE = "outside_spaces.py:outside"

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
+from nasflow.checkpoint.packing import Packer, pack, unpack
 from nasflow.errors import CheckpointError
-from nasflow.training.packing import Packer, pack, unpack
 
 DTYPES = [
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.bool),

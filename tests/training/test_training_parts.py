@@ -8,10 +8,10 @@ import pytest
 import torch
 import torchmetrics
 
-from nasflow.config import EarlyStoppingConfig
+from nasflow.config.search import EarlyStoppingConfig
 from nasflow.errors import TrialError
-from nasflow.training.fitting import EarlyStop
-from nasflow.training.logbook import Logbook, batch_size_of
+from nasflow.training.member.metric_log import Logbook, batch_size_of
+from nasflow.training.member.optimization import EarlyStop
 
 Batch = namedtuple("Batch", ["name", "x"])
 

@@ -6,8 +6,8 @@ import pytest
 from training_jobs import evaluator, make_job, sample, train
 
 from nasflow.errors import ConfigError
-from nasflow.training.events import Event, Planned
-from nasflow.training.rehearsal import JobPlan, rehearse
+from nasflow.job.events import Event, Planned
+from nasflow.training.dry_run import JobPlan, rehearse
 
 NET = "spaces.py:net"
 CONFIG = evaluator(epochs=1, optimizer={"name": "adam", "lr": {"float": [1e-3, 1e-2]}})

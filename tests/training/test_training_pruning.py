@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasflow.config import (
+from nasflow.config.search import (
     CustomPrunerConfig,
     HalvingPrunerConfig,
     MedianPrunerConfig,
@@ -22,7 +22,7 @@ from nasflow.config import (
     parse_config,
 )
 from nasflow.errors import ConfigError, TrialError
-from nasflow.training.pruning import (
+from nasflow.training.schedule.pruners import (
     HalvingPruner,
     MedianPruner,
     Pruner,

@@ -9,10 +9,10 @@ from lightning_modules import CONFIGURED
 from safetensors.torch import load_file
 from training_jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train
 
-from nasflow.config import EvaluatorConfig
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Ended, Epoch, Event, Final, Started
-from nasflow.training.spec import JobSpec, trial_dir
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.config.search import EvaluatorConfig
+from nasflow.job.events import Ended, Epoch, Event, Final, Started
+from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.training_job import TrainingJob
 
 NET = "spaces.py:net"

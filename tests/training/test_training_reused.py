@@ -8,8 +8,8 @@ from chosen_costs import ChosenCosts, RandomCosts
 from fused_jobs import fused_and_apart, fused_members
 from training_jobs import evaluator
 
-from nasflow.training import forming
-from nasflow.training.events import DIFFERS, Planned
+from nasflow.job.events import DIFFERS, Planned
+from nasflow.training.unit import grouping
 
 IMAGES = ("conv_twice", "image_block_for_all", "scales")
 SPACES = sorted(
@@ -29,7 +29,7 @@ def config(space: str, optimizer: str = "sgd"):
 @pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
 def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if COSTS.get(fuse):
-        monkeypatch.setattr(forming, "CostModel", COSTS[fuse])
+        monkeypatch.setattr(grouping, "CostModel", COSTS[fuse])
     mode = "always" if fuse == "always" else "measured"
     events = fused_and_apart(f"reused_spaces.py:{space}", config(space), tmp_path, 6, fuse=mode, all_fused=False)
     reasons = [why for event in events if isinstance(event, Planned) for why in event.alone.values()]

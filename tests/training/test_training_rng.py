@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from nasflow.training.packing import pack, unpack
-from nasflow.training.rng import RngStream
+from nasflow.checkpoint.packing import pack, unpack
+from nasflow.training.member.rng import RngStream
 
 
 def draw(count: int = 3) -> list[float]:

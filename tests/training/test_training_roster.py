@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasflow.config import HalvingPrunerConfig, MedianPrunerConfig, Objective
-from nasflow.training.pruning import HalvingPruner, MedianPruner, Pruner
-from nasflow.training.roster import Past, Roster
+from nasflow.config.search import HalvingPrunerConfig, MedianPrunerConfig, Objective
+from nasflow.training.schedule.pruners import HalvingPruner, MedianPruner, Pruner
+from nasflow.training.schedule.turns import Past, Roster
 
 LOSS = [Objective(metric="loss", direction="minimize")]
 PRUNERS = [

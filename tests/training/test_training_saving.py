@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from nasflow.checkpoint import bundle as bundle_module
+from nasflow.checkpoint.bundle import Bundle, Snapshot
+from nasflow.checkpoint.packing import pack
+from nasflow.checkpoint.saver import JointSaver, Save
+from nasflow.checkpoint.store import CheckpointStore
 from nasflow.errors import CheckpointError
-from nasflow.training import bundle as bundle_module
-from nasflow.training.bundle import Bundle, Snapshot
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.packing import pack
-from nasflow.training.saving import JointSaver, Save
 
 TRUNK = torch.randn(1000)
 

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from torch import nn
 from training_jobs import HERE, evaluator, make_job, train
 
-from nasflow.config import EvaluatorConfig
+from nasflow.config.search import EvaluatorConfig
 from nasflow.errors import ConfigError, SpaceError
-from nasflow.training.events import Final
+from nasflow.job.events import Final
+from nasflow.job.spec import trial_dir
+from nasflow.training.member.trained import trained_weights
 from nasflow.training.scoring import load_model, score_model
-from nasflow.training.spec import trial_dir
-from nasflow.training.trained import trained_weights
 
 DIGITS = evaluator(
     data={"target": "nasflow.evaluator.data:Digits", "params": {"val_fraction": 0.5}},

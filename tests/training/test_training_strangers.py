@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from nasflow.training import forming
-from nasflow.training.events import Planned
+from nasflow.job.events import Planned
+from nasflow.training.unit import grouping
 from tests.training.chosen_costs import ChosenCosts
 from tests.training.fused_jobs import same
 from tests.training.stranger_spaces import MODELS
@@ -20,7 +20,7 @@ OPTIMIZERS = {"Bag": {"name": "sgd", "lr": 0.1}}
 @pytest.mark.parametrize("fuse", ["always", "measured"])
 @pytest.mark.parametrize("model", MODELS)
 def test_merged_is_solo(model: str, fuse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "CostModel", ChosenCosts)
+    monkeypatch.setattr(grouping, "CostModel", ChosenCosts)
     optimizer = OPTIMIZERS.get(model, {"name": "adamw", "lr": 0.02, "weight_decay": 0.1})
     config = evaluator(data=ROWS, precision="64-true", optimizer=optimizer)
     members = {3: {"model": model, "width": 4}, 5: {"model": model, "width": 4}, 8: {"model": model, "width": 6}}

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from pydantic import TypeAdapter
 
-from nasflow.config import CheckpointConfig, EvaluatorConfig, MergeConfig, Target
+from nasflow.checkpoint.packing import pack
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.config.search import CheckpointConfig, EvaluatorConfig, MergeConfig, Target
 from nasflow.evaluator.candidate import candidate_space
+from nasflow.job.events import Epoch, Event, Evicted, Final
+from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.space.architecture import Architecture
-from nasflow.training.checkpoint import CheckpointStore
-from nasflow.training.events import Epoch, Event, Evicted, Final
-from nasflow.training.packing import pack
-from nasflow.training.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.training.training_job import TrainingJob
 
 HERE = Path(__file__).parent

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from nasflow.config_services import SshServiceConfig
-from nasflow.training_service.ssh import SshService
+from nasflow.config.services import SshServiceConfig
+from nasflow.training_service.ssh.service import SshService
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 

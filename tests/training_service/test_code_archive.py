@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config_services import CodeConfig
-from nasflow.training_service import code_archive
-from nasflow.training_service.code_archive import ArchiveError, unpack
-from nasflow.training_service.code_dir import CodeArchive, collect
+from nasflow.config.services import CodeConfig
+from nasflow.training_service.ship import code_archive
+from nasflow.training_service.ship.code_archive import ArchiveError, unpack
+from nasflow.training_service.ship.code_dir import CodeArchive, collect
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nasflow
-from nasflow.config_services import CodeConfig
+from nasflow.config.services import CodeConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service import code_dir
-from nasflow.training_service.code_archive import unpack
-from nasflow.training_service.code_dir import CodeArchive, collect, nasflow_package
+from nasflow.training_service.ship import code_dir
+from nasflow.training_service.ship.code_archive import unpack
+from nasflow.training_service.ship.code_dir import CodeArchive, collect, nasflow_package
 
 Tree = dict[str, tuple[bytes, bool]]
 # what POSIX allows as a name, UTF-8 or not; none of it is left out by default
@@ -248,8 +248,8 @@ def test_nasflow_works_where_it_was_unpacked(tmp_path):
     assert {Path(path).suffix for path in paths} == {".py"}
     assert not [path for path in paths if path.startswith("nasflow/flows/")]
     place = unpack(io.BytesIO(packed(archive)), tmp_path, archive.digest)
-    where = "import nasflow.training.spec as s, nasflow.training_service.local; print(s.__file__)"
-    assert imported_from(place, where) == str(place / "nasflow/training/spec.py")
+    where = "import nasflow.job.spec as s, nasflow.training_service.local.service; print(s.__file__)"
+    assert imported_from(place, where) == str(place / "nasflow/job/spec.py")
 
 
 def test_an_installed_nasflow_is_the_same_as_an_editable_one(tmp_path):
@@ -274,7 +274,7 @@ def test_a_zipped_nasflow_is_refused(tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'nasflow.zip')\n"
         "from nasflow.errors import ServiceError\n"
-        "from nasflow.training_service.code_dir import nasflow_package\n"
+        "from nasflow.training_service.ship.code_dir import nasflow_package\n"
         "try: nasflow_package()\n"
         "except ServiceError as error: print(error)"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config_services import DaskServiceConfig
+from nasflow.config.services import DaskServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,
@@ -24,7 +24,7 @@ from nasflow.testing.training_service import (
 from nasflow.training_service.base import JobStatus
 
 distributed = pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
-dask_jobs = pytest.importorskip("nasflow.training_service.dask_jobs")
+dask_jobs = pytest.importorskip("nasflow.training_service.cluster.dask_jobs")
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"

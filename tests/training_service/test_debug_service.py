@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, Target
-from nasflow.config_services import DebugServiceConfig
+from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, Target
+from nasflow.config.services import DebugServiceConfig
+from nasflow.job.events import parse_event
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.testing.in_process_service import InProcessServiceContract
 from nasflow.testing.service_jobs import epochs, finish, numbers, script, until
-from nasflow.training.events import parse_event
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.debug import DebugService
 
@@ -100,7 +100,7 @@ def test_a_job_whose_controller_was_killed_is_lost_and_one_that_waited_waits(roo
     lost, waits = script("lost", ["epoch", 1], ["signal", 9]), script("waits", ["epoch", 1])
     program = (
         "import sys; from pathlib import Path; from nasflow.target import load_target\n"
-        "from nasflow.training.spec import JobSpec\n"
+        "from nasflow.job.spec import JobSpec\n"
         "service = load_target(sys.argv[1], Path())(Path(sys.argv[2]))\n"
         "first, _ = [service.submit(JobSpec.model_validate_json(text)) for text in sys.argv[3:]]\n"
         "service.status(first)"
@@ -120,7 +120,7 @@ def test_a_breakpoint_can_be_talked_to(root):
     """The debugger's prompt is on the screen, its input is the terminal's; the log has what was printed."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from nasflow.config_services import DebugServiceConfig\n"
+        "from nasflow.config.services import DebugServiceConfig\n"
         "from nasflow.testing.service_jobs import script\n"
         "from nasflow.training_service.debug import DebugService\n"
         "def run(path):\n"
@@ -143,7 +143,7 @@ def test_other_threads_can_print_while_jobs_begin_and_end(root):
     """Jobs put their own streams in place of the process's and take them back: under the feet of who prints then."""
     program = (
         "import sys, threading; from pathlib import Path\n"
-        "from nasflow.training_service.run_here import run_here\n"
+        "from nasflow.training_service.debug_run import run_here\n"
         "def prints():\n"
         "    while not over.is_set():\n"
         "        print('from a thread', end='!\\n')\n"

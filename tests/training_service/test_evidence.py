@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from memory_limit import memory_limit
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.attempt.verdict import judge
+from nasflow.config.services import LocalServiceConfig
+from nasflow.job.events import Ended
 from nasflow.study.records import AttemptState
 from nasflow.testing.training_service import finish, numbers, script, until
-from nasflow.training.events import Ended
-from nasflow.training_service import evidence
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import LocalState
-from nasflow.training_service.verdict import judge
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
+from nasflow.training_service.machine import memory
 from nasflow.trial import FailureKind
 
 MIB, GIB = 2**20, 2**30
@@ -103,9 +103,9 @@ def test_cgroup_v2(tmp_path):
         "cgroup/user/memory.max": str(64 * MIB),
     }
     proc = machine(tmp_path, *V2, **files)
-    assert evidence.memory_groups(proc) == [tmp_path / "cgroup/user/job", tmp_path / "cgroup/user", tmp_path / "cgroup"]
-    assert evidence.oom_kills(proc) == 3
-    assert evidence.memory_limit(proc) == 64 * MIB
+    assert memory.memory_groups(proc) == [tmp_path / "cgroup/user/job", tmp_path / "cgroup/user", tmp_path / "cgroup"]
+    assert memory.oom_kills(proc) == 3
+    assert memory.memory_limit(proc) == 64 * MIB
 
 
 def test_cgroup_v1_of_a_container_that_sees_its_own_only(tmp_path):
@@ -114,28 +114,28 @@ def test_cgroup_v1_of_a_container_that_sees_its_own_only(tmp_path):
         "cgroup/memory/memory.limit_in_bytes": str(32 * MIB),
     }
     proc = machine(tmp_path, *V1, **files)
-    assert evidence.memory_groups(proc) == [tmp_path / "cgroup/memory"]
-    assert evidence.oom_kills(proc) == 2
-    assert evidence.memory_limit(proc) == 32 * MIB
+    assert memory.memory_groups(proc) == [tmp_path / "cgroup/memory"]
+    assert memory.oom_kills(proc) == 2
+    assert memory.memory_limit(proc) == 32 * MIB
 
 
 def test_without_a_cgroup_the_machine_counts(tmp_path):
     proc = machine(tmp_path, "", "", **{"proc/vmstat": "pgfault 12\noom_kill 5\n"})
-    assert evidence.oom_kills(proc) == 5
-    assert evidence.memory_limit(proc) > GIB // 4
-    assert evidence.oom_kills(tmp_path / "nowhere") is None
+    assert memory.oom_kills(proc) == 5
+    assert memory.memory_limit(proc) > GIB // 4
+    assert memory.oom_kills(tmp_path / "nowhere") is None
 
 
 def test_old_kills_are_forgotten():
     """One long ago, in the life of a job that is killed from outside today, does not blame that job."""
     now, kills = itertools.count(), [0]
-    watch = evidence.KillWatch(lambda: kills[0], lambda: float(next(now)))
+    watch = memory.KillWatch(lambda: kills[0], lambda: float(next(now)))
     kills[0] = 1
     assert watch.recent() == 1
     for _ in range(30):
         watch.look()
     assert watch.recent() == 0
-    assert evidence.KillWatch(lambda: None).recent() is None
+    assert memory.KillWatch(lambda: None).recent() is None
 
 
 # --- real ends ---------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_peak_and_share_of_a_job_that_ends_well(service):
     state = finish(service, service.submit(script("job", ["hold", 64 * MIB])))
     assert state.exit_code == 0 and state.oom_kills == 0
     assert 64 * MIB < state.peak_rss < 64 * MIB + GIB
-    assert state.memory_share == evidence.memory_limit()
+    assert state.memory_share == memory.memory_limit()
 
 
 def test_memory_that_the_job_itself_is_refused_is_its_own_failure(service):

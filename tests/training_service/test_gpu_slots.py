@@ -10,14 +10,15 @@ from collections import Counter
 import pytest
 from gpu_stand_ins import NO_DRIVER, NvidiaSmi
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
-from nasflow.training_service import active_gpus, gpus
 from nasflow.training_service.base import JobHandle, JobStatus
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import LocalState
+from nasflow.training_service.local import active_gpus
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
+from nasflow.training_service.machine import gpus
 
 NOWHERE = 2**22 + 4242  # no process gets such a pid
 

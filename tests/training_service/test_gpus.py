@@ -10,13 +10,13 @@ import pytest
 from gpu_stand_ins import NO_DRIVER, NvidiaSmi, build_nvml
 
 from nasflow.errors import ServiceError
-from nasflow.training_service import gpus
-from nasflow.training_service.gpus import UNKNOWN_PID, Gpu, read_gpus
+from nasflow.training_service.machine import gpus
+from nasflow.training_service.machine.gpus import UNKNOWN_PID, Gpu, read_gpus
 
 MIB = 2**20
 _READ = """
 import dataclasses, json
-from nasflow.training_service.gpus import read_gpus
+from nasflow.training_service.machine.gpus import read_gpus
 print(json.dumps([dataclasses.asdict(gpu) for gpu in read_gpus()]))
 """
 

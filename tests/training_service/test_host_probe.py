@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nasflow.config_services import SshServiceConfig
-from nasflow.training_service.host_probe import NEEDED, HostGpu, HostReport, problems, refuse
+from nasflow.config.services import SshServiceConfig
+from nasflow.training_service.ssh.probe import NEEDED, HostGpu, HostReport, problems, refuse
 
 ROOT = Path(__file__).parents[2]
 CONFIG = SshServiceConfig.model_validate({"kind": "ssh", "hosts": [{"host": "somewhere"}]})
@@ -98,7 +98,7 @@ class Hide:
         return None if name.partition(".")[0] in hidden else self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = map(Hide, sys.meta_path)
-import nasflow.training.runner, nasflow.training_service.local_worker, nasflow.training_service.host_agent
+import nasflow.training.runner, nasflow.training_service.local.worker, nasflow.training_service.ssh.agent
 """
     command = [sys.executable, "-c", program, *NEEDED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config_services import CodeConfig
+from nasflow.config.services import CodeConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service.code_dir import collect
-from nasflow.training_service.ignore_rules import FILE, IgnoreRules
+from nasflow.training_service.ship.code_dir import collect
+from nasflow.training_service.ship.ignore_rules import FILE, IgnoreRules
 
 NAMES = ("a", "b", "c.py", "d.o")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import LocalState
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 
@@ -49,7 +49,7 @@ def test_each_job_is_a_program_of_its_own(root):
         (worker,) = state.workers()
     for job in (first, second):
         assert (job["parent"], job["session"]) == (worker.process.pid, job["pid"])
-        assert "nasflow.training_service.local_worker" not in job["modules"]
+        assert "nasflow.training_service.local.worker" not in job["modules"]
         assert job["environment"]["NASFLOW_LOCAL_WORKER"] == worker.token
     handle = service.submit(script("job", ["wait", "never"]))
     await_status(service, handle, JobStatus.RUNNING)

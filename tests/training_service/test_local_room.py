@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.training import room
-from nasflow.training.spec import job_dir
+from nasflow.job import disk_full
+from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import LocalState
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
 
 LOST = JobState(status=JobStatus.LOST, reason="its worker was killed")
 
@@ -39,8 +39,8 @@ def test_an_outcome_waits_for_room(tmp_path, full, caplog):
 
 
 def test_a_disk_that_stays_full_is_one_clear_error(tmp_path, full, monkeypatch):
-    monkeypatch.setattr(room, "SECONDS", 0.0)
-    monkeypatch.setattr(room, "POLL", 0.01)
+    monkeypatch.setattr(disk_full, "SECONDS", 0.0)
+    monkeypatch.setattr(disk_full, "POLL", 0.01)
     state = LocalState(tmp_path)
     with state.lock(), pytest.raises(OSError) as raised:
         state.settle("job", LOST)

@@ -9,9 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config import CheckpointConfig, ClassificationConfig, DataConfig, Target
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, Target
+from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import ServiceError
+from nasflow.job.events import parse_event
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.process_id import ProcessId, process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
@@ -21,11 +23,9 @@ from nasflow.testing.training_service import (
     script,
     until,
 )
-from nasflow.training.events import parse_event
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training_service.base import JobHandle, JobStatus, TrainingService
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import LocalState, WorkerRecord
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState, WorkerRecord
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 
@@ -246,7 +246,7 @@ def test_a_dead_idle_worker_is_replaced_for_a_job_that_waits(root):
 
 
 def test_cancel_ends_a_hung_worker(root, monkeypatch):
-    monkeypatch.setattr("nasflow.training_service.local._WORKER_ANSWERS_WITHIN", 0.3)
+    monkeypatch.setattr("nasflow.training_service.local.service._WORKER_ANSWERS_WITHIN", 0.3)
     service = make(root)
     handle = service.submit(script("job", ["spawn", "daemon"], ["wait", "never"]))
     pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")

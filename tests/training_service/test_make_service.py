@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from nasflow.config_services import (
+from nasflow.config.services import (
     CustomServiceConfig,
     DaskServiceConfig,
     DebugServiceConfig,
@@ -12,12 +12,12 @@ from nasflow.config_services import (
 )
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.training_service.debug import DebugService
-from nasflow.training_service.local import LocalService
+from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.make import make_service
 
 MY_SERVICE = """
-from nasflow.training_service.local import LocalService
-from nasflow.config_services import LocalServiceConfig
+from nasflow.training_service.local.service import LocalService
+from nasflow.config.services import LocalServiceConfig
 
 class Mine(LocalService):
     def __init__(self, root, places):

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nasflow.process_id import ProcessId, process_id
-from nasflow.training_service.processes import carriers, descendants, end_all
+from nasflow.training_service.machine.processes import carriers, descendants, end_all
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(300)"

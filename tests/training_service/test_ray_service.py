@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config_services import RayServiceConfig
+from nasflow.config.services import RayServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 
-ray_jobs = pytest.importorskip("nasflow.training_service.ray_jobs", reason="needs Ray: install nasflow[ray]")
+ray_jobs = pytest.importorskip("nasflow.training_service.cluster.ray_jobs", reason="needs Ray: install nasflow[ray]")
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_RAY"

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config_services import SlurmServiceConfig
+from nasflow.attempt.verdict import judge
+from nasflow.config.services import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import (
@@ -23,11 +24,10 @@ from nasflow.testing.training_service import (
     script,
     until,
 )
-from nasflow.training_service import cluster
 from nasflow.training_service.base import JobHandle, JobStatus
-from nasflow.training_service.cluster_runs import ClusterRecords
-from nasflow.training_service.slurm import SlurmService, _seen
-from nasflow.training_service.verdict import judge
+from nasflow.training_service.cluster import base
+from nasflow.training_service.cluster.runs import ClusterRecords
+from nasflow.training_service.cluster.slurm import SlurmService, _seen
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 pytestmark = pytest.mark.usefixtures("slurm")
@@ -36,7 +36,7 @@ _KILLED_CONTROLLER = """
 import sys
 from pathlib import Path
 from nasflow.target import load_target
-from nasflow.training.spec import JobSpec
+from nasflow.job.spec import JobSpec
 load_target(sys.argv[1], Path())(Path(sys.argv[2]), 1).submit(JobSpec.model_validate_json(sys.argv[3]))
 """
 
@@ -147,7 +147,7 @@ def test_what_ends_a_job_from_outside_loses_it(root, slurm):
 
 
 def test_a_job_whose_program_is_killed_on_its_node_is_lost(root, monkeypatch):
-    monkeypatch.setattr(cluster, "_LAST_WORD", 0.5)
+    monkeypatch.setattr(base, "_LAST_WORD", 0.5)
     service = make(root)
     handle = service.submit(script("job", ["wait", "never"]))
     (pid,) = until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
@@ -195,7 +195,7 @@ def test_slurms_controller_may_be_away(root, slurm):
 
 
 def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, monkeypatch):
-    monkeypatch.setattr(cluster, "_LAST_WORD", 0.1)
+    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
     service = make(root, python="/no/such/python")
     with pytest.raises(
         ServiceError, match=r"3 jobs in a row ended on their nodes before nasflow began there; .*job\.log"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from sshd import Sshd, alive, ssh_section, start_sshd
 
-from nasflow.config_services import SshServiceConfig
-from nasflow.training_service.ssh_connection import Completed, SshConnection
-from nasflow.training_service.ssh_errors import Unreachable
+from nasflow.config.services import SshServiceConfig
+from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
+from nasflow.training_service.ssh.connect.errors import Unreachable
 
 SHORT = 2.0  # seconds
 
@@ -171,8 +171,8 @@ def test_paramiko_prints_nothing(near, tmp_path):
     """Its threads log whatever they raise, with a traceback, and Python prints what no one handles."""
     program = f"""
 import sys
-from nasflow.config_services import SshServiceConfig
-from nasflow.training_service.ssh_connection import SshConnection
+from nasflow.config.services import SshServiceConfig
+from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.errors import ServiceError
 config = SshServiceConfig.model_validate({ssh_section([near], tmp_path / "known", connect_timeout=0.5)!r})
 try:

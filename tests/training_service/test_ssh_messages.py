@@ -15,11 +15,11 @@ import pytest
 from paramiko import Ed25519Key
 from sshd import Sshd, fake_program, free_port, make_key, public_key, ssh_section, start_sshd, without_site_packages
 
-from nasflow.config_services import SshServiceConfig
+from nasflow.config.services import SshServiceConfig
 from nasflow.errors import ConfigError, ServiceError, UserError
-from nasflow.training_service.host_probe import NEEDED, probe, problems, refuse
-from nasflow.training_service.ssh_connection import SshConnection
-from nasflow.training_service.ssh_errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.probe import NEEDED, probe, problems, refuse
 
 PIP = " ".join(f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED)
 

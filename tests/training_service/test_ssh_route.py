@@ -12,10 +12,10 @@ import pytest
 from paramiko import HostKeys
 from sshd import Sshd, make_key, public_key, ssh_section, start_sshd
 
-from nasflow.config_services import SshServiceConfig
+from nasflow.config.services import SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service.ssh_connection import SshConnection
-from nasflow.training_service.ssh_errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 
 PASSPHRASE = "correct horse"
 

@@ -12,7 +12,7 @@ import pytest
 from gpu_stand_ins import NvidiaSmi
 from sshd import ssh_section, start_sshd
 
-from nasflow.config_services import SshServiceConfig
+from nasflow.config.services import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,
@@ -26,7 +26,7 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.ssh import SshService
+from nasflow.training_service.ssh.service import SshService
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config_services import LocalServiceConfig
+from nasflow.config.services import LocalServiceConfig
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.local import LocalService
-from nasflow.training_service.local_state import ROOT_VARIABLE, TOKEN_VARIABLE, LocalState, WorkerRecord
-from nasflow.training_service.processes import carriers
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, LocalState, WorkerRecord
+from nasflow.training_service.machine.processes import carriers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every worker is a program of its own")
 
@@ -22,8 +22,8 @@ SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 _CONTROLLER = """
 import sys, time
 from pathlib import Path
-from nasflow.config_services import LocalServiceConfig
-from nasflow.training_service.local import LocalService
+from nasflow.config.services import LocalServiceConfig
+from nasflow.training_service.local.service import LocalService
 with LocalService(LocalServiceConfig(slots=2), Path(sys.argv[1])).early_start():
     print("started", flush=True)
     time.sleep(300)

@@ -11,8 +11,8 @@ from trust_model import build
 from trust_shrink import as_code, judge, shrink
 
 from nasflow.merge.kernels.linear import BatchedLinear
-from nasflow.merge.layout import Layout
-from nasflow.merge.tape import Spot, Tape
+from nasflow.merge.tape.tape import Spot, Tape
+from nasflow.merge.values.layout import Layout
 
 SEED, CASES = 7, 60
 

@@ -19,21 +19,21 @@ from trust_model import Program, build
 from trust_paths import Paths
 from trust_same import differences, gradient_differences
 
-from nasflow.config import EvaluatorConfig, MergeConfig
+from nasflow.config.search import EvaluatorConfig, MergeConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.make import make_evaluator
-from nasflow.merge import cost
-from nasflow.merge.sharing import FrozenPool
+from nasflow.merge.planning import cost_model
+from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.seeds import derive_seed
-from nasflow.training import forming
-from nasflow.training.forming import Former
-from nasflow.training.fused import FusedUnit
-from nasflow.training.lightning import make_trainer
-from nasflow.training.member import Member
-from nasflow.training.modes import EvaluationModes
-from nasflow.training.rng import RngStream
-from nasflow.training.unit import Unit
+from nasflow.training.loop import make_trainer
+from nasflow.training.member.member import Member
+from nasflow.training.member.modes import EvaluationModes
+from nasflow.training.member.rng import RngStream
+from nasflow.training.unit import grouping
+from nasflow.training.unit.base import Unit
+from nasflow.training.unit.fused import FusedUnit
+from nasflow.training.unit.grouping import Former
 
 HERE = Path(__file__).parent
 EXACT, SINGLE = 1e-9, 1e-4
@@ -215,11 +215,11 @@ def _is_refusal(reason: str) -> bool:
 def as_drawn(case: Case) -> Iterator[None]:
     """The planner's choices and the comparison as the case has them."""
     with ExitStack() as patches:
-        patches.enter_context(patch.object(cost, "_fastest", once))
+        patches.enter_context(patch.object(cost_model, "_fastest", once))
         costs = lambda device: RandomCosts(device, case.seed, case.loop)  # noqa: E731
-        patches.enter_context(patch.object(forming, "CostModel", costs))
+        patches.enter_context(patch.object(grouping, "CostModel", costs))
         if not case.compares:
-            patches.enter_context(patch.object(forming, "differences", lambda *_: {}))
+            patches.enter_context(patch.object(grouping, "differences", lambda *_: {}))
         yield
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from nasflow.merge.cost import CostModel, describe
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
+from nasflow.merge.planning.cost_model import CostModel, describe
+from nasflow.merge.trace.node import Node
+from nasflow.merge.values.layout import Layout
 
 _can_run: dict[tuple[Any, ...], bool] = {}
 
@@ -50,6 +50,6 @@ class RandomCosts(CostModel):
 
 
 def once(run: Any, device: torch.device) -> float:
-    """In the place of `nasflow.merge.cost._fastest`: a try is enough."""
+    """In the place of `nasflow.merge.planning.cost_model._fastest`: a try is enough."""
     run()
     return 0.0

@@ -11,11 +11,11 @@ from trust_case import EXACT, HERE, ROUNDING, Case, Verdict, as_drawn, evaluator
 from trust_model import Program
 from trust_same import differences
 
-from nasflow.config import CheckpointConfig, HalvingPrunerConfig, MergeConfig, Objective, Target
+from nasflow.checkpoint.packing import unpack
+from nasflow.config.search import CheckpointConfig, HalvingPrunerConfig, MergeConfig, Objective, Target
+from nasflow.job.events import Epoch, Event, Planned
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.architecture import Architecture
-from nasflow.training.events import Epoch, Event, Planned
-from nasflow.training.packing import unpack
-from nasflow.training.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob
 
 

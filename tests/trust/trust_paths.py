@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nasflow.merge.module import MergedModel
+from nasflow.merge.run.merged_model import MergedModel
 from nasflow.native.program import Program
-from nasflow.training.planning import merged_model
-from nasflow.training.unit import Unit
+from nasflow.training.unit.base import Unit
+from nasflow.training.unit.reporting import merged_model
 
 PATHS = (
     "unit",

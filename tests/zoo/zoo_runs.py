@@ -18,16 +18,16 @@ from unittest import mock
 import torch
 from training_jobs import evaluator, evictions, outcome, train
 
-from nasflow.config import CheckpointConfig, MergeConfig, Target
+from nasflow.checkpoint.packing import unpack
+from nasflow.config.search import CheckpointConfig, MergeConfig, Target
+from nasflow.job.events import Event, Planned
+from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.shapes import Scalar
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.shape_inference import Scalar
+from nasflow.merge.values.layout import Layout
 from nasflow.space.architecture import Architecture
-from nasflow.training.events import Event, Planned
-from nasflow.training.packing import unpack
-from nasflow.training.spec import JobSpec, MemberSpec
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-9
@@ -161,7 +161,7 @@ class Group:
             merge=MergeConfig(fuse=fuse),
             members=[MemberSpec(trial=trial, architecture=member, seed=trial) for trial, member in enumerate(MEMBERS)],
         )
-        with mock.patch("nasflow.training.forming.CostModel", RandomCosts):
+        with mock.patch("nasflow.training.unit.grouping.CostModel", RandomCosts):
             events = train(spec, self._root / folder)
         assert not evictions(events), evictions(events)
         return _Trained(events, self._root / folder)

@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.stacks import Bench
-from nasflow.merge.structure import is_hooked
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.signature import is_hooked
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 
 
 class BatchedAttention(Kernel):

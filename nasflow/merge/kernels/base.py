@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.stacks import Bench
+from nasflow.merge.trace.node import Node
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 
 
 class Kernel(ABC):

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import is_dropout
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import Bench
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import is_dropout
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 
 
 class BatchedDropout(Kernel):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import function_name
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import function_name
+from nasflow.merge.values.layout import Layout
 
 
 class Item(Kernel):

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import averages_windows, is_random, minds_strides, pointwise
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node, changes_in_place, map_nodes
-from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import Bench, LeftError
+from nasflow.merge.trace.node import Node, changes_in_place, map_nodes
+from nasflow.merge.trace.op_properties import averages_windows, is_random, minds_strides, pointwise
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench, LeftError
 
 
 class Loop(Kernel):

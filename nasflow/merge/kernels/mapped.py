@@ -9,12 +9,12 @@ from torch import nn
 from torch.func import functional_call
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import is_changing, is_random
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.shapes import Spec
-from nasflow.merge.stacks import Bench
-from nasflow.merge.structure import is_hooked
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import is_changing, is_random
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.trace.signature import is_hooked
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 
 # vmap has no rules for recurrent layers, and for embeddings some that forget their options
 _NOT_MAPPED = (nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)

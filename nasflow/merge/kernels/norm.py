@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.spot import Spot
-from nasflow.merge.stacks import Bench
-from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Tape
+from nasflow.merge.tape.tape import Tape
+from nasflow.merge.tape.tape_values import Spot
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.signature import is_hooked
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 from nasflow.native import batch_norm as native
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.kernels.moves import Functions, moves_between, room_like
-from nasflow.merge.knowledge import pairwise, pointwise
-from nasflow.merge.layout import Layout, join, split
-from nasflow.merge.node import Node
-from nasflow.merge.spot import Spot
-from nasflow.merge.stacks import Bench
-from nasflow.merge.tape import Tape
+from nasflow.merge.tape.row_copies import Functions, moves_between, room_like
+from nasflow.merge.tape.tape import Tape
+from nasflow.merge.tape.tape_values import Spot
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import pairwise, pointwise
+from nasflow.merge.values.layout import Layout, join, split
+from nasflow.merge.values.parameter_stacks import Bench
 from nasflow.native import program as native
 from nasflow.native.activations import activate, activate_backward
 

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import averages_windows, function_name
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node
-from nasflow.merge.shapes import Spec
-from nasflow.merge.spot import Spot
-from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Tape
+from nasflow.merge.tape.tape import Tape
+from nasflow.merge.tape.tape_values import Spot
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import averages_windows, function_name
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.trace.signature import is_hooked
+from nasflow.merge.values.layout import Layout
 
 _LAYERS = (
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),

@@ -13,7 +13,7 @@ from nasflow.merge.kernels.norm import BatchedBatchNorm, BatchedGroupNorm, Batch
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.kernels.pooling import BatchedPool
 from nasflow.merge.kernels.shaping import Concatenation, ShapeOf, Shaping
-from nasflow.merge.node import Node
+from nasflow.merge.trace.node import Node
 
 KERNELS: list[type[Kernel]] = [
     *(Pointwise, Pairwise, BatchedLinear, DenseLinear, DenseConvolution, GroupedConvolution),

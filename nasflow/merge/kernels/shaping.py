@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
-from nasflow.merge.knowledge import function_name
-from nasflow.merge.layout import Layout
-from nasflow.merge.node import Node, map_nodes
-from nasflow.merge.shapes import Scalar, Spec
-from nasflow.merge.spot import Spot
-from nasflow.merge.stacks import Bench
-from nasflow.merge.structure import is_hooked
-from nasflow.merge.tape import Tape
+from nasflow.merge.tape.tape import Tape
+from nasflow.merge.tape.tape_values import Spot
+from nasflow.merge.trace.node import Node, map_nodes
+from nasflow.merge.trace.op_properties import function_name
+from nasflow.merge.trace.shape_inference import Scalar, Spec
+from nasflow.merge.trace.signature import is_hooked
+from nasflow.merge.values.layout import Layout
+from nasflow.merge.values.parameter_stacks import Bench
 
 _SHAPED = frozenset(
     [

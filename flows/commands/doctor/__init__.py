@@ -1,0 +1,1 @@
+"""`nasflow doctor`: whether everything that searches need is in order."""

@@ -1,0 +1,155 @@
+"""What `nasflow doctor` looks at on this machine: packages, slots, the study store, disks."""
+
+import errno
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from nasflow.config.search import SearchConfig
+from nasflow.config.services import SshServiceConfig
+from nasflow.native.compiling import COMPILERS, find_compiler
+from nasflow.study.store_check import look_at_store
+from nasflow.training_service.make import make_service
+
+from .findings import Finding, Level
+
+_SHOWN = ("prefect", "fastapi", "torch", "pytorch-lightning")
+_BREAKS = {
+    "fastapi": ", with which Prefect's server does not start",
+    "sqlalchemy": ", with which Prefect's server makes no scheduled runs",
+}
+_FULL = 100 * 2**20  # bytes; some checkpoints and a database need as much
+_LOW = 2**30
+_TRIED = 2**20
+
+
+def check_packages() -> Iterator[Finding]:
+    """Whether Python and the packages are those that this nasflow was made for, by its own metadata."""
+    broken = False
+    for finding in _wrong_packages():
+        broken = True
+        yield finding
+    if not broken:
+        shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN)
+        yield Finding("packages", Level.OK, f"Python {platform.python_version()}, {shown}")
+
+
+def check_kernels() -> Iterator[Finding]:
+    """Whether jobs on this machine can compile the native kernels."""
+    compiler = find_compiler()
+    if compiler is None:
+        fix = f"install one of {', '.join(COMPILERS)}; without, small models train more slowly on the CPU"
+        yield Finding("kernels", Level.WARNING, "there is no C compiler for the native kernels of fused steps", fix)
+    else:
+        yield Finding("kernels", Level.OK, f"jobs with one core a slot run native kernels, compiled with {compiler}")
+
+
+def check_slots(config: SearchConfig) -> Iterator[Finding]:
+    """Whether the training service can run jobs, and how many at a time. Starts nothing."""
+    if isinstance(config.training_service, SshServiceConfig):
+        yield from _check_hosts(config)
+        return
+    service = make_service(config.training_service, config.study_dir, config.base_dir)
+    service.validate()
+    slots = service.slots()
+    if slots:
+        yield Finding("slots", Level.OK, f"{len(slots)} for each search: {', '.join(slots)}")
+    else:
+        yield Finding("slots", Level.BROKEN, "the training service has none", "see 'training_service' in the config")
+
+
+def check_store(url: str) -> Iterator[Finding]:
+    """Whether the study store can be written, and the disk it is on."""
+    yield Finding("store", Level.OK, look_at_store(url))
+    if (file := _sqlite_file(url)) is not None:
+        yield from check_folder("store disk", file.parent)
+
+
+def check_folder(check: str, folder: Path) -> Iterator[Finding]:
+    """Whether files can be written there, or where it would be made, and how much room there is."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        yield Finding(check, Level.BROKEN, f"{there} is no folder", "move it away, or name another")
+        return
+    try:
+        with tempfile.TemporaryFile(dir=there, buffering=0) as file:
+            written = file.write(bytes(_TRIED))
+            os.fsync(file.fileno())
+        full = written < _TRIED
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full:
+            yield Finding(
+                check, Level.BROKEN, f"can't write in {there} ({error.strerror})", "name a folder that you may write"
+            )
+            return
+    free = shutil.disk_usage(there).free
+    saw = f"{_size(free)} free in {there}"
+    if full or free < _FULL:
+        yield Finding(check, Level.BROKEN, f"the disk is full: {saw}", "make room there, or name a folder elsewhere")
+    elif free < _LOW:
+        yield Finding(check, Level.WARNING, f"the disk is nearly full: {saw}", "make room there")
+    else:
+        yield Finding(check, Level.OK, f"can be written, {saw}")
+
+
+def _wrong_packages() -> Iterator[Finding]:
+    wanted = metadata("nasflow")["Requires-Python"]
+    if wanted and platform.python_version() not in SpecifierSet(wanted, prereleases=True):
+        yield Finding(
+            "packages",
+            Level.BROKEN,
+            f"Python {platform.python_version()}, and nasflow needs {wanted}",
+            "install nasflow with another Python",
+        )
+    for line in requires("nasflow") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            found = None
+        if found is not None and requirement.specifier.contains(found, prereleases=True):
+            continue
+        saw = f"{requirement.name} {found}" if found else f"no {requirement.name}"
+        wanted = f"{requirement.name}{requirement.specifier}"
+        yield Finding(
+            "packages",
+            Level.BROKEN,
+            f"{saw} is installed{_BREAKS.get(requirement.name, '')}; nasflow needs {wanted}",
+            f"{sys.executable} -m pip install '{wanted}'",
+        )
+
+
+def _check_hosts(config: SearchConfig) -> Iterator[Finding]:
+    from ..hosts import check_hosts  # noqa: PLC0415 - slow
+
+    levels = {"error": Level.BROKEN, "warning": Level.WARNING}
+    for host in check_hosts(config):
+        for problem in host.problems:
+            yield Finding("slots", levels[problem.level], problem.text)
+        if host.in_order:
+            yield Finding("slots", Level.OK, f"host {host.name} can run jobs")
+
+
+def _sqlite_file(url: str) -> Path | None:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+    return Path(parsed.database).absolute() if parsed.get_backend_name() == "sqlite" and parsed.database else None
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= _LOW else f"{count / 2**20:.0f} MiB"

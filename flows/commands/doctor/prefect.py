@@ -1,0 +1,169 @@
+"""What `nasflow doctor` looks at on the Prefect server: the API, versions, clock, work pool, workers, automation."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from ...server.errors import api_url
+from ..run import prefect_client, set_up_prefect
+from .findings import Finding, Level, examined
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import WorkPool
+
+KNOWN_TYPES = ("process", "docker", "kubernetes")
+_CLOCK = timedelta(seconds=10)
+_PREFECT = {
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # looking must not start a server
+    "PREFECT_CLIENT_MAX_RETRIES": "0",
+    "PREFECT_API_REQUEST_TIMEOUT": "30",
+}
+
+
+def check_prefect(pool: str) -> list[Finding]:
+    """Whether Prefect's server can run searches of this work pool. What can't be asked is left out."""
+    os.environ.update(_PREFECT)
+    set_up_prefect(verbose=False)
+    findings = examined("server", _check_server)
+    if any(finding.level is Level.BROKEN for finding in findings) or api_url() is None:
+        return findings
+    findings += examined("clock", _check_clock)
+    findings += examined("pool", lambda: _check_pool(pool))
+    findings += examined("automation", _check_automation)
+    return findings
+
+
+def _check_server() -> Iterator[Finding]:
+    import prefect  # noqa: PLC0415 - slow
+    from packaging.version import parse  # noqa: PLC0415 - slow
+
+    url = api_url()
+    if url is None:
+        yield Finding(
+            "server",
+            Level.WARNING,
+            "none is configured, so each search starts one for itself, without schedules and workers",
+            "run 'prefect server start' and set PREFECT_API_URL, e.g. to http://127.0.0.1:4200/api",
+        )
+        return
+    with prefect_client() as client:
+        theirs, ours = client.api_version(), prefect.__version__
+    if parse(theirs) < parse(ours):
+        saw = f"{url} answers, but is older (Prefect {theirs}) than Prefect here ({ours})"
+        yield Finding("server", Level.WARNING, saw, f"upgrade the server to {ours}")
+    else:
+        yield Finding("server", Level.OK, f"{url} answers and lets us in: Prefect {theirs}, here {ours}")
+
+
+def _check_clock() -> Iterator[Finding]:
+    with prefect_client() as client:
+        told = client.hello().headers.get("Date")
+    if told is not None:
+        yield clock_finding(parsedate_to_datetime(told), datetime.now(UTC))
+
+
+def clock_finding(theirs: datetime, ours: datetime) -> Finding:
+    """Whether our clock is in step with the server's, which it tells in whole seconds."""
+    ahead = ours - theirs
+    if abs(ahead) < _CLOCK:
+        return Finding("clock", Level.OK, "in step with the server's")
+    way = "ahead of" if ahead > timedelta() else "behind"
+    return Finding(
+        "clock",
+        Level.WARNING,
+        f"{abs(ahead).total_seconds():.0f} s {way} the server's: schedules fire at other times than shown",
+        "let both follow NTP",
+    )
+
+
+def _check_pool(name: str) -> Iterator[Finding]:
+    from prefect.exceptions import ObjectNotFound  # noqa: PLC0415 - slow
+
+    with prefect_client() as client:
+        try:
+            pool = client.read_work_pool(name)
+        except ObjectNotFound:
+            others = ", ".join(pool.name for pool in client.read_work_pools(limit=10)) or "none"
+            saw = f"there is no work pool '{name}' (there: {others})"
+            yield Finding("pool", Level.BROKEN, saw, f"'nasflow setup --work-pool {name}' makes it")
+            return
+        yield _pool_finding(pool)
+        yield _limit_finding(pool)
+        yield _worker_finding(client, pool)
+
+
+def _pool_finding(pool: "WorkPool") -> Finding:
+    saw = f"work pool '{pool.name}' of type {pool.type}"
+    if pool.is_paused:
+        mend = f"'prefect work-pool resume {pool.name}' lets it run searches again"
+        return Finding("pool", Level.BROKEN, f"{saw} is paused", mend)
+    if pool.type not in KNOWN_TYPES:
+        mend = f"use one of type {', '.join(KNOWN_TYPES)}, or see to it that its jobs have nasflow"
+        return Finding("pool", Level.WARNING, f"{saw}, for which nasflow has no job template", mend)
+    return Finding("pool", Level.OK, saw)
+
+
+def _limit_finding(pool: "WorkPool") -> Finding:
+    limit, taken = pool.concurrency_limit, pool.active_slots or 0
+    if limit is None:
+        return Finding("limit", Level.OK, "the pool runs any number of searches at once")
+    if limit == 0:
+        return Finding(
+            "limit",
+            Level.BROKEN,
+            "the pool has no slots (its concurrency limit is 0), so it runs no search",
+            f"'nasflow setup --work-pool {pool.name} --slots N' gives it some",
+        )
+    return Finding("limit", Level.OK, f"the pool runs {limit} at once, {taken} now")
+
+
+def _worker_finding(client: "SyncPrefectClient", pool: "WorkPool") -> Finding:
+    from prefect.client.schemas.objects import WorkerStatus  # noqa: PLC0415 - slow
+
+    workers = client.read_workers_for_work_pool(pool.name, limit=200)
+    alive = [worker.name for worker in workers if worker.status is WorkerStatus.ONLINE]
+    if alive:
+        return Finding("worker", Level.OK, f"alive: {', '.join(alive)}")
+    saw = f"work pool '{pool.name}' has no live worker, so what is scheduled waits"
+    return Finding("worker", Level.WARNING, saw, f"start one: prefect worker start --pool {pool.name}")
+
+
+def _check_automation() -> Iterator[Finding]:
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    from ...server.automations import ZOMBIES  # noqa: PLC0415 - slow
+
+    frequency = get_current_settings().flows.heartbeat_frequency
+    with prefect_client() as client:
+        present = client.read_automations_by_name(ZOMBIES)
+    if not present:
+        yield Finding(
+            "automation",
+            Level.BROKEN,
+            f"there is no automation '{ZOMBIES}', so a search whose process is killed stays Running for ever",
+            "'nasflow setup' makes it",
+        )
+    elif not present[0].enabled:
+        saw = f"'{ZOMBIES}' is switched off, so a search whose process is killed stays Running for ever"
+        yield Finding("automation", Level.WARNING, saw, "switch it on in the UI under Automations")
+    elif frequency is None:
+        saw = "Prefect's heartbeats are switched off here, so searches from here are not seen to die"
+        yield Finding("automation", Level.WARNING, saw, "unset PREFECT_FLOWS_HEARTBEAT_FREQUENCY")
+    else:
+        within = getattr(present[0].trigger, "within", timedelta()).total_seconds()
+        yield _heartbeat_finding(within, frequency)
+
+
+def _heartbeat_finding(within: float, frequency: int) -> Finding:
+    if within <= frequency:
+        return Finding(
+            "automation",
+            Level.BROKEN,
+            f"a search is taken for dead {within:.0f} s after its last heartbeat, and one from here has one every "
+            f"{frequency} s",
+            "set PREFECT_FLOWS_HEARTBEAT_FREQUENCY to the same number everywhere, then run 'nasflow setup' again",
+        )
+    return Finding("automation", Level.OK, f"a search whose process is killed is Crashed after {within:.0f} s")

@@ -1,0 +1,1 @@
+"""`nasflow plan`: how trials of a search would be merged."""

@@ -1,0 +1,124 @@
+"""`nasflow plan`: how trials of a search would be merged, with nothing trained and no study touched."""
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasflow.config.search import SearchConfig
+from nasflow.config.services import LocalServiceConfig, ServiceConfig
+from nasflow.errors import UserError
+from nasflow.report.text import numbers_text
+from nasflow.training_service.local.slots import slot_environments
+
+from ..console import console
+
+if TYPE_CHECKING:
+    from nasflow.job.spec import JobSpec
+    from nasflow.space.architecture import Architecture
+    from nasflow.training.dry_run import JobPlan, UnitPlan
+
+_IN_SLOT = "NASFLOW_PLANS_IN_SLOT"  # set in the process that was started to plan, which shall not start another
+
+
+def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> None:
+    """Print the plan of the first trials that random search would propose, and draw that of the largest unit.
+
+    Args:
+        trials: how many; None for those of a round, as many as a job trains at a time.
+        draw: the file for the picture.
+
+    Raises:
+        UserError: the config can't work, or there is nothing to draw.
+    """
+    terminal = console()
+    if not config.merge.enabled:
+        raise UserError("merge.enabled is false, so every trial trains in a job of its own: there is nothing to plan")
+    if draw is not None and not draw.absolute().parent.is_dir():
+        raise UserError(f"--draw: there is no folder {draw.absolute().parent}")
+    count = trials or min(config.budget.trials_per_round, config.merge.max_members)
+    specs = _job_specs(config, count)
+    from nasflow.training.dry_run import rehearse  # noqa: PLC0415 - slow
+
+    from .view import print_plan  # noqa: PLC0415 - slow
+
+    plans = []
+    for number, spec in enumerate(specs, start=1):
+        plans.append(rehearse(spec))
+        name = config.name if len(specs) == 1 else f"{config.name}, job {number} of {len(specs)}"
+        print_plan(terminal, name, [member.trial for member in spec.members], plans[-1])
+    if draw is not None:
+        _draw(config.name, plans, draw)
+        terminal.print(f"drawn: {draw}", soft_wrap=True)
+
+
+def slot_environment(config: ServiceConfig) -> dict[str, str]:
+    """What a job's process has in its environment that this one has not: with it, what is measured holds for jobs."""
+    if not isinstance(config, LocalServiceConfig) or _IN_SLOT in os.environ:
+        return {}
+    environment = next(iter(slot_environments(config).values()))
+    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
+
+
+def run_in_slot(environment: dict[str, str], arguments: Sequence[str]) -> int:
+    """Run `nasflow` with these arguments in a process like a job's; its exit code."""
+    command = [sys.executable, "-P", "-m", "nasflow.flows.cli", *arguments]
+    return subprocess.run(command, env=os.environ | environment | {_IN_SLOT: "1"}, check=False).returncode
+
+
+def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
+    """A job for each kind of data, if that is searched too."""
+    from nasflow.evaluator.check import check_search  # noqa: PLC0415 - slow
+    from nasflow.evaluator.data_source import fingerprint  # noqa: PLC0415 - slow
+    from nasflow.strategy.random_search import RandomSearch  # noqa: PLC0415 - slow
+
+    space = check_search(config)
+    jobs: defaultdict[str, list[tuple[int, Architecture]]] = defaultdict(list)
+    data: dict[str, Any] = {}
+    for trial, architecture in enumerate(RandomSearch(space, config.seed).ask(count)):
+        candidate = space.validate(architecture)
+        name = fingerprint(candidate.config.data)
+        data[name] = candidate.config.data
+        jobs[name].append((trial, architecture))
+    return [_job_spec(config, data[name], members) for name, members in jobs.items()]
+
+
+def _job_spec(config: SearchConfig, data: Any, members: Sequence[tuple[int, "Architecture"]]) -> "JobSpec":
+    from nasflow.job.spec import JobSpec, MemberSpec  # noqa: PLC0415
+    from nasflow.seeds import derive_seed  # noqa: PLC0415
+
+    return JobSpec(
+        job_id="plan",
+        study=config.name,
+        space=config.space,
+        evaluator=config.evaluator,
+        data=data,
+        checkpoint=config.checkpoint,
+        data_seed=config.seed,
+        base_dir=config.base_dir,
+        members=[
+            MemberSpec(trial=trial, architecture=architecture, seed=derive_seed(config.seed, architecture.to_json()))
+            for trial, architecture in members
+        ],
+        merge=config.merge,
+        places=config.merge.max_members,
+    )
+
+
+def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:
+    from nasflow.merge.view.svg import plan_svg  # noqa: PLC0415 - slow
+
+    units: list[UnitPlan] = [unit for plan in plans for unit in plan.units]
+    if not units:
+        raise UserError("there is nothing to draw, for no trials are fused; --trials N plans more of them")
+    unit = max(units, key=lambda unit: len(unit.trials))
+    gathers = unit.outline.gathers
+    title = (
+        f"{name}: trials {numbers_text(unit.trials)}",
+        f"{unit.outline.fused} of {unit.outline.operations} operations fused, {gathers} gather{'s' * (gathers != 1)}; "
+        f"{1e3 * unit.seconds:.2f} ms a step instead of {1e3 * unit.alone:.2f} ms",
+    )
+    file.write_text(plan_svg(unit.outline, unit.trials, unit.prices, title))

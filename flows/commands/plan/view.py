@@ -1,0 +1,112 @@
+"""What `nasflow plan` prints."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nasflow.merge.view.summary import Price, Step
+from nasflow.report.text import numbers_text
+from nasflow.training.dry_run import JobPlan, UnitPlan
+
+_NUMBERS = ("#", "rows", "µs", "µs\nbatched", "µs one\nby one", "gathers")
+
+
+def print_plan(terminal: Console, name: str, trials: Sequence[int], plan: JobPlan) -> None:
+    """A job's plan: its units step by step, who is in none and why, what is expected, and where figures are from."""
+    for part in _parts(name, trials, plan):
+        terminal.print(part, soft_wrap=isinstance(part, Text))
+
+
+def _parts(name: str, trials: Sequence[int], plan: JobPlan) -> Iterator[Table | Text]:
+    threads = f", {_count(torch.get_num_threads(), 'thread')}" if plan.device == "cpu" else ""
+    batch = "" if plan.batch is None else f", batches of {'x'.join(map(str, plan.batch))}"
+    yield Text(f"{name}: {_count(len(trials), 'trial')} in one job on {plan.device}{threads}{batch}", style="bold")
+    for unit in plan.units:
+        yield _table(unit)
+        yield from map(Text, _unit_lines(unit))
+    yield from map(Text, _job_lines(trials, plan))
+
+
+def _table(unit: UnitPlan) -> Table:
+    title = f"\nunit of trials {numbers_text(unit.trials)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
+    for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
+        # only columns that may wrap are narrowed; each step stays on one line
+        table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head in _NUMBERS)
+    for number, (step, price) in enumerate(zip(unit.outline.steps, unit.prices, strict=True)):
+        table.add_row(*(Text(t, no_wrap=True, overflow="ellipsis") for t in _row(number, step, price, unit.trials)))
+    table.add_row("", "outputs", "", "all", *[""] * 5, str(unit.outline.output_gathers or ""), "")
+    return table
+
+
+def _row(number: int, step: Step, price: Price, trials: Sequence[int]) -> list[str]:
+    whole = len(step.members) == len(trials)
+    return [
+        str(number),
+        step.operation,
+        step.shapes,
+        "all" if whole else numbers_text([trials[member] for member in step.members]),
+        "1" if step.kind in ("input", "shared") else str(len(step.members)),
+        step.kernel,
+        *("" if step.kind == "input" else _microseconds(s) for s in (price.seconds, price.batched, price.looped)),
+        str(step.gathers or ""),
+        step.reason,
+    ]
+
+
+def _unit_lines(unit: UnitPlan) -> Iterator[str]:
+    outline = unit.outline
+    yield (
+        f"{outline.fused} of {outline.operations} operations fused; {_count(outline.gathers, 'gather')}; expected "
+        f"{_gain(unit.seconds, unit.alone)}"
+    )
+    shared = [step for step in outline.steps if step.kind == "shared"]
+    for members, steps in groupby(shared, key=lambda step: step.members):
+        numbers = numbers_text([unit.trials[member] for member in members])
+        yield f"computed once for trials {numbers}: {', '.join(step.operation for step in steps)}"
+
+
+def _job_lines(trials: Sequence[int], plan: JobPlan) -> Iterator[str]:
+    for reason, numbers in _by_text(plan.reasons):
+        yield f"in no unit with others: trials {numbers_text(numbers)}: {reason}"
+    for error, numbers in _by_text({trial: error.partition("\n")[0] for trial, error in plan.failed.items()}):
+        yield f"failed before the first step: trials {numbers_text(numbers)}: {error}"
+    known = {*plan.reasons, *plan.failed, *(trial for unit in plan.units for trial in unit.trials)}
+    if waiting := [trial for trial in trials if trial not in known]:
+        yield f"wait for a place in the job (merge.max_members): trials {numbers_text(waiting)}"
+    if plan.units and plan.reasons:
+        others = sum(plan.alone.values())
+        merged, alone = (
+            sum(seconds) + others for seconds in zip(*((u.seconds, u.alone) for u in plan.units), strict=True)
+        )
+        untraced = len(plan.reasons) - len(plan.alone)
+        without = f", without the {untraced} that can't be traced" if untraced else ""
+        yield f"the job as a whole{without}: expected {_gain(merged, alone)}"
+    if plan.costs is not None:
+        measured, path = plan.costs.measured, plan.costs.path
+        source = f"{measured} of them were measured now, in {plan.costs.seconds:.1f} s" if measured else "none is new"
+        yield f"times are of forward and backward, without the optimizer; {source}; they are kept in {path}"
+
+
+def _by_text(texts: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
+    for text in dict.fromkeys(texts.values()):
+        yield text, [trial for trial, other in texts.items() if other == text]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _gain(merged: float, alone: float) -> str:
+    return f"{1e3 * merged:.2f} ms a step instead of {1e3 * alone:.2f} ms one by one: {alone / merged:.1f}x"
+
+
+def _microseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{1e6 * seconds:.0f}" if seconds < float("inf") else "can't run"

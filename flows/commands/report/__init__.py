@@ -1,0 +1,1 @@
+"""`nasflow report`: a study as one HTML file."""

@@ -1,0 +1,1 @@
+"""`nasflow setup`: what a Prefect server needs for searches."""

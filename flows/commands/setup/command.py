@@ -1,0 +1,80 @@
+"""`nasflow setup`: what a Prefect server needs for searches: work pool, limit, automation, secrets."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from nasflow.config.search import SearchConfig
+
+from ...server.errors import api_url, refuse_no_server
+from ..run import prefect_client, set_up_prefect
+from .automations import ensure_automation, patience, wanted_automations
+from .made import Made
+from .pool import ensure_pool, searches_at_once
+from .secrets import ensure_secret, secret_names, values_wanted
+
+
+def set_up_server(
+    config: SearchConfig | None,
+    pool: str,
+    *,
+    slots: int | None = None,
+    secrets: Sequence[str] = (),
+    notify_best: str | None = None,
+    pause_without_gain: int | None = None,
+    verbose: bool = False,
+) -> list[Made]:
+    """Make the Prefect server in use have what searches need, once and as it should be; what was made and found.
+
+    Args:
+        config: its secrets that are Prefect's blocks are made, too, and it says how many slots a search takes.
+        pool: name of the work pool.
+        slots: how many device slots the searches of the pool may take together; None leaves its limit as it is.
+        secrets: names of more secret blocks, or of the environment variables with their values.
+        notify_best: the notification block, as `type/name`, that tells of new bests; None for no new automation.
+        pause_without_gain: after how many rounds without gain a search is paused; None for no new automation.
+
+    Raises:
+        UserError: no server is configured, it can't be used, heartbeats are switched off, a secret's value is not to be
+            had, there are too few slots for a search, or there is no such notification block.
+    """
+    set_up_prefect(verbose)
+    refuse_no_server()
+    within = patience()
+    limit = None if slots is None else searches_at_once(slots, config)
+    with prefect_client() as client:
+        automations = wanted_automations(client, within, notify_best, pause_without_gain)
+        values = values_wanted(client, secret_names(secrets, config))  # asked for before anything is changed
+        return [
+            ensure_pool(client, pool, limit),
+            *(ensure_automation(client, automation) for automation in automations),
+            *(ensure_secret(client, name, value) for name, value in values.items()),
+        ]
+
+
+def setup_table(made: Sequence[Made]) -> Table:
+    """A row a thing."""
+    table = Table("what", "name", "", "note", title=f"set up: {api_url()}")
+    for thing in made:
+        table.add_row(thing.what, escape(thing.name), thing.done, escape(thing.note))
+    return table
+
+
+def setup_hints(pool: str) -> list[str]:
+    """What is still to be done by people."""
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    frequency = get_current_settings().flows.heartbeat_frequency
+    return [
+        f"run what is deployed: prefect worker start --pool {pool}",
+        "resume killed searches: nasflow recover, on a schedule",
+        f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY ({frequency} s here) must be the same wherever searches run",
+    ]
+
+
+def setup_json(made: Sequence[Made]) -> dict[str, Any]:
+    """What was made and found, for a program."""
+    return {"server": api_url(), "made": [asdict(thing) for thing in made]}

@@ -1,0 +1,1 @@
+"""Searches that are dead: found by facts, and resumed."""

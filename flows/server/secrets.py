@@ -1,0 +1,28 @@
+"""Secrets kept in Prefect's `Secret` blocks, for configs that name them: `{prefect_block: NAME}`."""
+
+from typing import Any
+
+from nasflow.config.secrets import read_blocks_with
+from nasflow.errors import ConfigError
+
+from .errors import clear_prefect_errors
+
+
+def use_prefect_blocks() -> None:
+    """From now on such secrets can be revealed. Prefect is imported by the first that is."""
+    read_blocks_with(_read)
+
+
+def _read(name: str) -> str:
+    from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
+
+    try:
+        # At once also where an event loop runs, as in a notebook.
+        with clear_prefect_errors():
+            block: Any = Secret.load(name, _sync=True)  # type: ignore[call-arg]
+    except ValueError as error:
+        raise ConfigError(
+            f"Prefect has no Secret block '{name}'; create it in the UI under Blocks, or name one that "
+            "'prefect block ls' lists"
+        ) from error
+    return str(block.value.get_secret_value())  # its get() reads '1.10' as the number 1.1

@@ -1,0 +1,263 @@
+"""What is asked of a search's flow run from outside is done: by Prefect's UI, its API, its command line, automations.
+
+Prefect's engine learns of it between two tasks at best, and a batch trains for hours; where no runner started the flow
+run, it does not learn of a cancellation at all. So a thread looks at the state that the server has for the run.
+"""
+
+import contextvars
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, ParamSpec
+from uuid import UUID
+
+import httpx
+from prefect import get_run_logger
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterParentFlowRunId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Cancelled, Scheduled, Suspended
+
+from nasflow.config.search import SearchConfig
+from nasflow.errors import InterruptedSearchError, StudyError
+from nasflow.study.lease import LEASE_SECONDS
+from nasflow.study.study import Study
+
+from ..ui.heartbeats import Heartbeats
+from .session import SearchSession
+
+POLL_SECONDS = 1.0
+_ANSWER_SECONDS = 10.0
+_UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
+
+P = ParamSpec("P")
+
+
+class Control:
+    """Does with a session what is asked of its flow run; a cancelled round cancels the search.
+
+    Paused or suspended, which is the same here: the run of a deployment ends its process, and a worker takes it up when
+    it is resumed; any other ends its jobs, and waits.
+
+    Args:
+        run: the flow run.
+
+    Attributes:
+        left: the state in which this process is to leave the run to another.
+    """
+
+    def __init__(self, session: SearchSession, run: FlowRun):
+        self.left: State | None = None
+        self._session = session
+        self._run = run
+        self._rounds: dict[UUID, Heartbeats] = {}
+        self._paused = False
+        self._too_late = False
+        self._ended = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at the state of the flow run within this block. While the server does not answer, nothing happens."""
+        context = contextvars.copy_context()
+        watcher = threading.Thread(target=context.run, args=(self._watch,), name="nasflow-control", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            watcher.join()
+
+    @contextmanager
+    def of_round(self, run: FlowRun) -> Iterator[None]:
+        """Look at the state of a round's flow run, too, and send its heartbeats, within this block."""
+        heartbeats = Heartbeats(run)
+        heartbeats.send_due()
+        self._rounds[run.id] = heartbeats
+        try:
+            yield
+        finally:
+            del self._rounds[run.id]
+
+    def resumed(self) -> bool:
+        """Whether the search goes on after an interruption. Waits as long as it is paused.
+
+        Call it when nothing follows a job any more.
+
+        Raises:
+            Pause: this process is to leave the search to another.
+            LeaseLostError: another controller has taken the study.
+            InterruptedSearchError: the pause had a time limit, which has passed.
+        """
+        if self._paused and not self._session.interrupted:
+            self._session.pause()  # again: what was about to submit a job has done so by now
+        while self._paused and not self._session.interrupted:
+            self._ended.wait(POLL_SECONDS / 4)
+        if self.left is not None:
+            raise Pause(state=self.left)
+        if self._too_late:
+            name = self._session.config.name
+            raise InterruptedSearchError(f"study '{name}' was paused and not resumed in time; run it again to go on")
+        if self._session.interrupted or not self._session.stop.is_set():
+            self._session.lease.refuse_lost()
+            return False
+        self._session.go_on()
+        return True
+
+    def _watch(self) -> None:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),  # the next look is the retry
+            get_client(httpx_settings={"timeout": _ANSWER_SECONDS}, sync_client=True) as client,
+        ):
+            while not self._session.interrupted and not self._ended.wait(POLL_SECONDS):
+                for heartbeats in list(self._rounds.values()):
+                    heartbeats.send_due()
+                try:
+                    runs = _read(client, [self._run.id, *self._rounds])
+                except httpx.HTTPError:
+                    continue
+                self._obey({run.id: run.state for run in runs if run.state})
+
+    def _obey(self, states: Mapping[UUID, State]) -> None:
+        now = [states[run] for run in [self._run.id, *self._rounds] if run in states]  # without a round that has ended
+        if cancelled := [state for state in now if state.is_cancelling() or state.is_cancelled()]:
+            self._do(self._session.end, f"{cancelled[0].name} in Prefect: its jobs are ended, finished epochs are kept")
+            return
+        state = states.get(self._run.id)
+        if state is None:
+            return
+        if not state.is_paused():
+            self._too_late = self._paused and state.is_final()
+            if self._too_late:
+                self._session.interrupt()
+            self._paused = False
+        elif self._run.deployment_id is not None:
+            self.left = state
+            self._do(self._session.end, "suspended: its jobs are ended, and this process; Resume goes on from there")
+        elif not self._paused:
+            self._paused = True
+            self._do(self._session.pause, "paused: its jobs are ended, and this process waits until it is resumed")
+
+    def _do(self, act: Callable[[], None], why: str) -> None:
+        get_run_logger().info("study '%s' is %s", self._session.config.name, why)
+        try:
+            act()
+        except Exception:  # the flow does it again when it ends, and then fails if it must
+            get_run_logger().exception("the jobs of study '%s' could not be ended", self._session.config.name)
+
+
+@contextmanager
+def controlled(session: SearchSession) -> Iterator[Control]:
+    """The control of a session: of the flow run that enters this first; of its rounds, which enter it again, too."""
+    run = _this_run()
+    if session.control is not None:
+        with session.control.of_round(run):
+            yield session.control
+        return
+    session.control = control = Control(session, run)
+    try:
+        with control.watching():
+            yield control
+    except BaseException as error:
+        if control.left is None:
+            raise
+        raise Pause(state=control.left) from error  # of a deployment that limits its runs Prefect ends this one now
+    finally:
+        session.control = None
+
+
+@contextmanager
+def suspendable(config: SearchConfig) -> Iterator[None]:
+    """Around all else in a flow: a run that is suspended leaves nothing unfinished and waits for Resume, however long.
+
+    Resumed, it first waits for the process that it had before, which may be about to leave the study still.
+
+    Prefect gives a suspended run a time limit, five minutes if its UI is not told otherwise, and then sets it to
+    FAILED. A suspended search takes nothing from anyone, so here it has none.
+    """
+    run = _this_run()
+    if run.run_count > 1:
+        _await_leaving(config)
+    try:
+        yield
+    except Pause as pause:
+        state = pause.state
+        try:
+            with get_client(sync_client=True) as client:
+                _end_rounds(client, run)
+                state = _leave(client, run)
+        except httpx.HTTPError as error:
+            get_run_logger().warning("the suspended flow run could not be put in order: %s", error)
+        raise Pause(state=state) from None
+
+
+def cancelled_if_interrupted(train: Callable[P, State[Any]]) -> Callable[P, State[Any]]:
+    """For the function of a task: interrupted, it has not failed."""
+
+    @functools.wraps(train)
+    def run(*args: P.args, **kwargs: P.kwargs) -> State[Any]:
+        try:
+            return train(*args, **kwargs)
+        except InterruptedSearchError as error:
+            return Cancelled(message=str(error))
+
+    return run
+
+
+def _this_run() -> FlowRun:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        raise RuntimeError("only a flow run can be controlled")
+    return context.flow_run
+
+
+def _read(client: SyncPrefectClient, ids: list[UUID]) -> Sequence[FlowRun]:
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
+
+
+def _await_leaving(config: SearchConfig) -> None:
+    """Wait until no controller holds the study, but no longer than a lease lasts that is not renewed."""
+    deadline = time.monotonic() + LEASE_SECONDS
+    try:
+        study = Study.load(config.store, config.name)
+    except StudyError:  # there is none yet, or the search itself will say what is wrong
+        return
+    with closing(study):
+        while study.controller() is not None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+
+def _end_rounds(client: SyncPrefectClient, run: FlowRun) -> None:
+    """Set the run's rounds to CANCELLED that Prefect's engine left in the middle."""
+    left = FlowRunFilter(
+        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)),
+    )
+    for child in client.read_flow_runs(flow_run_filter=left):
+        state: State = Cancelled(message="suspended with its search")
+        client.set_flow_run_state(child.id, state, force=True)
+
+
+def _leave(client: SyncPrefectClient, run: FlowRun) -> State | None:
+    """Make a paused run one that a worker takes up when it is resumed, or now if it was; its state."""
+    state = client.read_flow_run(run.id).state
+    if state is not None and state.is_paused():
+        details = state.state_details.model_copy(update={"pause_timeout": None, "pause_reschedule": True})
+        message = "for as long as you like; Resume goes on from the last finished epochs"
+        state = Suspended(message=message, state_details=details)
+    elif state is not None and state.is_running():  # resumed while it was about to leave
+        state = Scheduled(message="resumed")
+    else:
+        return state
+    client.set_flow_run_state(run.id, state, force=True)
+    return state

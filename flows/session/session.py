@@ -1,0 +1,231 @@
+"""What the flows of one search share in one process: study, space, strategy, training service."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nasflow.attempt.follower import AttemptFollower
+from nasflow.config.search import DataConfig, SearchConfig
+from nasflow.errors import InterruptedSearchError
+from nasflow.evaluator.candidate import Candidate
+from nasflow.evaluator.check import check_search
+from nasflow.job.events import Event
+from nasflow.report.trial_loggers import check_loggers
+from nasflow.space.architecture import Architecture
+from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.strategy.make import make_strategy
+from nasflow.study.folder import claim_folder
+from nasflow.study.improvements import Gains
+from nasflow.study.lease import Lease
+from nasflow.study.records import Attempt
+from nasflow.study.study import Study
+from nasflow.training.schedule.pruners import check_pruner
+from nasflow.training_service.base import TrainingService
+from nasflow.training_service.make import make_service
+from nasflow.trial import Trial
+
+from ..server.secrets import use_prefect_blocks
+from ..ui.run_page import RunPage
+from ..ui.trial_events import TrialEvents
+from ..ui.trial_loggers import logged_trials
+from .signals import deaf_to_sigterm
+
+if TYPE_CHECKING:
+    from .control import Control
+
+Listener = Callable[[Attempt, Event], None]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the flows have to know of a trial's candidate; its names mean what they mean there."""
+
+    epochs: int
+    parameters: int
+    data: DataConfig
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> "Outline":
+        """The outline of a candidate."""
+        return cls(candidate.epochs, candidate.parameters, candidate.config.data)
+
+
+_open: dict[Path, "SearchSession"] = {}
+_lock = threading.Lock()
+
+
+class SearchSession:
+    """One controller of one study.
+
+    Flow parameters must be plain data, so flows take the config and find their session by it; the flow that opened it
+    (the search, or a round that runs by itself) closes it.
+
+    Args:
+        config: checked; its study is created or resumed.
+        strategy: as it is made, before the rounds on record are told to it.
+        listeners: called with every event of every job, from the thread that follows the job.
+        service: the config's, if it was made before.
+        lease: claimed for the study; the session's owner keeps it.
+
+    Attributes:
+        page: of its flow run in the Prefect UI.
+        events: tells Prefect what becomes of its trials.
+        flow_began: when the search flow's own code began, by `time.monotonic`.
+        stop: set while whatever follows a job is to end soon.
+        interrupted: and the session with it.
+        control: by the flow run that works on the session.
+    """
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        space: Space,
+        strategy: Strategy,
+        listeners: list[Listener],
+        service: TrainingService | None = None,
+        *,
+        lease: Lease | None = None,
+    ):
+        self.config = config
+        self.lease = lease or Lease()
+        self.space = space
+        self.listeners = listeners
+        self.stop = threading.Event()
+        self.interrupted = False
+        self.control: Control | None = None
+        self.flow_began: float | None = None
+        self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
+        self.service.validate()
+        self.study = Study.open(config, self.lease)
+        self.page = RunPage(config)
+        self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
+        self._strategy = strategy
+        self._outlines: dict[int, Outline] = {}
+        self._asked: dict[Architecture, Outline] = {}
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy, caught up with the rounds on record. Asked by one thread, the flow's."""
+        self._strategy.resume(self.study.history())
+        return self._strategy
+
+    @cached_property
+    def follower(self) -> AttemptFollower:
+        """Brings attempts to their outcome, for every task of this session."""
+        return AttemptFollower(self.study, self.service, self.stop)
+
+    def ask(self, count: int) -> list[Architecture]:
+        """What the strategy proposes. What it builds to find that out need not be built again by `check`."""
+        explored: dict[Architecture, Outline] = {}
+
+        def note(architecture: Architecture, candidate: Candidate) -> None:
+            explored[architecture] = Outline.of(candidate)
+
+        self.space.on_explored = note
+        try:
+            asked = self.strategy.ask(count)
+        finally:
+            self.space.on_explored = None
+        self._asked = {architecture: explored[architecture] for architecture in asked if architecture in explored}
+        return asked
+
+    def check(self, trial: Trial) -> None:
+        """Raise SpaceError unless the space has the architecture of a trial of this study."""
+        outline = self._asked.get(trial.architecture)
+        self._outlines[trial.number] = outline or Outline.of(self.space.validate(trial.architecture))
+
+    def outline(self, trial: Trial) -> Outline:
+        """The outline of a trial of this study, whose model is built for it once, without its weights."""
+        if trial.number not in self._outlines:
+            self.check(trial)
+        return self._outlines[trial.number]
+
+    def interrupt(self) -> None:
+        """Make everything that follows a job end soon, and then the session."""
+        self.interrupted = True
+        self.stop.set()
+
+    def pause(self) -> None:
+        """Make everything that follows a job end soon, and the service's processes now, until `go_on`."""
+        self.stop.set()
+        self._end_processes()
+
+    def go_on(self) -> None:
+        """Go on after `pause`, once nothing follows a job any more."""
+        self.service.prepare()
+        self.stop.clear()
+
+    def refuse_interrupted(self) -> None:
+        """Raise LeaseLostError if another controller took the study over, InterruptedSearchError if it is to stop."""
+        if self.stop.is_set():
+            self.lease.refuse_lost()
+            raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
+
+    def end(self) -> None:
+        """Make everything that follows a job end, and the service's processes, unless another controller has them."""
+        self.interrupt()
+        with deaf_to_sigterm():
+            self._end_processes()
+
+    def _end_processes(self) -> None:
+        if self.lease.held():
+            self.service.cleanup()
+
+    def tell(self, attempt: Attempt, event: Event) -> None:
+        """Pass an event on to the listeners."""
+        for listener in self.listeners:
+            listener(attempt, event)
+
+
+@contextmanager
+def search_session(
+    config: SearchConfig,
+    listeners: list[Listener] | None = None,
+    service: TrainingService | None = None,
+    take_over: bool = False,
+) -> Iterator[SearchSession]:
+    """The open session of the config's study in this process, or a new one that ends with this block.
+
+    Ending it stops the service's processes; a killed controller's jobs live on, and the next session finds them.
+    With `take_over` the study is taken from a controller that may be alive, which then stops.
+
+    Raises:
+        UserError: the config can't work, or another controller runs the study.
+    """
+    key = config.study_dir
+    with _lock:
+        present = _open.get(key)
+    if present is not None:
+        try:
+            with present.page.of_this_run():
+                yield present
+        except Exception:
+            raise
+        except BaseException:  # by a signal, or suspended: Prefect waits for the flow's tasks, and they for their jobs
+            present.end()
+            raise
+        return
+    use_prefect_blocks()
+    space = check_search(config)
+    check_pruner(config)
+    check_loggers(config.loggers)
+    first = [Architecture(values) for values in config.begin_with]
+    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir, first=first)
+    with ExitStack() as stack:
+        session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
+        stack.callback(session.study.close)
+        stack.enter_context(session.lease.kept(session.interrupt))
+        claim_folder(key, config.name, session.study.created_at)
+        session.listeners += stack.enter_context(logged_trials(session.study))
+        stack.callback(session.end)
+        session.service.prepare()
+        with _lock:
+            _open[key] = session
+        stack.callback(_open.pop, key, None)
+        stack.enter_context(session.page.of_this_run())
+        yield session

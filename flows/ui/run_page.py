@@ -1,0 +1,119 @@
+"""The page of a search's flow run in the Prefect UI: its tags, and what is shown on it whatever task makes it.
+
+Prefect is imported when there is a flow run, not before: a session is opened, and its config checked, without it.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from nasflow.config.search import SearchConfig
+
+if TYPE_CHECKING:
+    from prefect.artifacts import Artifact
+    from prefect.client.schemas.objects import FlowRun
+
+PICTURES_SECONDS = 30.0
+
+
+class RunPage:
+    """The page of the outermost flow run that works on a session: the search, a retry, or a round that runs by itself.
+
+    Attributes:
+        run: that flow run; None outside of any.
+        context: its own, which no task run is part of.
+    """
+
+    def __init__(self, config: SearchConfig):
+        self._tags = {f"study:{config.name}", f"strategy:{config.strategy.kind}"}
+        self._shown: dict[str, UUID] = {}
+        self._drawn = -math.inf
+        self.run: FlowRun | None = None
+        self.context = Context()
+
+    def pictures_due(self) -> bool:
+        """Whether the pictures are to be drawn anew after a round, for rounds may be short."""
+        now = time.monotonic()
+        due = now - self._drawn > PICTURES_SECONDS
+        self._drawn = now if due else self._drawn
+        return due
+
+    @contextmanager
+    def of_this_run(self) -> Iterator[None]:
+        """Within it, the flow run that enters it first has the page."""
+        run = _flow_run()
+        if self.run is not None or run is None:
+            yield
+            return
+        self.run, self.context = run, copy_context()
+        self.tag_flow_run()
+        try:
+            yield
+        finally:
+            self.run, self._shown = None, {}
+
+    def tag_flow_run(self, *more: str) -> None:
+        """Give the flow run whose code this is the tags of the search, and `more`; those that it has stay."""
+        from prefect.client.orchestration import get_client  # noqa: PLC0415
+
+        run = _flow_run()
+        if run is not None and (lacking := {*self._tags, *more} - set(run.tags)):
+            run.tags = sorted({*run.tags, *lacking})
+            get_client(sync_client=True).update_flow_run(run.id, tags=run.tags)
+
+    def show_table(self, key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
+        """A table, of its first rows if there are many."""
+        from prefect.artifacts import TableArtifact  # noqa: PLC0415
+
+        from .artifacts import plain_rows  # noqa: PLC0415
+
+        self._show(TableArtifact(key=key, table=plain_rows(rows), description=description))
+
+    def show_markdown(self, key: str, markdown: str, description: str) -> None:
+        """A Markdown page."""
+        from prefect.artifacts import MarkdownArtifact  # noqa: PLC0415
+
+        self._show(MarkdownArtifact(key=key, markdown=markdown, description=description))
+
+    def _show(self, artifact: "Artifact") -> None:
+        """Show it on the page. Shown again by the same run it takes its own place, so that no run has it twice."""
+        from prefect.client.orchestration import get_client  # noqa: PLC0415
+        from prefect.client.schemas.actions import ArtifactUpdate  # noqa: PLC0415
+
+        key = artifact.key or ""
+        if key in self._shown:
+            new: Any = artifact.format(_sync=True)  # type: ignore[call-arg]
+            update = ArtifactUpdate(data=new, description=artifact.description)
+            get_client(sync_client=True).update_artifact(self._shown[key], update)
+            return
+        artifact.flow_run_id = self.run.id if self.run else None
+        made: Any = artifact.create(_sync=True)  # type: ignore[call-arg]
+        self._shown[key] = made.id
+
+
+def tag_task_run() -> None:
+    """Give the task run whose code this is the tags of its flow run. The server sees them with its next state.
+
+    Tags that a task run has from its beginning, as by `prefect.tags`, make Prefect ask the server for their concurrency
+    limits before each one starts, which takes as long as all else about it.
+    """
+    from prefect.context import TaskRunContext  # noqa: PLC0415
+
+    context, run = TaskRunContext.get(), _flow_run()
+    if context is not None and run is not None:
+        context.task_run.tags = sorted({*context.task_run.tags, *run.tags})
+
+
+def _flow_run() -> "FlowRun | None":
+    """The flow run whose code, or task's code, this is."""
+    if "prefect" not in sys.modules:
+        return None
+    from prefect.context import FlowRunContext  # noqa: PLC0415
+
+    context = FlowRunContext.get()
+    return context.flow_run if context else None

@@ -1,0 +1,125 @@
+"""What becomes of trials and rounds, as Prefect events: for automations, and for whoever follows a search from outside.
+
+A transition on record is told once, by the process that recorded it; what a controller had no time to tell because it
+was killed is not told later. The study is the record, events are news of it. Prefect is imported with the first event.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nasflow.config.search import SearchConfig
+from nasflow.job.events import Epoch, finite_or_none
+from nasflow.report.text import error_headline
+from nasflow.study.improvements import Gains
+from nasflow.trial import Trial
+
+from .rate_limit import Newest
+from .run_page import RunPage
+
+SUBMITTED = "nasflow.trial.submitted"
+EPOCH = "nasflow.trial.epoch"
+FINAL = "nasflow.trial.final"
+FAILED = "nasflow.trial.failed"
+BEST = "nasflow.trial.best"
+ROUND_ENDED = "nasflow.round.ended"
+
+NEWS_A_SECOND = 2.0
+NEWS_AT_ONCE = 20
+WITHOUT_GAIN = "nasflow.rounds-without-gain"
+"""A label of the resource of ROUND_ENDED, so that an automation can ask for a number of rounds."""
+
+
+class TrialEvents:
+    """Tells the events of one study. Outside of a flow run it tells none. Threads may share it.
+
+    Args:
+        page: of the flow run that all events are related to.
+        gains: of the study, up to now.
+    """
+
+    def __init__(self, config: SearchConfig, page: RunPage, gains: Gains):
+        self._study = config.name
+        self._objective = config.objectives[0].metric
+        self._page = page
+        self._gains = gains
+        self._news = Newest[int, tuple[str, int, int, dict[str, Any]]](NEWS_A_SECOND, NEWS_AT_ONCE)
+
+    def submitted(self, trials: Iterable[Trial]) -> None:
+        """Trials were put on record, which is news; of those that have an outcome already, that too."""
+        trials = list(trials)
+        for trial in trials:
+            self._tell_news(SUBMITTED, trial.round, trial.number, replayed_from=trial.replayed_from)
+        self.ended(trials)
+
+    def epoch(self, round: int, event: Epoch) -> None:
+        """A trial finished an epoch, which is on record now and is news."""
+        self._tell_news(EPOCH, round, event.trial, epoch=event.epoch, metrics=_finite(event.metrics))
+
+    def ended(self, trials: Iterable[Trial]) -> None:
+        """Trials got their outcome; those that have none yet are passed over."""
+        trials = [trial for trial in trials if trial.status.finished]
+        for trial in trials:
+            self._news.drop(trial.number)
+            known = {"epoch": trial.epochs, "status": str(trial.status), "replayed_from": trial.replayed_from}
+            if trial.status.scored:
+                self._tell(FINAL, trial.round, trial.number, **known, **_found(trial))
+            else:
+                self._tell(FAILED, trial.round, trial.number, **known, error=error_headline(trial.error))
+        for trial in self._gains.take(trials):
+            value = {"objective": self._objective, "value": trial.metrics[self._objective]}
+            self._tell(BEST, trial.round, trial.number, epoch=trial.epochs, **value, **_found(trial))
+
+    def round_ended(self, number: int, **counts: int) -> None:
+        """A round is over."""
+        without = self._gains.rounds_without(number)
+        self._emit(
+            ROUND_ENDED,
+            {
+                "prefect.resource.id": f"nasflow.round.{self._study}.{number}",
+                "prefect.resource.name": f"round {number} of {self._study}",
+                WITHOUT_GAIN: str(without),
+            },
+            {"round": number, **counts, "improved": without == 0, "rounds_without_gain": without},
+        )
+
+    def _tell_news(self, event: str, round: int, trial: int, **payload: Any) -> None:
+        """Tell it unless there is too much to tell; then only some is told, and of a trial the newest."""
+        for name, of_round, number, told in self._news.put(trial, (event, round, trial, payload)):
+            self._tell(name, of_round, number, **told)
+
+    def _tell(self, event: str, round: int, trial: int, **payload: Any) -> None:
+        resource = {
+            "prefect.resource.id": f"nasflow.trial.{self._study}.{trial}",
+            "prefect.resource.name": f"trial {trial} of {self._study}",
+        }
+        self._emit(event, resource, {"round": round, "trial": trial, **payload})
+
+    def _emit(self, event: str, resource: dict[str, str], payload: dict[str, Any]) -> None:
+        run = self._page.run
+        if run is None:
+            return
+        from prefect.events import emit_event  # noqa: PLC0415 - slow
+
+        related = [
+            {  # the first flow run of an event is the one that an automation's action takes
+                "prefect.resource.id": f"prefect.flow-run.{run.id}",
+                "prefect.resource.role": "flow-run",
+                "prefect.resource.name": run.name,
+            },
+            {
+                "prefect.resource.id": f"nasflow.study.{self._study}",
+                "prefect.resource.role": "study",
+                "prefect.resource.name": self._study,
+            },
+        ]
+        # For the task run and flow run that it is called in, Prefect would do half as much work again.
+        told = {"study": self._study, **payload}
+        self._page.context.copy().run(emit_event, event, resource, related=related, payload=told)
+
+
+def _found(trial: Trial) -> dict[str, Any]:
+    return {"metrics": _finite(trial.metrics), "architecture": dict(trial.architecture)}
+
+
+def _finite(metrics: Mapping[str, float | None]) -> dict[str, Any]:
+    return {name: finite_or_none(value) for name, value in metrics.items()}

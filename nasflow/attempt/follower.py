@@ -1,0 +1,206 @@
+"""One attempt from submission to its record: submit or re-attach, read events, decide whom to blame, record once."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from nasflow.attempt.verdict import Verdict, judge
+from nasflow.errors import InterruptedSearchError, SharedLayerError
+from nasflow.job import blame
+from nasflow.job.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
+from nasflow.job.spec import JobSpec
+from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
+from nasflow.study.study import Study
+from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
+from nasflow.trial import FailureKind
+
+_LOG = logging.getLogger(__name__)
+
+_ENDING_SECONDS = 0.02  # between two looks at a job that has said its last word
+
+
+@dataclass
+class _Told:
+    """What a job's events have said so far."""
+
+    finals: dict[int, FinalRecord] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    present: set[int] = field(default_factory=set)  # members of the job, of which
+    waiting: set[int] = field(default_factory=set)  # have not begun in it
+    ended: Ended | None = None
+
+
+class AttemptFollower:
+    """Brings attempts of one study to their recorded outcome on one service.
+
+    Everything here can be repeated after a crash: a job is submitted once by its id, events may be read again, and an
+    outcome is recorded once, in one transaction.
+
+    Args:
+        stop: when set, `follow` raises InterruptedSearchError soon.
+        poll_seconds: between two looks at a job.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        service: TrainingService,
+        stop: threading.Event,
+        poll_seconds: float = 0.1,
+    ):
+        self._study = study
+        self._service = service
+        self._stop = stop
+        self._poll_seconds = poll_seconds
+
+    def follow(
+        self,
+        attempt: Attempt,
+        make_spec: Callable[[str], JobSpec],
+        on_event: Callable[[Event], None],
+        on_look: Callable[[], None] = lambda: None,
+    ) -> Attempt:
+        """The attempt with its outcome on record.
+
+        Args:
+            attempt: planned, running (perhaps under an earlier controller), or failed and to be started again.
+            make_spec: the job of the attempt, given its id.
+            on_event: told each event as it is read, after it is recorded.
+            on_look: called after each look at the job, whether it had news or not.
+
+        Raises:
+            InterruptedSearchError: `stop` was set first.
+            SharedLayerError: the job was refused for that; its attempt is on record, and may start again.
+        """
+        attempt, handle = self._submit_or_reattach(attempt, make_spec)
+        told = _Told()
+        offset = 0
+        while True:
+            state = self._service.status(handle)  # asked first: once it says finished, the events are complete
+            lines, offset = self._service.events(handle, offset)
+            for event in self._take(attempt, lines, told):
+                on_event(event)
+            on_look()
+            if state.status.finished:
+                break
+            if self._stop.wait(_ENDING_SECONDS if told.ended else self._poll_seconds):
+                raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
+        if self._stop.is_set() and state.status is JobStatus.CANCELLED:
+            raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
+        attempt = self._record(attempt, state, told, handle)
+        if told.ended is not None and told.ended.refused:
+            raise SharedLayerError(told.ended.error)
+        return attempt
+
+    def plans(self, attempt: Attempt) -> list[Planned]:
+        """How the attempt's newest job has planned its units, each time it formed some."""
+        if attempt.handle is None:
+            return []
+        lines, _ = self._service.events(JobHandle.model_validate(attempt.handle))
+        events = [_parse(line) for line in lines if '"planned"' in line]
+        return [event for event in events if isinstance(event, Planned)]
+
+    def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
+        if attempt.state is AttemptState.RUNNING and attempt.handle is not None:
+            handle = JobHandle.model_validate(attempt.handle)
+            if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
+                return attempt, handle
+        handle = self._service.submit(make_spec(job_id(attempt)))
+        return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
+
+    def _take(self, attempt: Attempt, lines: list[str], told: _Told) -> list[Event]:
+        events = [event for line in lines if (event := _parse(line)) is not None]
+        epochs = [
+            EpochRecord(event.trial, event.epoch, event.metrics, event.seconds, attempt.id)
+            for event in events
+            if isinstance(event, Epoch)
+        ]
+        if epochs:
+            self._study.record_epochs(epochs)
+        for event in events:
+            match event:
+                case Started():
+                    told.present, told.waiting = set(event.resumed), set(event.waiting)
+                case Entered():
+                    told.waiting.discard(event.trial)
+                case Final():
+                    told.finals[event.trial] = FinalRecord(
+                        event.trial, event.metrics, event.epochs, event.stopped_early
+                    )
+                    told.failures.pop(event.trial, None)
+                case Evicted() if event.trial not in told.finals:
+                    told.failures[event.trial] = event.error
+                case Ended():
+                    told.ended = event
+        return events
+
+    def _record(self, attempt: Attempt, state: JobState, told: _Told, handle: JobHandle) -> Attempt:
+        tail = "" if told.ended or state.exit_code is None else self._service.log_tail(handle, 5).strip()
+        verdict = judge(state, told.ended, bool(told.failures), tail)
+        present = told.present or set(attempt.members)
+        open_members = [
+            number for number in attempt.members if number in present - told.finals.keys() - told.failures.keys()
+        ]
+        places = _fewer_places(attempt, open_members, told) if verdict.out_of_memory else None
+        if verdict.failure is FailureKind.TRIAL and verdict.error is not None and places is None:
+            if told.ended is None:
+                open_members = self._suspects(open_members, told, handle, verdict)
+            together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
+            headline, *rest = verdict.error.split("\n", 1)
+            told.failures.update(dict.fromkeys(open_members, "\n".join([headline + together, *rest])))
+        return self._study.record_outcome(
+            attempt.id,
+            verdict.state,
+            [final for number, final in told.finals.items() if number in attempt.members],
+            {number: error for number, error in told.failures.items() if number in attempt.members},
+            failure=verdict.failure,
+            error=verdict.error or _failures_text(told.failures),
+            slot=state.slot,
+            evidence=state.model_dump(mode="json", exclude_defaults=True, exclude={"slot"}),
+            places=places,
+        )
+
+    def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle, verdict: Verdict) -> list[int]:
+        """Who may have ended the job's process: the one whose own code it ran, or all that had begun.
+
+        Memory is wanted by all that have begun, whoever asked last. If everyone waited, no one else is left to blame.
+        """
+        begun = [number for number in open_members if number not in told.waiting] or open_members
+        if verdict.out_of_memory:
+            return begun
+        try:
+            culprit = blame.blamed(self._service.fetch(f"jobs/{handle.job_id}/{blame.FILE}"))
+        except FileNotFoundError:  # it crashed before it could tell
+            culprit = None
+        return [culprit] if culprit in open_members else begun
+
+
+def job_id(attempt: Attempt) -> str:
+    """The id of the job that the attempt's next (or present) start has; each restart is a new job."""
+    restart = attempt.restarts + attempt.state.finished
+    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+
+
+def _fewer_places(attempt: Attempt, open_members: Sequence[int], told: _Told) -> int | None:
+    """Half as many members at a time as those that were too many; None if one by itself was."""
+    begun = sum(number not in told.waiting for number in open_members)
+    together = min(begun or len(open_members), attempt.places or len(open_members))
+    return together // 2 if together > 1 else None
+
+
+def _failures_text(failures: dict[int, str]) -> str | None:
+    """One failure as it is, several by their headlines, none as None."""
+    if len(failures) < 2:
+        return next(iter(failures.values()), None)
+    return "\n".join(f"trial {number}: {error.partition(chr(10))[0]}" for number, error in sorted(failures.items()))
+
+
+def _parse(line: str) -> Event | None:
+    try:
+        return parse_event(line)
+    except ValidationError:
+        _LOG.warning("skipped a line that is no event, left by a process killed while writing: %.80r", line)
+        return None

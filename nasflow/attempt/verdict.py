@@ -1,0 +1,86 @@
+"""Whom to blame for how a job ended, and what follows from that. Nothing here looks at anything but its arguments."""
+
+import signal
+from dataclasses import dataclass
+
+from nasflow.job.events import Ended
+from nasflow.job.spec import CANNOT_WRITE
+from nasflow.study.records import AttemptState
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.trial import FailureKind
+
+# Signals that a program raises by what it does; any other one was sent from outside.
+_OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+_BYSTANDER = 0.5  # of its slot's share of memory; who held less and was ended had it taken by others
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended.
+
+    Attributes:
+        error: why the job as a whole did not come to its end; None if it did. Numbers, which differ each time, are in
+            its second line.
+        out_of_memory: the members that trained at a time need more memory than there is.
+    """
+
+    state: AttemptState
+    failure: FailureKind | None = None
+    error: str | None = None
+    out_of_memory: bool = False
+
+
+def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail: str = "") -> Verdict:
+    """The verdict on a finished job.
+
+    Args:
+        state: of the job, with the evidence.
+        ended: the job's last event, None if its process ended without it.
+        evicted: whether members failed by their own doing.
+        log_tail: the last lines of what the job printed.
+    """
+    if ended is not None and (ended.infrastructure or ended.refused):  # no trial is to blame
+        return _lost(ended.error or "the job could not go on where it was")
+    if ended is not None:
+        failed = ended.error is not None or evicted
+        kind = FailureKind.TRIAL if failed else None
+        return Verdict(AttemptState.FAILED if failed else AttemptState.SUCCEEDED, kind, ended.error)
+    if state.status is JobStatus.CANCELLED:
+        return Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
+    if state.status is JobStatus.LOST:
+        return _lost(f"the job was lost: {state.reason}")
+    if state.signal == signal.SIGKILL and state.oom_kills:
+        return _out_of_memory(state)
+    if state.signal is not None:
+        name = signal.Signals(state.signal).name
+        if state.signal in _OWN_SIGNALS:
+            return _crashed(f"the job's process crashed with {name}")
+        known = state.signal == signal.SIGKILL and state.oom_kills == 0
+        return _lost(f"the job's process was ended by {name}{', not for want of memory' if known else ''}")
+    error = f"the job's process exited with code {state.exit_code} before its end"
+    if state.exit_code == CANNOT_WRITE:
+        return _lost(f"{error}\n{log_tail}")
+    return _crashed(f"{error}\n{log_tail}" if log_tail else error)
+
+
+def _out_of_memory(state: JobState) -> Verdict:
+    """The job itself if it took what it could count on, or if it is not known what it took; else others' want."""
+    ended = "the kernel ended the job's process for want of memory"
+    if state.peak_rss is None or state.memory_share is None:
+        return Verdict(AttemptState.FAILED, FailureKind.TRIAL, ended, out_of_memory=True)
+    held = f"it held {_gib(state.peak_rss)}, its slot's share is {_gib(state.memory_share)}"
+    if state.peak_rss < _BYSTANDER * state.memory_share:
+        return _lost(f"{ended} that others had taken\n{held}")
+    return Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{ended}\n{held}", out_of_memory=True)
+
+
+def _lost(error: str) -> Verdict:
+    return Verdict(AttemptState.FAILED, FailureKind.INFRASTRUCTURE, error)
+
+
+def _crashed(error: str) -> Verdict:
+    return Verdict(AttemptState.FAILED, FailureKind.TRIAL, error)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,143 @@
+"""One safetensors file with the states of several trials, of which each can be read without the others.
+
+The file has a few flat tensors. Its metadata say, in JSON, what is there: `blocks`, by name, in which tensor, where and
+how long (in elements), and the CRC-32 of its bytes; `states`, by trial, the block with the trial's state in JSON, whose
+tensors are places in other blocks (`nasflow.checkpoint.packing`).
+"""
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from nasflow.checkpoint.packing import Block, Packer, unpack
+from nasflow.errors import CheckpointError
+
+_ENOUGH_BYTES = 2**24
+
+_UNREADABLE = (
+    *(OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+    *(RuntimeError, RecursionError),
+)
+
+
+class Bundle:
+    """States that go into one file."""
+
+    def __init__(self) -> None:
+        self._packer = Packer()
+        self._states: dict[str, str] = {}
+        self._used: dict[str, set[str]] = {}
+        self._first = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the states after the first have brought so much that more in one file would save little time.
+
+        A file stays on the disk until none of its trials needs it, and where links are not kept it is copied once for
+        each of them.
+        """
+        return self._packer.nbytes - self._first > _ENOUGH_BYTES
+
+    def add(self, trial: str, state: dict[str, Any]) -> None:
+        """Add a trial's state, whose tensors must stay as they are until `freeze`. Raises as `packing.pack` does."""
+        text = self._packer.pack(state).encode()
+        self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        self._used[trial] = {*self._packer.used, self._states[trial]}
+        self._first = self._first or self._packer.nbytes
+
+    def freeze(self) -> "Snapshot":
+        """What is to be written: copies, whatever becomes of the states."""
+        return Snapshot(self._packer.flat(), self._packer.blocks, self._states, self._used)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The content of a file.
+
+    Attributes:
+        flat: its tensors.
+        blocks: ranges of them.
+        states: the block with a trial's state, by trial.
+        used: all blocks that the state speaks of, and itself, by trial.
+    """
+
+    flat: dict[str, torch.Tensor]
+    blocks: dict[str, Block]
+    states: dict[str, str]
+    used: dict[str, set[str]]
+
+    def only(self, trial: str) -> "Snapshot":
+        """What is a trial's own."""
+        flat: dict[str, list[torch.Tensor]] = {}
+        blocks: dict[str, Block] = {}
+        for name, (where, start, length) in self.blocks.items():
+            if name in self.used[trial]:
+                parts = flat.setdefault(where, [])
+                blocks[name] = Block(where, sum(map(len, parts)), length)
+                parts.append(self.flat[where].narrow(0, start, length))
+        whole = {where: torch.cat(parts) for where, parts in flat.items()}
+        return Snapshot(whole, blocks, {trial: self.states[trial]}, {trial: self.used[trial]})
+
+    def write(self, path: Path) -> None:
+        """Write the file and sync it to the disk. Killed, this may leave files of other names in its folder, too."""
+        views = {name: _bytes(tensor) for name, tensor in self.flat.items()}
+        table: dict[str, tuple[str, int, int, int]] = {}
+        for name, (where, start, length) in self.blocks.items():
+            size = self.flat[where].itemsize
+            table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
+        path.touch()
+        mode = path.stat().st_mode  # safetensors makes files that only their owner may read
+        save_file(self.flat, path, {"blocks": json.dumps(table), "states": json.dumps(self.states)})
+        if path.stat().st_mode != mode:
+            path.chmod(mode)
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+
+def read_state(path: Path, trial: str) -> dict[str, Any]:
+    """The state of one trial, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: the file can't be read, is damaged where the state lies, or has no state of this trial.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            blocks = _Blocks(file, json.loads(metadata["blocks"]))
+            states = json.loads(metadata["states"])
+            if trial not in states:
+                raise ValueError(f"it has no state of '{trial}'")
+            state = unpack(bytes(_bytes(blocks[states[trial]])), blocks)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path} holds no state")
+    return state
+
+
+class _Blocks(dict[str, torch.Tensor]):
+    """The blocks of a file, each read and checked when it is asked for."""
+
+    def __init__(self, file: Any, table: dict[str, tuple[str, int, int, int]]):
+        super().__init__()
+        self._file = file
+        self._table = table
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        where, start, length, checksum = self._table[name]
+        block: torch.Tensor = self._file.get_tensor(where).narrow(0, start, length)
+        if zlib.crc32(_bytes(block)) != checksum:
+            raise ValueError(f"block {name} is damaged")
+        self[name] = block
+        return block
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.view(torch.uint8).numpy().data

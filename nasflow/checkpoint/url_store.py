@@ -1,0 +1,109 @@
+"""Checkpoints at a URL: any storage that fsspec speaks (file, sftp, s3, memory, ...)."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
+from nasflow.checkpoint.store import retained
+from nasflow.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+class UrlStore:
+    """The checkpoints of one trial below a URL; the same in use as `CheckpointStore`.
+
+    Such storage often can't rename, and may show half a file. So beside each file stands a manifest with its size and
+    SHA-256, written after it: a file counts once its manifest is there, and is used if it is what the manifest says.
+
+    Args:
+        url: of the trial's own folder. The trial goes by its name in files.
+        keep: how many of the newest checkpoints stay.
+    """
+
+    def __init__(self, url: str, keep: int = 2):
+        self._files, path = fsspec.core.url_to_fs(url.rstrip("/"))
+        self._folder = str(path)
+        self._keep = keep
+
+    @property
+    def trial(self) -> str:
+        """What the trial goes by in files."""
+        return self._folder.rpartition("/")[2]
+
+    def save(self, epoch: int, state: dict[str, Any], ranking: Sequence[int] = ()) -> None:
+        """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop those that need not stay."""
+        bundle = Bundle()
+        bundle.add(self.trial, state)
+        self.write(epoch, bundle.freeze(), ranking)
+
+    def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> None:
+        """The same with a snapshot of this trial's state alone."""
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / "state"
+            snapshot.write(local)
+            data = local.read_bytes()
+        manifest = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        self._files.makedirs(self._folder, exist_ok=True)
+        self._files.pipe_file(self._path(epoch), data)
+        self._files.pipe_file(self._manifest(epoch), json.dumps(manifest).encode())
+        for old in sorted({*self.epochs()} - retained(self.epochs(), self._keep, ranking)):
+            self.drop(old)
+
+    def load(self, epoch: int) -> dict[str, Any]:
+        """The state saved for `epoch`, its tensors on the CPU.
+
+        Raises:
+            CheckpointError: there is none, or it is not what was written.
+        """
+        path = self._path(epoch)
+        try:
+            manifest = json.loads(self._files.cat_file(self._manifest(epoch)))
+            data = self._files.cat_file(path)
+            whole = (len(data), hashlib.sha256(data).hexdigest()) == (manifest["size"], manifest["sha256"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+        if not whole:
+            raise CheckpointError(f"checkpoint {path} can't be read: it is not what its manifest says")
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / "state"
+            local.write_bytes(data)
+            return read_state(local, self.trial)
+
+    def epochs(self) -> list[int]:
+        """The epochs that have a checkpoint, oldest first."""
+        self._files.invalidate_cache()
+        try:
+            names = [str(path).rpartition("/")[2] for path in self._files.ls(self._folder, detail=False)]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[6:-5]) for name in names if name.startswith("epoch-") and name.endswith(".json"))
+
+    def load_newest(self) -> dict[str, Any] | None:
+        """The newest state that can be read, or None when there is none."""
+        for epoch in reversed(self.epochs()):
+            try:
+                return self.load(epoch)
+            except CheckpointError as error:
+                logger.warning("%s", error)
+        return None
+
+    def drop(self, epoch: int) -> None:
+        """Remove the checkpoint of an epoch."""
+        for path in (self._manifest(epoch), self._path(epoch)):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rm_file(path)
+
+    def _path(self, epoch: int) -> str:
+        return f"{self._folder}/epoch-{epoch:04d}.safetensors"
+
+    def _manifest(self, epoch: int) -> str:
+        return f"{self._folder}/epoch-{epoch:04d}.json"

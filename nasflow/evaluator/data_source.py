@@ -1,0 +1,75 @@
+"""What feeds a candidate: the user's data, whichever form it has."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasflow.config.search import DataConfig
+from nasflow.errors import ConfigError
+from nasflow.target import check_params, load_target
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule
+
+
+@dataclass(frozen=True)
+class Data:
+    """What every member of a job is fed. `module` is the user's LightningDataModule if the loaders came from one."""
+
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    module: "LightningDataModule | None" = None
+
+
+def fingerprint(config: DataConfig) -> str:
+    """Names the data of a config whose searched values are closed: equal names share one pass over the data."""
+    return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)})"
+
+
+def load_data(config: DataConfig, base_dir: Path) -> Data:
+    """Build the data that `config` names: a LightningDataModule, a pair (train, validation) of loaders, or one loader.
+
+    Raises:
+        ConfigError: the target gives none of these, or does not take the params.
+    """
+    factory = load_target(config.target, base_dir)
+    if not callable(factory):
+        raise ConfigError(f"evaluator.data: {config.target} is not callable; it should give the data when called")
+    check_params("evaluator.data", config.target, factory, **config.params)
+    made = factory(**config.params)
+    if _is_data_module(made):
+        return _from_module(config.target, made)
+    if isinstance(made, tuple) and len(made) == 2 and all(_iterable(part) for part in made):
+        return Data(*made)
+    if _iterable(made) and not isinstance(made, tuple):
+        return Data(made, None)
+    raise ConfigError(
+        f"evaluator.data: {config.target} gave a {type(made).__name__}; "
+        "it should give a LightningDataModule, a loader, or a pair (train, validation) of loaders"
+    )
+
+
+def _from_module(target: str, module: "LightningDataModule") -> Data:
+    """The loaders of a LightningDataModule; one that does not override `val_dataloader` has no validation data."""
+    from pytorch_lightning import LightningDataModule  # noqa: PLC0415
+
+    module.prepare_data()
+    module.setup("fit")
+    has_validation = type(module).val_dataloader is not LightningDataModule.val_dataloader
+    train, validation = module.train_dataloader(), module.val_dataloader() if has_validation else None
+    if isinstance(train, list | tuple | dict) or isinstance(validation, list | tuple | dict):
+        raise ConfigError(f"evaluator.data: {target} gives several loaders at once; it should give one for each stage")
+    return Data(train, validation, module)
+
+
+def _is_data_module(made: Any) -> bool:
+    """Whether `made` is a LightningDataModule, without importing Lightning, which is slow, where nothing else has."""
+    lightning = sys.modules.get("pytorch_lightning")
+    return lightning is not None and isinstance(made, lightning.LightningDataModule)
+
+
+def _iterable(thing: Any) -> bool:
+    return hasattr(thing, "__iter__")

@@ -1,0 +1,74 @@
+"""Make the lazy layers of a module: their sizes follow from the first batch of its data."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nasflow.errors import ConfigError
+from nasflow.evaluator.data_source import Data
+from nasflow.space.lazy_layers import lazy_layers
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningModule, Trainer
+
+
+def first_batch(data: Data, device: torch.device | None = None) -> Any:
+    """The first training batch on a device, by default the CPU, as a LightningDataModule's transfer hooks leave it.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from lightning_fabric.utilities import move_data_to_device  # noqa: PLC0415 - slow
+
+    device = device or torch.device("cpu")
+    for batch in data.train:
+        if data.module is None:
+            return move_data_to_device(batch, device)
+        data.module.trainer = data.module.trainer or bare_trainer()
+        prepared = data.module.on_before_batch_transfer(batch, 0)
+        return data.module.on_after_batch_transfer(data.module.transfer_batch_to_device(prepared, device, 0), 0)
+    raise ConfigError("evaluator.data: there is no batch to train on")
+
+
+def bare_trainer() -> "Trainer":
+    """What hooks and steps find as `self.trainer` where nothing is trained."""
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment  # noqa: PLC0415 - slow
+    from pytorch_lightning import Trainer  # noqa: PLC0415 - slow
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    return Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[LightningEnvironment()],
+    )
+
+
+def complete(module: "LightningModule", batch: Any) -> None:
+    """Make a module's lazy layers by a step of training, which may change all else of it too.
+
+    Layers that the step leaves out, as one that is dropped at random, have a second chance in evaluation mode.
+
+    Raises:
+        ConfigError: `batch` does not reach a layer; names it.
+        Exception: what the module's training step raises.
+    """
+    from nasflow.evaluator.lightning import takes_index  # noqa: PLC0415 - slow
+
+    def nothing(*_: Any, **__: Any) -> None:
+        """Logs nothing."""
+
+    module.log = module.log_dict = nothing  # type: ignore[method-assign]
+    for mode in (True, False):
+        module.train(mode)
+        module.training_step(*(batch, 0) if takes_index(module.training_step) else (batch,))
+        if not lazy_layers(module):
+            return
+    raise ConfigError(
+        f"space.target: lazy layer '{next(iter(lazy_layers(module)))}' has no size, for a batch of training data does "
+        "not reach it; give it its size, or use it in forward"
+    )

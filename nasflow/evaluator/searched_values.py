@@ -1,0 +1,60 @@
+"""Close a config's searched values with a pick: `{float: [1e-4, 1e-2]}` becomes the number chosen for it."""
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from nasflow.config.values import FloatRange, IntRange, Options
+from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain
+from nasflow.space.pick import Pick
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def close_searched(config: M, pick: Pick) -> M:
+    """A copy of `config` in which every searched value is replaced by the pick's choice.
+
+    A choice's label is the value's path in the config, such as `optimizer.lr` or `data.params.batch_size`.
+    """
+    return _close_model(config, pick, "")
+
+
+def _close_model(config: M, pick: Pick, path: str) -> M:
+    prefix = f"{path}." if path else ""
+    fields = {name: _close(getattr(config, name), pick, f"{prefix}{name}") for name in type(config).model_fields}
+    return config.model_copy(update=fields)
+
+
+def _close(value: Any, pick: Pick, path: str) -> Any:
+    searched = _as_searched(value)
+    if searched is not None:
+        return pick.domain(path, _domain(searched))
+    if isinstance(value, BaseModel):
+        return _close_model(value, pick, path)
+    if isinstance(value, dict):
+        return {key: _close(item, pick, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_close(item, pick, f"{path}.{i}") for i, item in enumerate(value))
+    return value
+
+
+def _as_searched(value: Any) -> FloatRange | IntRange | Options[Any] | None:
+    """`value` as a searched one, also where it stands as a plain mapping among free-form `params`."""
+    if isinstance(value, FloatRange | IntRange | Options):
+        return value
+    if isinstance(value, dict):
+        for key, kind in (("float", FloatRange), ("int", IntRange), ("pick", Options[Any])):
+            if key in value:
+                try:
+                    return kind.model_validate(value)
+                except ValidationError:
+                    return None  # a mapping of the user's that only happens to have such a key
+    return None
+
+
+def _domain(searched: FloatRange | IntRange | Options[Any]) -> Domain:
+    if isinstance(searched, FloatRange):
+        return FloatDomain(*searched.float, log=searched.log)
+    if isinstance(searched, IntRange):
+        return IntDomain(*searched.int, step=searched.step, log=searched.log)
+    return Categorical(tuple(searched.pick))

@@ -1,0 +1,98 @@
+"""What a job is told: `job.json`, and where a job's files lie. Imports no torch, for the controller reads this too.
+
+Everything a job reads or writes lies below one root folder, so that a service can keep that root on any machine::
+
+    <root>/jobs/<job_id>/job.json        the JobSpec
+                         events.jsonl    what happened, one JSON object a line (nasflow.job.events)
+                         job.log         standard output and error
+                         own-code        whose code runs (nasflow.job.blame)
+    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
+
+Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
+folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from nasflow.config.search import (
+    CheckpointConfig,
+    DataConfig,
+    EvaluatorConfig,
+    MergeConfig,
+    Objective,
+    PrunerConfig,
+    Target,
+)
+from nasflow.space.architecture import Architecture
+
+CANNOT_WRITE = 74
+"""The exit code (EX_IOERR of sysexits.h) of a job that can't write its events any more."""
+
+
+class MemberSpec(BaseModel):
+    """One trial inside a job."""
+
+    model_config = ConfigDict(frozen=True)
+
+    trial: int = Field(ge=0)
+    architecture: Architecture
+    seed: int
+
+
+class PeerSpec(MemberSpec):
+    """A trial that was in the job before it was started again, and trains in it no more.
+
+    Attributes:
+        history: its metrics by epoch, the first epoch first.
+        parameters: of its model.
+        failed: whether it failed in the epoch after these; else it ended with the last of them.
+    """
+
+    history: list[dict[str, float | None]]
+    parameters: int
+    failed: bool
+
+
+class JobSpec(BaseModel):
+    """One job: some trials of one study that share their data.
+
+    Attributes:
+        job_id: unique within the study; letters, digits and dashes.
+        evaluator: as in the config, with its searched values still open; each member's architecture closes them.
+        data: what all members are fed, its searched values closed.
+        data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
+        base_dir: the folder of the user's code (`file.py:Name` targets).
+        merge: whether and how members are fused.
+        places: how many members may train at a time, None for all; the others wait until one leaves.
+        pruner: stops members early, by the metrics of `objectives`.
+        peers: who left before; the others go on as if these had left in this job.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str = Field(pattern=r"^[A-Za-z0-9-]+$")
+    study: str
+    space: Target
+    evaluator: EvaluatorConfig
+    data: DataConfig
+    checkpoint: CheckpointConfig
+    data_seed: int
+    base_dir: Path
+    members: list[MemberSpec] = Field(min_length=1)
+    merge: MergeConfig = MergeConfig()
+    places: PositiveInt | None = None
+    pruner: PrunerConfig | None = None
+    objectives: list[Objective] = []
+    peers: list[PeerSpec] = []
+
+
+def job_dir(root: Path, job_id: str) -> Path:
+    """The folder of one job."""
+    return root / "jobs" / job_id
+
+
+def trial_dir(root: Path, number: int) -> Path:
+    """The folder that holds a trial's checkpoints."""
+    return root / "trials" / f"{number:05d}"

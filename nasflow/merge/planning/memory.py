@@ -1,0 +1,29 @@
+"""How many members a unit can hold at a time."""
+
+from collections.abc import Sequence
+
+import psutil
+import torch
+
+from nasflow.merge.trace.graph import Graph
+from nasflow.merge.trace.shape_inference import Spec
+
+_SHARE = 0.8  # of what is free: kernels need room of their own
+
+
+def members_that_fit(graphs: Sequence[Graph], device: torch.device) -> int:
+    """So many of the largest of the members fit into what is free now, at least one.
+
+    Each needs its activations twice (themselves, and their gradients), its weights' gradients, and its weights once
+    more while they are laid side by side.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return max(1, int(_SHARE * free / max(_bytes(graph) for graph in graphs)))
+
+
+def _bytes(graph: Graph) -> int:
+    activations = sum(
+        node.spec.numbers * node.spec.dtype.itemsize for node in graph.nodes if isinstance(node.spec, Spec)
+    )
+    weights = sum(p.numel() * p.element_size() for p in graph.model.parameters() if p.requires_grad)
+    return 2 * activations + 2 * weights

@@ -1,0 +1,160 @@
+"""Decides which members form a unit, and how a unit runs: by what its kernels were measured to cost."""
+
+import itertools
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from nasflow.garbage import uncollected
+from nasflow.merge.kernels.base import Kernel
+from nasflow.merge.kernels.loop import Loop
+from nasflow.merge.planning.cost_model import CostModel
+from nasflow.merge.planning.logical_plan import LogicalPlan, Pass
+from nasflow.merge.planning.passes.batch_operations import BatchOperations, Chooser, FirstChoice
+from nasflow.merge.planning.passes.dedup_input import dedup_input
+from nasflow.merge.planning.passes.dedup_prefix import dedup_prefix
+from nasflow.merge.trace.graph import Graph
+from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.values.layout import Layout
+
+Choices = dict[Node, type[Kernel]]
+
+_GAIN = 0.93  # of the time alone: what a unit may cost at most to be formed, for an estimate is not exact
+_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Planner:
+    """Plans units of members that share their data.
+
+    Args:
+        passes: the user's own, run before operations are batched.
+        device: where the job trains.
+        costs: what kernels cost; without it everything is fused that can be.
+    """
+
+    def __init__(
+        self,
+        passes: Sequence[Pass] = (),
+        device: torch.device | None = None,
+        costs: CostModel | None = None,
+    ):
+        self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]
+        self.device = device or torch.device("cpu")
+        self.costs = costs
+
+    def plan(self, graphs: Sequence[Graph], choices: Choices | None = None) -> LogicalPlan:
+        """The plan of one unit.
+
+        Args:
+            graphs: of its members.
+            choices: as `BatchOperations` takes them.
+        """
+        choose: Chooser = FirstChoice() if self.costs is None else _Cheapest(self.costs)
+        passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type, choices)]
+        with uncollected():
+            plan = LogicalPlan.of(graphs)
+            for rewrite in passes:
+                rewrite(plan)
+        return plan
+
+    def partition(self, graphs: Sequence[Graph], limit: int) -> list[list[int]]:
+        """Which of the graphs form units of at most `limit`, as positions; alike ones are neighbours.
+
+        Those that would be no faster in a unit are in units of one.
+        """
+        order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
+        if self.costs is None:
+            return _chunks(order, limit)
+        alone = sum(self.alone(graphs[index]) + self.costs.step() for index in order)
+        sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
+        costs = {size: self._estimate(graphs, _chunks(order, size)) for size in sizes}
+        best = min(costs, key=lambda size: (costs[size], size), default=1)
+        self.costs.save()
+        return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
+
+    def alone(self, graph: Graph) -> float:
+        """Seconds of a member's step by itself, without its optimizer."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        x = graph.input
+        return sum(self.costs.kernel(Loop, node, 1, x in node.inputs) for node in graph.nodes if node is not x)
+
+    def cost(self, plan: LogicalPlan) -> float:
+        """Seconds of a unit's step, without its optimizer."""
+        return sum(self.batch_costs(plan))
+
+    def batch_costs(self, plan: LogicalPlan) -> list[float]:
+        """Seconds of each of a plan's batches: its kernel, and the gathers of what it reads."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        found = []
+        home = {operation: index for index, batch in enumerate(plan.batches) for operation in batch.operations}
+        for batch in plan.batches:
+            first = batch.operations[0]
+            found.append(0.0)
+            if batch.kernel is None:
+                continue
+            shared = any(source.is_shared for source in first.inputs)
+            found[-1] += self.costs.kernel(batch.kernel, first.node, len(batch.operations), shared)
+            if batch.kernel is Loop or first.is_shared:
+                continue
+            for position, source in enumerate(first.inputs):
+                homes = {home[operation.inputs[position]] for operation in batch.operations}
+                whole = len(homes) == 1 and len(plan.batches[min(homes)].operations) == len(batch.operations)
+                if not whole and not source.is_shared:
+                    found[-1] += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
+        return found
+
+    def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
+        """Seconds of all units' steps, from the plans of a few of them."""
+        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
+        members = sum(map(len, asked))
+        total = sum(self.cost(self.plan([graphs[index] for index in chunk])) for chunk in asked)
+        return total * sum(map(len, chunks)) / members + self.costs.step() * len(chunks)
+
+
+class _Cheapest:
+    """Chooses the kernel that was measured to be the cheapest."""
+
+    is_measured = True
+
+    def __init__(self, costs: CostModel):
+        self._costs = costs
+        self._known: dict[Hashable, type[Kernel]] = {}
+
+    def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
+        if len(kernels) == 1:
+            return kernels[0]
+        key = (node.signature, node.opaque, shared, rows)
+        if key not in self._known:
+            costs = {kernel: self._costs.kernel(kernel, node, rows, shared) for kernel in kernels}
+            costs[Loop] += self._costs.gather(_usual(node), _numbers(node) * rows)
+            self._known[key] = min(costs, key=lambda kernel: costs[kernel])
+        return self._known[key]
+
+    def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
+        """Whether the groups cost less than all in one, gathered before."""
+        layout, numbers = _usual(node.inputs[0]), _numbers(node.inputs[0]) * sum(rows)
+        together = self._costs.kernel(kernel, node, sum(rows), shared=False) + self._costs.gather(layout, numbers)
+        return sum(self._costs.kernel(kernel, node, count, shared=False) for count in rows) < together
+
+
+def _chunks(order: list[int], size: int) -> list[list[int]]:
+    """As few runs of at most `size` as there can be, of about equal length."""
+    if not order:
+        return []
+    count = -(-len(order) // size)
+    bounds = [len(order) * part // count for part in range(count + 1)]
+    return [order[start:stop] for start, stop in itertools.pairwise(bounds)]
+
+
+def _numbers(node: Node) -> int:
+    return node.spec.numbers if isinstance(node.spec, Spec) else 0
+
+
+def _usual(node: Node) -> Layout:
+    return Layout.CHANNELS if isinstance(node.spec, Spec) and len(node.spec.shape) == 4 else Layout.STACK
+
+
+def _likeness(graph: Graph) -> tuple[str, ...]:
+    return tuple(f"{node.name}{getattr(node.spec, 'shape', '')}" for node in graph.nodes)

@@ -1,0 +1,282 @@
+"""What a module's own forward does, its children left as calls: traced by torch.fx once for each structure."""
+
+import functools
+import inspect
+import operator
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nasflow.merge.trace.node import IN_PLACE_OPERATORS, nodes_in
+from nasflow.merge.trace.signature import freeze, hidden_state, is_hooked, own_structure, untouched
+
+_REMEMBERED = 4_096
+_known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
+
+
+@dataclass(frozen=True)
+class TemplateStep:
+    """One call in a forward; arguments hold `Name`s of earlier results."""
+
+    op: str
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    eval_args: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Name:
+    """Stands for the result of a step, or for an argument of the forward."""
+
+    of: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """A traced forward."""
+
+    steps: tuple[TemplateStep, ...]
+    output: Any
+
+    def read(self, tree: Any, values: dict[str, Any]) -> Any:
+        """Nested arguments with the names replaced."""
+        if isinstance(tree, Name):
+            return values[tree.of]
+        if isinstance(tree, tuple | list):
+            return type(tree)(self.read(item, values) for item in tree)
+        if isinstance(tree, dict):
+            return {key: self.read(item, values) for key, item in tree.items()}
+        if isinstance(tree, slice):
+            return slice(*(self.read(part, values) for part in (tree.start, tree.stop, tree.step)))
+        return tree
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether it is one of torch's own layers, called as a whole."""
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    return type(module).__module__.startswith("torch.nn") and type(module) not in containers
+
+
+def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call by name; None unless every one is given, none by a default."""
+    if not inspect.ismethod(module.forward):
+        return None
+    signature = _signature(module.forward.__func__)
+    try:
+        given = signature.bind(module, *args, **kwargs).arguments
+    except TypeError:
+        return None
+    return dict(list(given.items())[1:]) if len(given) == len(signature.parameters) else None
+
+
+def template_of(module: nn.Module, key: int, given: dict[str, Any]) -> "Template | None":
+    """The template of a module's forward, or None if it can't be traced.
+
+    Args:
+        key: the number of the module's structure.
+        given: its arguments. Those that hold no node are part of the template: a forward may ask whether one is None.
+    """
+    constants = {name: value for name, value in given.items() if next(nodes_in(value), None) is None}
+    known = (key, freeze(constants))
+    if known not in _known:
+        _known[known] = _trace(module, constants)
+        if len(_known) > _REMEMBERED:
+            _known.popitem(last=False)
+    _known.move_to_end(known)
+    return _known[known]
+
+
+class _Proxy(fx.Proxy):
+    """Takes `x += y` for what it is; fx takes it for a sum, which others that read `x` would not see."""
+
+
+def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    function = getattr(operator, name)
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+for _name in IN_PLACE_OPERATORS:
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+
+
+class _Tracer(fx.Tracer):
+    proxy_buffer_attributes = True  # what follows from a buffer's values is not to be taken for a constant
+
+    def __init__(self, constants: dict[str, Any]) -> None:
+        super().__init__()
+        self._constants = constants
+        self._mode = _mode()
+
+    def create_args_for_root(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
+        """Pass constants as they are, not as proxies."""
+        function, given = super().create_args_for_root(*args, **kwargs)
+        return function, [
+            self._constants.get(str(value.node.target), value) if isinstance(value, fx.Proxy) else value
+            for value in given
+        ]
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Refuse what runs without gradients, in another precision, or within a Function with its own backward."""
+        if _mode() != self._mode:
+            raise ValueError("a graph does not say in which mode its operations run")
+        return super().create_node(*args, **kwargs)
+
+
+class _NoWrites(TorchDispatchMode):
+    """Refuses to let a forward write into a tensor that it has not made: nothing of that would be in the graph.
+
+    What reaches a parameter as `module.weight` is seen by the tracer; what reaches it through `parameters()`, a list or
+    another module is the tensor itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: set[int] = set()  # memory, as torch's own numbers of it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _tensors_in(given.get(argument.name)):
+                    if tensor.untyped_storage()._cdata not in self._made:
+                        raise ValueError("it writes into a tensor that it has not made")
+        result = func(*args, **kwargs)
+        read = {tensor.untyped_storage()._cdata for value in given.values() for tensor in _tensors_in(value)}
+        self._made.update({tensor.untyped_storage()._cdata for tensor in _tensors_in(result)} - read)
+        return result
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors_in(item)] if isinstance(value, tuple | list) else []
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _signature(forward: FunctionType) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
+def _mode() -> tuple[bool, ...]:
+    autocast = (torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast)
+
+
+def _trace(module: nn.Module, constants: dict[str, Any]) -> "Template | None":
+    parameters = inspect.signature(module.forward).parameters.values()
+    varied = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if is_hooked(module) or any(parameter.kind in varied for parameter in parameters):
+        return None
+    if has_own_gradients(type(module)):
+        return None
+    try:
+        with untouched(module), _NoWrites():
+            if (traced := _unchanging(module, constants)) is None:
+                return None
+            return _with_eval(module, constants, *traced)
+    except (Exception, SystemExit):  # fx refuses in many ways, and a forward given stand-ins may raise anything
+        return None
+
+
+def _unchanging(module: nn.Module, constants: dict[str, Any]) -> tuple[list[TemplateStep], Any] | None:
+    """The steps of a forward, or None if it writes into attributes or draws: a trace would see that once for ever."""
+    before = _state(module)
+    steps = _steps(_Tracer(constants).trace(module))
+    return steps if before == _state(module) else None
+
+
+def _state(module: nn.Module) -> Hashable:
+    """What a forward may change, the insides of tensors left out."""
+    fields = tuple(tuple(map(id, vars(part).values())) for part in module.modules())
+    numpy = np.random.get_state(legacy=False)["state"].items()
+    drawn = tuple((name, value.tobytes() if isinstance(value, np.ndarray) else value) for name, value in numpy)
+    return (
+        own_structure(module),
+        fields,
+        hidden_state(module),
+        random.getstate(),
+        drawn,
+        torch.get_rng_state().numpy().tobytes(),
+    )
+
+
+def _with_eval(
+    module: nn.Module, constants: dict[str, Any], steps: list[TemplateStep], output: Any
+) -> "Template | None":
+    """Both modes in one template, if they make the same calls and differ in arguments alone.
+
+    A model is scored in eval mode, without gradients: a forward may ask for either.
+    """
+    module.eval()
+    with torch.no_grad():
+        other, other_output = _steps(_Tracer(constants).trace(module))
+    if [(s.op, s.name, s.target) for s in steps] != [(s.op, s.name, s.target) for s in other] or output != other_output:
+        return None
+    both = []
+    for step, twin in zip(steps, other, strict=True):
+        same = step.args == twin.args and step.kwargs == twin.kwargs
+        changed = None if same else (twin.args, twin.kwargs)
+        both.append(TemplateStep(step.op, step.name, step.target, step.args, step.kwargs, changed))
+    return Template(tuple(both), output)
+
+
+def _steps(graph: fx.Graph) -> tuple[list[TemplateStep], Any]:
+    steps: list[TemplateStep] = []
+    names: dict[str, str] = {}
+    output: Any = None
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            names[node.name] = str(node.target)
+            continue
+        names[node.name] = f"%{node.name}"
+        args, kwargs = _named(node.args, names), _named(node.kwargs, names)
+        if node.op == "output":
+            output = args[0]
+        else:
+            steps.append(TemplateStep(node.op, names[node.name], node.target, args, dict(kwargs)))
+    return steps, output
+
+
+def _named(tree: Any, names: dict[str, str]) -> Any:
+    if isinstance(tree, fx.Node):
+        return Name(names[tree.name])
+    if isinstance(tree, tuple):
+        return tuple(_named(item, names) for item in tree)
+    if isinstance(tree, list):
+        return [_named(item, names) for item in tree]
+    if isinstance(tree, dict):
+        return {key: _named(item, names) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(_named(part, names) for part in (tree.start, tree.stop, tree.step)))
+    return tree
+
+
+def has_own_gradients(kind: type) -> bool:
+    """Whether the methods of a user's class speak of an autograd Function, of whose backward a trace tells nothing."""
+    return any(
+        isinstance(value, type) and issubclass(value, torch.autograd.Function)
+        for base in kind.__mro__
+        if not base.__module__.startswith("torch.")
+        for member in vars(base).values()
+        if isinstance(function := getattr(member, "__func__", member), FunctionType)
+        for name in function.__code__.co_names
+        if (named := function.__globals__.get(name)) is not None
+        for value in (named, getattr(named, "__self__", None))
+    )

@@ -1,0 +1,296 @@
+"""What a module is, apart from the values of its tensors: equal structures run the same program."""
+
+import copy
+import functools
+import itertools
+import operator
+import pickle
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_PLAIN = frozenset(
+    (
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        type,
+        torch.memory_format,
+    )
+)
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+_INT = frozenset((int,))
+_hooks_of = operator.itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MOST = 200_000
+_MOST_CLASSES = 4_096
+_NOT_USERS = sys.stdlib_module_names | {"torch", "numpy", "nasflow"}
+
+_numbers: dict[Hashable, int] = {}
+_next_number = itertools.count()
+
+
+class Same:
+    """Stands for an object that equals only itself, and keeps it alive, so that its id stays its own."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def number_of(key: Hashable) -> int:
+    """A number that stands for `key` in this process: nested keys are long to hash and to compare."""
+    number = _numbers.get(key)
+    if number is None:
+        if len(_numbers) > _MOST:
+            _numbers.clear()  # numbers are never given twice, so those that are out stay right
+        number = _numbers[key] = next(_next_number)
+    return number
+
+
+class Structures:
+    """Numbers of modules' structures, each module looked at once."""
+
+    def __init__(self) -> None:
+        self._own: dict[nn.Module, int] = {}
+        self._whole: dict[nn.Module, int] = {}
+
+    def own(self, module: nn.Module) -> int:
+        """The class of a module, its plain attributes and its tensors' shapes; not its children."""
+        number = self._own.get(module)
+        if number is None:
+            number = self._own[module] = number_of(own_structure(module))
+        return number
+
+    def whole(self, module: nn.Module) -> int:
+        """The same, with its children and their names."""
+        if not module._modules:
+            return self.own(module)
+        number = self._whole.get(module)
+        if number is None:
+            children = tuple(
+                [(name, None if child is None else self.whole(child)) for name, child in module._modules.items()]
+            )
+            number = self._whole[module] = number_of(("whole", self.own(module), children))
+        return number
+
+
+def own_structure(module: nn.Module) -> Hashable:
+    """What `Structures.own` numbers."""
+    fields = module.__dict__
+    names = _attributes(tuple(fields))
+    # Comprehensions, for this is called for every layer of every candidate, and generators take longer.
+    values = [fields[name] for name in names]
+    kinds = tuple(map(type, values))
+    for place in _not_plain(kinds):
+        values[place] = _frozen(values[place])
+    plain = (names, kinds, tuple(values))
+    parameters = tuple([(name, tensor_structure(p)) for name, p in fields["_parameters"].items()])
+    buffers = tuple([(name, tensor_structure(b)) for name, b in fields["_buffers"].items()])
+    return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
+
+
+@functools.lru_cache(maxsize=4_096)
+def _attributes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those names of a module's fields that are not every module's."""
+    return tuple(name for name in names if name not in _BOOKKEEPING)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _not_plain(kinds: tuple[type, ...]) -> tuple[int, ...]:
+    """The places of those that have to be frozen."""
+    return tuple(place for place, kind in enumerate(kinds) if kind not in _PLAIN)
+
+
+def _frozen(value: Any) -> Hashable:
+    """`freeze`, sooner for what most of these are."""
+    return value if type(value) is tuple and set(map(type, value)) <= _INT else freeze(value)
+
+
+def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
+    """Shape, type, device and whether it trains; None for none."""
+    if tensor is None:
+        return None
+    return (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values into a tensor that does not have them; one that has goes on to share its memory."""
+    if not torch.equal(tensor, values):
+        tensor.detach().copy_(values)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether something listens to its calls or its gradients, or takes their place: only a real call satisfies it."""
+    fields = module.__dict__
+    if any(_hooks_of(fields)) or "forward" in fields:
+        return True
+    for parameter in fields["_parameters"].values():
+        if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+            return True
+    return False
+
+
+def freeze(value: Any) -> Hashable:
+    """A hashable that equals another one only where the values can take each other's place."""
+    if type(value) in _PLAIN:
+        return (type(value), value)
+    if isinstance(value, tuple | list):
+        return (type(value), tuple(freeze(item) for item in value))
+    if isinstance(value, dict):
+        return (dict, tuple((freeze(key), freeze(item)) for key, item in value.items()))
+    if isinstance(value, functools.partial):
+        return (functools.partial, freeze(value.func), freeze(value.args), freeze(value.keywords))
+    if isinstance(value, deque):
+        return (deque, tuple(freeze(item) for item in value))
+    if isinstance(value, set | frozenset):
+        return (type(value), frozenset(freeze(item) for item in value))
+    return Same(value)
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """Whatever runs inside, the attributes of a module and of its parts are as before, and its buffers and generators.
+
+    What they refer to is looked into: containers, objects of users' classes, what functions have captured. Iterators
+    are not, and neither are objects of Python's own library.
+    """
+    restore = [action for thing in _reachable(module) for action in _restorers(thing)]
+    try:
+        yield
+    finally:
+        for action in restore:
+            action()
+
+
+def hidden_state(module: nn.Module) -> Hashable:
+    """What a forward may change outside of modules: generators, objects of users' classes, captured variables."""
+    return tuple([_hidden(thing) for thing in _reachable(module)])
+
+
+def _reachable(module: nn.Module) -> list[Any]:
+    """All that can change and that a module or its parts refer to, parameters left out."""
+    found: list[Any] = []
+    seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is used again
+    to_see: list[Any] = [module]
+    while to_see:
+        value = to_see.pop()
+        if type(value) not in _PLAIN and id(value) not in seen and not isinstance(value, nn.Parameter):
+            seen.add(id(value))
+            found.append(value)
+            to_see += _referred(value)
+    return found
+
+
+def _referred(value: Any) -> list[Any]:
+    if isinstance(value, nn.Module):
+        kind: Any = type(value)
+        own = [item for name, item in value.__dict__.items() if name not in _BOOKKEEPING]
+        hooks = [hook for hooks in _hooks_of(value.__dict__) for hook in hooks.values()]
+        return [*own, *hooks, *_methods(kind), *value._buffers.values(), *value._modules.values()]
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | deque | tuple):
+        return list(value)
+    if isinstance(value, FunctionType):
+        return [*(value.__closure__ or ()), *(value.__defaults__ or ())]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, CellType):
+        return _content(value)
+    return list(vars(value).values()) if _is_of_user(value) else []
+
+
+@functools.lru_cache(maxsize=_MOST_CLASSES)
+def _methods(kind: Any) -> tuple[FunctionType, ...]:
+    """Those of a user's class that have captured something, or may write into their defaults."""
+    return tuple(
+        method
+        for base in kind.__mro__
+        if not base.__module__.startswith("torch.")
+        for method in vars(base).values()
+        if isinstance(method, FunctionType) and (method.__closure__ or method.__defaults__)
+    )
+
+
+def _content(cell: CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # it is empty
+        return []
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether its attributes are its state, and nobody else's."""
+    if isinstance(value, type | ModuleType | torch.Tensor | nn.Module) or not hasattr(value, "__dict__"):
+        return False
+    return type(value) is SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_USERS
+
+
+def _restorers(value: Any) -> list[Callable[[], object]]:
+    """What puts it back as it is now."""
+    if isinstance(value, torch.jit.ScriptModule):
+        return [functools.partial(value.train, value.training)]
+    if isinstance(value, nn.Module):
+        return [functools.partial(_refill, kept, kept.update, dict(kept)) for kept in (value.__dict__, value._buffers)]
+    if isinstance(value, dict | set):
+        return [functools.partial(_refill, value, value.update, copy.copy(value))]
+    if isinstance(value, list | deque):
+        return [functools.partial(_refill, value, value.extend, list(value))]
+    if isinstance(value, torch.Tensor):
+        return [functools.partial(put_back, value.detach(), value.detach().clone())]
+    if isinstance(value, torch.Generator):
+        return [functools.partial(value.set_state, value.get_state())]
+    if isinstance(value, random.Random):
+        return [functools.partial(value.setstate, value.getstate())]
+    if isinstance(value, np.random.RandomState):
+        return [functools.partial(value.set_state, value.get_state())]
+    if isinstance(value, np.random.Generator):
+        return [functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)]
+    if isinstance(value, CellType):
+        return [functools.partial(setattr, value, "cell_contents", content) for content in _content(value)]
+    if _is_of_user(value):
+        return [functools.partial(_refill, vars(value), vars(value).update, dict(vars(value)))]
+    return []
+
+
+def _hidden(value: Any) -> Hashable:
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.RandomState):
+        return pickle.dumps(value.get_state(legacy=False))
+    if isinstance(value, np.random.Generator):
+        return pickle.dumps(value.bit_generator.state)
+    if isinstance(value, CellType):
+        return freeze(_content(value))
+    if isinstance(value, FunctionType):
+        return freeze(value.__defaults__)
+    return freeze(vars(value)) if _is_of_user(value) else None
+
+
+def _refill(container: Any, fill: Callable[[Any], object], content: Any) -> None:
+    container.clear()
+    fill(content)

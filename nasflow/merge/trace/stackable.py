@@ -1,0 +1,44 @@
+"""Models that stacks of parameters can't hold."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from nasflow.tensors import address
+
+
+def why_not_stacked(model: nn.Module) -> str | None:
+    """Why no unit can take the model's parameters into stacks, each a tensor with memory and a dense gradient."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            return f"the gradient of '{name}' is sparse"
+    end, first = 0, ""
+    last_trains = False
+    for start, stop, trains, name in sorted(set(_extents(model))):
+        if start < end and (trains or last_trains):
+            return f"'{first}' and '{name}' lie in the same memory"
+        last_trains = trains or (start < end and last_trains)
+        end, first = max(end, stop), name
+    return None
+
+
+def _extents(model: nn.Module) -> Iterator[tuple[int, int, bool, str]]:
+    """Where each parameter, buffer and plain attribute of the model lies, in bytes, and whether it trains."""
+    seen: set[int] = set()
+    for path, layer in model.named_modules():
+        for fields in (layer._parameters, layer._buffers, layer.__dict__):
+            for name, tensor in fields.items():
+                if not isinstance(tensor, torch.Tensor) or id(tensor) in seen or not _has_memory(tensor):
+                    continue
+                seen.add(id(tensor))
+                reach = sum(
+                    (size - 1) * abs(stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+                )
+                start = address(tensor)
+                place = f"{path}.{name}" if path else name
+                yield start, start + (reach + 1) * tensor.element_size(), tensor.requires_grad, place
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.numel() > 0 and not tensor.is_meta

@@ -1,0 +1,110 @@
+"""A trained model in a folder of its own: weights, choices, code, and a script that rebuilds and scores it."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasflow.config.search import CustomEvaluatorConfig, LightningConfig, SearchConfig
+from nasflow.errors import UserError
+from nasflow.report.export.code_files import collect_code
+from nasflow.report.export.score_script import SCORE_SCRIPT
+from nasflow.trial import Trial
+
+if TYPE_CHECKING:
+    import torch
+
+_FORMAT = 1
+
+
+def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> Path:
+    """Write the folder `out`; an earlier export there is replaced once the new one is complete.
+
+    It holds `model.safetensors`, `architecture.json`, `search.json` (space, evaluator, seeds, the metrics on record),
+    `code/` (the search's own files) and `score.py`.
+
+    Args:
+        out: the folder; its parents are made.
+        trial: scored.
+        config: of its search.
+        weights: the trained model's state dict.
+
+    Raises:
+        UserError: there is something else at `out`, or the search's own files clash.
+    """
+    if out.exists() and not _is_export(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} exists and is not an export of nasflow: name another folder, or remove it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside, old = (out.parent / f".{out.name}.{kind}" for kind in ("new", "old"))
+    _remove(aside, old)  # what a killed export left
+    try:
+        _write(aside, trial, config, weights)
+        if out.exists():
+            out.rename(old)
+        aside.rename(out)
+    finally:
+        _remove(aside, old)
+    return out
+
+
+def _write(folder: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> None:
+    from safetensors.torch import save_file  # noqa: PLC0415
+
+    files, renamed = collect_code(_targets(config), config.base_dir)
+    code = folder / "code"
+    code.mkdir(parents=True)
+    for place, source in files.items():
+        (code / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, code / place)
+    # safetensors refuses tensors that share memory or are not contiguous
+    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()},
+              folder / "model.safetensors")  # fmt: skip
+    _write_json(folder / "architecture.json", dict(trial.architecture))
+    _write_json(folder / "search.json", _search(trial, config, renamed))
+    (folder / "score.py").write_text(SCORE_SCRIPT)
+
+
+def _search(trial: Trial, config: SearchConfig, renamed: Mapping[str, str]) -> dict[str, Any]:
+    """What `nasflow.training.scoring` needs to build and score the model, and what it should find."""
+    parts = config.model_dump(mode="json", include={"space", "evaluator", "objectives"})
+    for section in (parts["space"], parts["evaluator"], parts["evaluator"]["data"], parts["evaluator"].get("module")):
+        if section and "target" in section:
+            section["target"] = renamed[section["target"]]
+    return {
+        "nasflow_export": _FORMAT,
+        "made_with": {package: version(package) for package in ("nasflow", "torch")},
+        "study": config.name,
+        "trial": trial.number,
+        "seed": config.seed,
+        "trial_seed": trial.seed,
+        "epochs": trial.epochs,
+        **parts,
+        "metrics": trial.metrics,
+    }
+
+
+def _targets(config: SearchConfig) -> Iterator[str]:
+    yield config.space.target
+    yield config.evaluator.data.target
+    if isinstance(config.evaluator, LightningConfig):
+        yield config.evaluator.module.target
+    if isinstance(config.evaluator, CustomEvaluatorConfig):
+        yield config.evaluator.target
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        return "nasflow_export" in json.loads((folder / "search.json").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""A model's modules, as a plain tree and as a picture."""

@@ -1,0 +1,1 @@
+"""A study's trials as an Optuna study, for Optuna's dashboard and analyses."""

@@ -1,0 +1,211 @@
+"""Which parts of a job's state are saved, when, and for how long. After Caffe2's CheckpointManager."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nasflow.checkpoint.background import Background
+from nasflow.checkpoint.bundle import Bundle, Snapshot
+from nasflow.checkpoint.store import CheckpointStore, retained
+from nasflow.checkpoint.url_store import UrlStore
+from nasflow.errors import CheckpointError
+
+_ALL = 2**31
+
+
+class Store(Protocol):
+    """Where the checkpoints of one state lie, by finished epochs."""
+
+    @property
+    def trial(self) -> str:
+        """What the state goes by in files."""
+
+    def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> Any:
+        """Save a snapshot that holds the state."""
+
+    def load(self, epoch: int) -> dict[str, Any]:
+        """The state after `epoch`. Raises CheckpointError if there is none that can be read."""
+
+    def epochs(self) -> list[int]:
+        """Those that have a checkpoint, oldest first."""
+
+    def drop(self, epoch: int) -> None:
+        """Remove one."""
+
+
+def make_store(place: Path | str, keep: int) -> Store:
+    """In a folder, or at a URL."""
+    if isinstance(place, str) and "://" in place:
+        return UrlStore(place, keep)
+    return CheckpointStore(Path(place), keep)
+
+
+class CheckpointManager:
+    """Saves named parts of a state after init and after epochs, in a thread beside the work.
+
+    A part with `state_dict` and `load_state_dict` is saved and loaded by these; any other is saved as it is (numbers,
+    text, tensors, and dicts, lists and tuples of them) and replaced when loaded.
+
+    Args:
+        place: a folder, or a URL that fsspec knows; its last part names the state.
+        names: of the parts.
+        keep: how many of the newest checkpoints stay.
+        every_epochs: after so many epochs one is due,
+        every_minutes: or after an epoch that ends so long after the last.
+        best: gives the score of a state, the lower the better; the best of those that are saved stays, too.
+    """
+
+    def __init__(
+        self,
+        place: Path | str,
+        names: Iterable[str],
+        *,
+        keep: int = 2,
+        every_epochs: int = 1,
+        every_minutes: float | None = None,
+        best: Callable[[Mapping[str, Any]], float] | None = None,
+    ):
+        self._store = make_store(place, keep)
+        self._names = list(names)
+        self._every_epochs, self._every_minutes, self._best = every_epochs, every_minutes, best
+        self._scores: dict[int, float] = {}
+        self._background = Background("checkpoints")
+        self._last = time.monotonic()
+
+    def is_due(self, epoch: int) -> bool:
+        """Whether a checkpoint is to be saved after so many epochs."""
+        late = self._every_minutes is not None and time.monotonic() - self._last >= 60 * self._every_minutes
+        return late or epoch % self._every_epochs == 0
+
+    def save(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Copy the parts now, and write them beside what comes next; the copy before them is written first.
+
+        Raises:
+            CheckpointError: a part can't be saved.
+            OSError: the checkpoint before could not be written.
+        """
+        self._background.wait()
+        bundle = Bundle()
+        bundle.add(self._store.trial, {name: _taken(state[name]) for name in self._names})
+        snapshot, ranking = bundle.freeze(), self._ranking(state, epoch)
+        self._last = time.monotonic()
+        self._background.do(lambda: self._write(epoch, snapshot, ranking))
+
+    def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
+        """Put the parts of an epoch, by default the newest, into `state`.
+
+        Returns:
+            The epoch; None if there is no checkpoint.
+
+        Raises:
+            CheckpointError: that epoch has none, or none can be read.
+        """
+        self._background.wait()
+        epochs = self.epochs() if epoch is None else [epoch]
+        for one in reversed(epochs):
+            try:
+                saved = self._store.load(one)
+            except CheckpointError:
+                if one == epochs[0]:
+                    raise
+                continue
+            for name in self._names:
+                _put(state, name, saved[name])
+            for newer in [other for other in self._store.epochs() if other > one]:
+                self._store.drop(newer)  # they will be saved again, or can't be read
+            return one
+        return None
+
+    def epochs(self) -> list[int]:
+        """The epochs that can be loaded, oldest first."""
+        return self._store.epochs()
+
+    def wait(self) -> None:
+        """Until all that was saved is written. Raises what kept it from that."""
+        self._background.wait()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._background.close()
+
+    def _write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int]) -> None:
+        self._store.write(epoch, snapshot, ranking)
+
+    def _ranking(self, state: Mapping[str, Any], epoch: int) -> list[int]:
+        if self._best is None:
+            return []
+        self._scores[epoch] = self._best(state)
+        return sorted(self._scores, key=self._scores.__getitem__)
+
+
+class MultiNodeCheckpointManager(CheckpointManager):
+    """One a node of a job over several: an epoch counts once every node has saved it. After Caffe2's class of the name.
+
+    Every node has a folder of its own below `place`, which all of them can read. A node drops an epoch only when there
+    are newer ones that count. `load` takes the newest that counts and that can be read on every node, so that all nodes
+    which call it, while none saves, go on from the same one.
+
+    Args:
+        place: a folder, or a URL that fsspec knows.
+        node: the name of this one.
+        nodes: the names of all.
+        names: as of `CheckpointManager`, as are the other arguments.
+    """
+
+    def __init__(
+        self, place: Path | str, names: Iterable[str], *, node: str, nodes: Sequence[str], keep: int = 2, **when: Any
+    ):
+        if node not in nodes:
+            raise ValueError(f"node '{node}' is none of the nodes {list(nodes)}")
+        super().__init__(_below(place, node), names, keep=_ALL, **when)
+        self._stores = {name: make_store(_below(place, name), _ALL) for name in nodes}
+        self._keep = keep
+
+    def epochs(self) -> list[int]:
+        """Those that every node has saved, oldest first."""
+        first, *others = [set(store.epochs()) for store in self._stores.values()]
+        return sorted(first.intersection(*others))
+
+    def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
+        """As of `CheckpointManager`."""
+        self.wait()
+        epochs = self.epochs() if epoch is None else [epoch]
+        whole = next((one for one in reversed(epochs) if self._is_whole(one)), None)
+        if whole is None and epochs:
+            raise CheckpointError(f"no epoch of {epochs} can be read on all of the nodes {list(self._stores)}")
+        return None if whole is None else super().load(state, whole)
+
+    def _is_whole(self, epoch: int) -> bool:
+        try:
+            for store in self._stores.values():
+                store.load(epoch)
+        except CheckpointError:
+            return False
+        return True
+
+    def _write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int]) -> None:
+        self._store.write(epoch, snapshot)
+        counting = self.epochs()
+        stay = retained(counting, self._keep, ranking)
+        for old in self._store.epochs():
+            if stay and old < max(counting) and old not in stay:
+                self._store.drop(old)
+
+
+def _below(place: Path | str, name: str) -> Path | str:
+    return f"{place.rstrip('/')}/{name}" if isinstance(place, str) and "://" in place else Path(place) / name
+
+
+def _taken(part: Any) -> Any:
+    return dict(part.state_dict()) if hasattr(part, "state_dict") else part
+
+
+def _put(state: dict[str, Any], name: str, saved: Any) -> None:
+    if hasattr(state.get(name), "load_state_dict"):
+        state[name].load_state_dict(saved)
+    else:
+        state[name] = saved

@@ -1,0 +1,144 @@
+"""Checkpoints of a job whose ranks each hold a part of the tensors (`DTensor`: FSDP, tensor parallelism).
+
+The tensors are `torch.distributed.checkpoint`'s, in safetensors files, so nothing is pickled.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+from nasflow.checkpoint.store import retained
+from nasflow.errors import CheckpointError
+
+_EPOCH = re.compile(r"epoch-(\d{4,})")
+_MANIFEST = "manifest.json"
+
+
+class RankedCheckpointManager:
+    """Saves and loads by all ranks together: every method but `epochs` is to be called on each of them.
+
+    An epoch counts once every rank has written its part and rank 0 the manifest, with sizes and SHA-256 of all files.
+    Then its folder gets its name.
+
+    Args:
+        folder: that all ranks share.
+        names: of the parts of the state: each has `state_dict` and `load_state_dict`, in dicts of tensors, or is JSON.
+            An optimizer's are to be had by `torch.distributed.checkpoint.state_dict`.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str], keep: int = 2):
+        self._folder, self._names, self._keep = folder, list(names), keep
+
+    def is_due(self, epoch: int) -> bool:
+        """After each."""
+        return True
+
+    def save(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Save the parts."""
+        aside = self._folder / f".aside-{epoch:04d}"
+        if dist.get_rank() == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+        dist.barrier()
+        tensors, plain = _apart({name: _taken(state[name]) for name in self._names})
+        state_dict_saver.save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+        dist.barrier()
+        if dist.get_rank() == 0:
+            files = {path.name: [path.stat().st_size, _hash(path)] for path in sorted(aside.iterdir())}
+            (aside / _MANIFEST).write_text(json.dumps({"files": files, "plain": plain}))
+            shutil.rmtree(self._path(epoch), ignore_errors=True)
+            aside.rename(self._path(epoch))
+            for old in {*self.epochs()} - retained(self.epochs(), self._keep, ()):
+                shutil.rmtree(self._path(old))
+        dist.barrier()
+
+    def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
+        """Put the parts of an epoch, by default the newest that is whole, into the state; the epoch, None if none is.
+
+        Raises:
+            CheckpointError: that epoch is not there, or not whole.
+        """
+        found: list[int | None] = [None]
+        if dist.get_rank() == 0:
+            wanted = self.epochs() if epoch is None else [epoch]
+            found = [next((one for one in reversed(wanted) if self._is_whole(one)), None)]
+        dist.broadcast_object_list(found)
+        if found[0] is None:
+            if epoch is not None:
+                raise CheckpointError(f"there is no whole checkpoint {self._path(epoch)}")
+            return None
+        folder = self._path(found[0])
+        tensors, _ = _apart({name: _taken(state[name]) for name in self._names if _has_tensors(state.get(name))})
+        state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
+        saved = _together(json.loads((folder / _MANIFEST).read_text())["plain"], tensors)
+        for name in self._names:
+            if _has_tensors(state.get(name)):
+                state[name].load_state_dict(saved[name])
+            else:
+                state[name] = saved[name]
+        return found[0]
+
+    def epochs(self) -> list[int]:
+        """The epochs that have a checkpoint, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(found[1]) for path in self._folder.iterdir() if (found := _EPOCH.fullmatch(path.name)))
+
+    def wait(self) -> None:
+        """Nothing is on its way."""
+
+    def _is_whole(self, epoch: int) -> bool:
+        folder = self._path(epoch)
+        try:
+            files = json.loads((folder / _MANIFEST).read_text())["files"]
+            return all([(folder / name).stat().st_size, _hash(folder / name)] == told for name, told in files.items())
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"epoch-{epoch:04d}"
+
+
+def _has_tensors(part: Any) -> bool:
+    return hasattr(part, "load_state_dict")
+
+
+def _taken(part: Any) -> Any:
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _apart(tree: Any, path: str = "") -> tuple[dict[str, torch.Tensor], Any]:
+    """The tensors of a tree of dicts by path, and the tree with their paths in their places."""
+    if isinstance(tree, torch.Tensor):
+        return {path: tree}, {"$tensor": path}
+    if not isinstance(tree, Mapping):
+        return {}, tree
+    tensors: dict[str, torch.Tensor] = {}
+    plain = {}
+    for key, value in tree.items():
+        inside, plain[key] = _apart(value, f"{path}/{key}" if path else str(key))
+        tensors |= inside
+    return tensors, plain
+
+
+def _together(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if tree.keys() == {"$tensor"}:
+        return tensors[tree["$tensor"]]
+    return {key: _together(value, tensors) for key, value in tree.items()}
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

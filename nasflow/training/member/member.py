@@ -1,0 +1,283 @@
+"""One trial inside a job: everything of it that moves, and nothing shared with the others."""
+
+import copy
+import functools
+import math
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+
+from nasflow.errors import ConfigError, TrialError
+from nasflow.evaluator.candidate import Candidate
+from nasflow.evaluator.lightning import takes_index
+from nasflow.training.member.metric_log import Logbook, batch_size_of
+from nasflow.training.member.optimization import EarlyStop, Fitting
+from nasflow.training.member.rng import RngStream
+
+_NOT_CALLED = (
+    *("on_train_start", "on_train_batch_start", "on_train_batch_end"),
+    *("on_validation_start", "on_validation_batch_start", "on_validation_batch_end"),
+    *("on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step"),
+    *("on_before_zero_grad", "optimizer_zero_grad", "configure_gradient_clipping", "lr_scheduler_step"),
+    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+    *("on_save_checkpoint", "on_load_checkpoint", "configure_model", "configure_callbacks"),
+)
+
+
+class TrainerView:
+    """What a member's module sees as `self.trainer`: the job's Trainer, but with the member's own progress.
+
+    The job's counters depend on who else is in it; a member's must not.
+    """
+
+    def __init__(self, trainer: Any, member: "Member", batches: float):
+        self._trainer = trainer
+        self._member = member
+        self.num_training_batches = batches
+
+    @property
+    def current_epoch(self) -> int:
+        """Epochs the member has finished."""
+        return self._member.finished_epochs
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps the member has made."""
+        return self._member.steps
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs the member is to train."""
+        return self._member.epochs
+
+    @property
+    def estimated_stepping_batches(self) -> float:
+        """Optimizer steps in the member's whole training; infinite if the loader does not know its length."""
+        return self.num_training_batches * self._member.epochs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+class Member:
+    """A trial being trained.
+
+    Hooks of its LightningModule that are called: `setup("fit")`, `configure_optimizers`, `on_fit_start`,
+    `on_train_epoch_start`, `training_step`, `on_validation_epoch_start`, `validation_step`,
+    `on_validation_epoch_end`, `on_train_epoch_end`, and `log` / `log_dict` within them. Each runs within the
+    member's own random stream. A module that overrides another hook of training is refused, for to leave it out
+    would train something else than its author meant.
+
+    Args:
+        number: of the trial.
+        module: built within `rng`.
+        candidate: what the module trains, for its config and the number of parameters.
+
+    Raises:
+        ConfigError: the module overrides a hook that is not called.
+    """
+
+    def __init__(self, number: int, module: LightningModule, candidate: Candidate, rng: RngStream):
+        for name in _NOT_CALLED:
+            if getattr(type(module), name) is not getattr(LightningModule, name):
+                raise ConfigError(
+                    f"evaluator: {type(module).__name__} overrides {name}, which is not called for members that share "
+                    "a job; do its work in training_step, validation_step or an epoch hook"
+                )
+        config = candidate.config
+        self.number = number
+        self.module = module
+        self.epochs = int(config.epochs)  # type: ignore[arg-type]
+        self.finished_epochs = 0
+        self.finished = False
+        self.stopped_early = False
+        self.pruned = False
+        self.history: list[dict[str, float]] = []
+        self.seconds: list[float] = []
+        self.rng = rng
+        self._candidate = candidate
+        self._config = config
+        self._book = Logbook()
+        self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
+        self._started: Fitting | None = None
+        self._busy = 0.0
+        self._are_weights_finite: bool | None = None  # None: nobody has looked
+        self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
+        module.log = self._book.log  # type: ignore[method-assign]
+        module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """Of its model; asked once that has no lazy layers any more."""
+        return self._candidate.parameters
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps made."""
+        return self._started.steps if self._started else 0
+
+    @property
+    def fitting(self) -> Fitting:
+        """Its optimizer and schedules."""
+        if self._started is None:
+            raise RuntimeError(f"trial {self.number} was not started")
+        return self._started
+
+    def attach(self, trainer: Any, stage: str, batches: float = math.inf) -> None:
+        """Give the module its trainer and call its `setup(stage)`; an epoch has so many training `batches`."""
+        self.module._trainer = TrainerView(trainer, self, batches)  # type: ignore[assignment]
+        with self.rng:
+            self.module.setup(stage)
+
+    def start(self) -> None:
+        """Make the optimizer, once the module lies on its device in its precision."""
+        with self.rng:
+            clip = self._config.gradient_clip_val
+            self._started = Fitting(
+                self.module.configure_optimizers(),
+                None if clip is None else float(clip),  # type: ignore[arg-type]
+                self._config.gradient_clip_algorithm,
+            )
+            self.module.on_fit_start()
+
+    def start_epoch(self) -> None:
+        """Before the first batch of an epoch."""
+        self._busy = 0.0
+        self._call_hook("on_train_epoch_start")
+
+    def train_batch(self, batch: Any, index: int) -> None:
+        """One optimizer step on the shared batch.
+
+        Raises:
+            TrialError: the loss is not finite.
+        """
+        began = time.perf_counter()
+        self._book.batch_size = batch_size_of(batch)
+        with self.rng:
+            output = self._step("training_step", batch, index)
+            loss = output["loss"] if isinstance(output, dict) else output
+            if loss is not None:  # None skips the batch, as in Lightning
+                if not torch.isfinite(loss):
+                    raise TrialError(
+                        f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}"
+                    )
+                self.fitting.step(loss)
+            self.fitting.end_batch(index + 1)
+        self._busy += time.perf_counter() - began
+
+    def start_validation(self) -> None:
+        """Before the first validation batch."""
+        self._call_hook("on_validation_epoch_start")
+
+    def validate_batch(self, batch: Any, index: int) -> None:
+        """Score one validation batch."""
+        began = time.perf_counter()
+        self._book.batch_size = batch_size_of(batch)
+        with self.rng:
+            self._step("validation_step", batch, index)
+        self._busy += time.perf_counter() - began
+
+    def end_validation(self) -> None:
+        """After the last validation batch."""
+        self._call_hook("on_validation_epoch_end")
+
+    def end_epoch(self) -> None:
+        """Close the epoch: metrics into the history, schedules stepped, early stop decided.
+
+        Raises:
+            TrialError: a loss or a weight is not finite.
+        """
+        self._call_hook("on_train_epoch_end")
+        metrics = self.metrics()
+        self._refuse_not_finite(metrics)
+        with self.rng if self.fitting.may_draw else nullcontext():  # to enter it takes time
+            self.fitting.end_epoch(self.finished_epochs + 1, metrics)
+        stop = self._early_stop is not None and self._early_stop.update(metrics)
+        self.finished_epochs += 1
+        self.history.append(metrics)
+        self.seconds.append(self._busy)
+        self.finished = stop or self.finished_epochs >= self.epochs
+        self.stopped_early = stop and self.finished_epochs < self.epochs
+
+    def prune(self) -> None:
+        """End here, after an epoch, for others do better."""
+        self.finished = self.stopped_early = self.pruned = True
+
+    def note(self, metrics: dict[str, float], seconds: float, are_weights_finite: bool) -> None:
+        """Take what a unit found out for it in an epoch, in place of its own steps."""
+        self._are_weights_finite = are_weights_finite
+        for name, value in metrics.items():
+            self._book.log(name, value, batch_size=1)
+        self._busy += seconds
+
+    def metrics(self) -> dict[str, float]:
+        """What was logged since the last call."""
+        return self._book.close_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that continuing exactly needs; `packing.pack` takes it."""
+        return {
+            "epoch": self.finished_epochs,
+            "parameters": self.parameters,
+            "finished": self.finished,
+            "stopped_early": self.stopped_early,
+            "pruned": self.pruned,
+            "history": self.history,
+            "seconds": self.seconds,
+            "module": dict(self.module.state_dict()),
+            "fitting": self.fitting.state_dict(),
+            "early_stop": self._early_stop.state_dict() if self._early_stop else None,
+            "rng": self.rng.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state, after `start`."""
+        self.finished_epochs = state["epoch"]
+        self.finished = state["finished"]
+        self.stopped_early = state["stopped_early"]
+        self.pruned = state["pruned"]
+        self.history = state["history"]
+        self.seconds = state["seconds"]
+        self.module.load_state_dict(state["module"])
+        self.fitting.load_state_dict(state["fitting"])
+        if self._early_stop:
+            self._early_stop.load_state_dict(state["early_stop"])
+        self.rng.load_state_dict(state["rng"])
+
+    def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            if "loss" in name and not float("-inf") < value < float("inf"):
+                raise TrialError(f"{name} is {value} after epoch {self.finished_epochs + 1}")
+        if self._are_weights_finite is None:
+            weights = [p for p in self.module.parameters() if p.is_floating_point()]
+            self._are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
+        finite, self._are_weights_finite = self._are_weights_finite, None
+        if not finite:
+            raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
+
+    def _call_hook(self, name: str) -> None:
+        """Call a hook within the member's random stream, if its module has one of its own: entering that takes time."""
+        hook = getattr(self.module, name)
+        if getattr(hook, "__func__", None) is not getattr(LightningModule, name):
+            with self.rng:
+                hook()
+
+    def _step(self, name: str, batch: Any, index: int) -> Any:
+        """Call a step with a copy of the batch, for a member that writes into it must not reach the others."""
+        step = getattr(self.module, name)
+        own = _copy(batch)
+        return step(own, index) if self._takes_index[name] else step(own)
+
+
+def _copy(batch: Any) -> Any:
+    """As `deepcopy`, which would copy all the data behind a tensor that is a slice of it."""
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    if type(batch) in (tuple, list):
+        return type(batch)(map(_copy, batch))
+    if type(batch) is dict:
+        return {key: _copy(part) for key, part in batch.items()}
+    return copy.deepcopy(batch)

@@ -1,0 +1,45 @@
+"""What a job tells of its members."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nasflow.job.events import Epoch, Event, Final, finite_or_none
+from nasflow.training.member.member import Member
+
+
+def events_of(member: Member) -> list[Event]:
+    """What is to be told of a member after an epoch; nothing before the first."""
+    if not member.finished_epochs:
+        return []
+    told: list[Event] = [
+        _epoch(member.number, member.finished_epochs, member.history[-1], member.seconds[-1], replayed=False)
+    ]
+    if member.finished:
+        told.append(_final(member.number, member.history, member.parameters, member.stopped_early, member.pruned))
+    return told
+
+
+def replayed(trial: int, state: Mapping[str, Any]) -> list[Event]:
+    """The same of all epochs of a trial's checkpoint."""
+    told: list[Event] = [
+        _epoch(trial, epoch, metrics, seconds, replayed=True)
+        for epoch, (metrics, seconds) in enumerate(zip(state["history"], state["seconds"], strict=True), 1)
+    ]
+    if state["finished"]:
+        ended_by = (state["stopped_early"], state["pruned"])
+        told.append(_final(trial, state["history"], state["parameters"], *ended_by))
+    return told
+
+
+def _epoch(trial: int, epoch: int, metrics: Mapping[str, float], seconds: float, replayed: bool) -> Epoch:
+    finite = {name: finite_or_none(value) for name, value in metrics.items()}
+    return Epoch(trial=trial, epoch=epoch, metrics=finite, seconds=seconds, replayed=replayed)
+
+
+def _final(
+    trial: int, history: Sequence[Mapping[str, float]], parameters: int, stopped_early: bool, pruned: bool
+) -> Final:
+    metrics = {name: value for name, value in history[-1].items() if finite_or_none(value) is not None}
+    metrics["parameters"] = float(parameters)
+    epochs = len(history)
+    return Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned)

@@ -1,0 +1,1 @@
+"""The optimizers of several members, stepped as one. Imports only `native`."""

@@ -1,0 +1,331 @@
+"""The update rules of torch's SGD, RMSprop, Adam and AdamW, with hyper-parameters that differ from row to row.
+
+A row's new bits follow from that row alone, so members keep theirs when others leave. Pointwise operations give that
+for free. Torch's fused kernels do not: on a CPU they compute the last elements of a tensor, which fill no vector, in
+double precision. So whatever they get here ends on a whole vector.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from nasflow.native.library import library
+from nasflow.training.optim.native_adam import NativeAdam
+from nasflow.training.optim.slabs import Rule, Slab, Sweep
+
+AdamConstants = tuple[float, float, float]  # both betas, and eps
+
+_NOT_STACKED = ("amsgrad", "maximize", "capturable", "differentiable")
+
+
+class Kind(NamedTuple):
+    """What a rule depends on beside the param group: where a parameter is, and whether it is alone in its stack."""
+
+    device_type: str
+    dtype: torch.dtype
+    lone: bool
+
+
+def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind, common: AdamConstants) -> Rule:
+    """The rule for parameters in a param group of a `stackable` optimizer.
+
+    Args:
+        common: the constants for which stacked rows go through the fused kernel of Adam.
+    """
+    if isinstance(optimizer, torch.optim.SGD):
+        momentum = group["momentum"] != 0
+        kept = ["momentum_buffer"] if momentum else []
+        return Rule(Sgd, (momentum, group["nesterov"]), tuple(kept), counted=False, in_step=momentum)
+    if isinstance(optimizer, torch.optim.RMSprop):
+        options = (group["momentum"] > 0, group["centered"])
+        extra = [name for name, used in zip(("momentum_buffer", "grad_avg"), options, strict=True) if used]
+        return Rule(RmsProp, options, ("square_avg", *extra))
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+    moments = ("exp_avg", "exp_avg_sq")
+    if not kind.lone and (kind.device_type, kind.dtype) == ("cpu", torch.float32) and library() is not None:
+        return Rule(NativeAdam, (decoupled,), moments)
+    if has_fused_adam(kind.device_type, kind.dtype):
+        if kind.lone:
+            return Rule(LoneAdam, (decoupled,), moments, in_step=True)
+        if _constants(group) == common:
+            return Rule(FusedAdam, (decoupled, *common), moments, in_step=True)
+    return Rule(PlainAdam, (decoupled,), moments)
+
+
+def stackable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there is a rule for all an optimizer does; if not, it has to step on its own."""
+    step = vars(optimizer).get("step")
+    return (
+        type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
+        and not any(group.get(option) for group in optimizer.param_groups for option in _NOT_STACKED)
+        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+        and (step is None or hasattr(step, "_wrapped_by_lr_sched"))  # schedules wrap it to see whether it is called
+        and all(
+            parameter.dtype in (torch.float32, torch.float64) and _is_dense(parameter)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+    )
+
+
+@lru_cache
+def has_fused_adam(device_type: str, dtype: torch.dtype) -> bool:
+    """Whether torch has the fused kernel of Adam here, tried out once."""
+    tensors = [[torch.zeros(1, dtype=dtype, device=device_type)] for _ in range(4)]
+    try:
+        _fused(torch._fused_adamw_, tensors, 1, (0.9, 0.999, 1e-8), (1.0, 1.0))
+    except (RuntimeError, AttributeError):  # NotImplementedError is a RuntimeError
+        return False
+    return True
+
+
+class _L2:
+    """Weight decay that is added to the gradients."""
+
+    def __init__(self, sweep: Sweep):
+        rates = sweep.values(lambda group: group["weight_decay"])
+        self._slabs = sweep.slabs if bool(rates.any()) else []
+        self._rates, self._none = sweep.columns(rates), sweep.columns(rates == 0)
+        self._is_mixed = bool(self._slabs) and not bool(rates.all())
+
+    def add(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Add it in place. The slabs' scratch is written to, and stays finite where the parameters are."""
+        if not self._slabs:
+            return
+        decays = [slab.scratch for slab in self._slabs]
+        for decay, parameter, rate in zip(decays, parameters, self._rates, strict=True):
+            torch.mul(parameter, rate, out=decay)
+        if self._is_mixed:  # what does not decay gets nothing added, even where it is infinite
+            for decay, none in zip(decays, self._none, strict=True):
+                decay.masked_fill_(none, -0.0)
+        torch._foreach_add_(grads, decays)
+
+
+class Sgd(Sweep):
+    """SGD; options are (momentum, nesterov)."""
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+        self._l2 = _L2(self)
+        self._rates = self.columns(-self.values(lambda group: group["lr"]))
+        if self.options[0]:
+            self._momenta = self.columns(self.values(lambda group: group["momentum"]))
+            shares = 1 - self.values(lambda group: group["dampening"])
+            self._shares = self.columns(shares) if bool((shares != 1).any()) else None
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        momentum, nesterov = self.options
+        self._l2.add(parameters, grads)
+        if momentum:
+            buffers = self.states("momentum_buffer")
+            self._accumulate(buffers, grads)
+            if nesterov:
+                torch._foreach_addcmul_(grads, buffers, self._momenta)
+            else:
+                grads = buffers
+        torch._foreach_addcmul_(parameters, grads, self._rates)
+
+    def _accumulate(self, buffers: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        if self.next_step == 1:  # the first gradient is not dampened
+            torch._foreach_copy_(buffers, grads)
+            return
+        torch._foreach_mul_(buffers, self._momenta)
+        if self._shares is None:
+            torch._foreach_add_(buffers, grads)
+        else:
+            torch._foreach_addcmul_(buffers, grads, self._shares)
+
+
+class RmsProp(Sweep):
+    """RMSprop; options are (momentum, centered)."""
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+        self._l2 = _L2(self)
+        self._rates = self.columns(-self.values(lambda group: group["lr"]))
+        alphas = self.values(lambda group: group["alpha"])
+        self._alphas, self._shares = self.columns(alphas), self.columns(1 - alphas)
+        self._eps = self.columns(self.values(lambda group: group["eps"]))
+        self._momenta = self.columns(self.values(lambda group: group["momentum"]))
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        momentum, centered = self.options
+        self._l2.add(parameters, grads)
+        squares = self.states("square_avg")
+        roots = self.scratch()
+        _average_squares(squares, grads, self._alphas, self._shares, roots)
+        torch._foreach_copy_(roots, squares)
+        if centered:
+            means = self.states("grad_avg")
+            torch._foreach_lerp_(means, grads, self._shares)
+            torch._foreach_addcmul_(roots, means, means, value=-1)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, self._eps)
+        if momentum:
+            buffers = self.states("momentum_buffer")
+            torch._foreach_mul_(buffers, self._momenta)
+            torch._foreach_addcdiv_(buffers, grads, roots)
+            torch._foreach_addcmul_(parameters, buffers, self._rates)
+        else:
+            torch._foreach_div_(grads, roots)
+            torch._foreach_addcmul_(parameters, grads, self._rates)
+
+
+class PlainAdam(Sweep):
+    """Adam and AdamW in pointwise operations, with any constants; options are (decoupled weight decay,)."""
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+        ages = torch.cat([slab.ages for slab in self.slabs])
+        lr, beta1 = self.values(lambda group: group["lr"]), self.values(lambda group: group["betas"][0])
+        beta2 = self.values(lambda group: group["betas"][1])
+        # powers are slow, and most rows of a member have the same
+        self._distinct, self._row = torch.unique(torch.stack([ages, lr, beta1, beta2]), dim=1, return_inverse=True)
+        self._decay = _decay(self)
+        self._shares1 = self.columns(1 - beta1)
+        self._betas2, self._shares2 = self.columns(beta2), self.columns(1 - beta2)
+        self._eps = self.columns(self.values(lambda group: group["eps"]))
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        ages, lr, beta1, beta2 = self._distinct
+        steps = ages + self.next_step
+        rates = self.columns((-lr / (1 - beta1**steps))[self._row])
+        corrections = self.columns((1 - beta2**steps).sqrt()[self._row])
+        self._decay(parameters, grads)
+        means, squares = self.states("exp_avg"), self.states("exp_avg_sq")
+        torch._foreach_lerp_(means, grads, self._shares1)
+        roots = self.scratch()
+        _average_squares(squares, grads, self._betas2, self._shares2, roots)
+        torch._foreach_copy_(roots, squares)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_div_(roots, corrections)
+        torch._foreach_add_(roots, self._eps)
+        torch._foreach_div_(roots, rates)  # a rate of 0 makes it infinite, and the update 0
+        torch._foreach_addcdiv_(parameters, means, roots)
+
+
+class FusedAdam(Sweep):
+    """Adam and AdamW through torch's fused kernel; options are (decoupled weight decay, beta1, beta2, eps).
+
+    The kernel takes one learning rate, so it works out the updates for a rate of 1, in the slabs' scratch, which then
+    go into the parameters at each row's own rate. A "weight decay" of 1 is its way to wipe the former updates. That
+    keeps what is not finite, but parameters that ever got such an update are lost anyway.
+    """
+
+    def __init__(self, slabs: Sequence[Slab]):
+        super().__init__(slabs)
+        self._updates = self.scratch()
+        self._kernel = [
+            [Slab.padded(matrix) for matrix in matrices]
+            for matrices in (self._updates, self.states("exp_avg"), self.states("exp_avg_sq"))
+        ]
+        odd = [i for i, matrix in enumerate(self._updates) if Slab.padded(matrix) is not matrix]
+        self._stages = [(i, stage, Slab.padded(stage)) for i in odd for stage in [self.slabs[i].zeros()]]
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+        self._decay = _decay(self)
+        self._rates = self.columns(self.values(lambda group: group["lr"]))
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        for i, stage, _ in self._stages:
+            grads[i] = stage.copy_(grads[i])
+        self._decay(parameters, grads)
+        for i, _, flat in self._stages:
+            grads[i] = flat
+        updates, means, squares = self._kernel
+        _fused(torch._fused_adamw_, (updates, grads, means, squares), self.next_step, self.options[1:], (1.0, 1.0))
+        torch._foreach_addcmul_(parameters, self._updates, self._rates)
+
+
+class LoneAdam(Sweep):
+    """Adam and AdamW for parameters that are alone in their stacks, straight through torch's fused kernel."""
+
+    @staticmethod
+    def shared(group: dict[str, Any]) -> Hashable:
+        """All of them."""
+        return (*_constants(group), float(group["lr"]), float(group["weight_decay"]))
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
+        group = self.groups[int(self.slots[0])]
+        self._constants, self._rates = _constants(group), (float(group["lr"]), float(group["weight_decay"]))
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        kernel = torch._fused_adamw_ if self.options[0] else torch._fused_adam_
+        tensors = (parameters, grads, self.states("exp_avg"), self.states("exp_avg_sq"))
+        _fused(kernel, tensors, self.next_step, self._constants, self._rates)
+
+
+def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], None]:
+    """What applies the weight decay of Adam (`options[0]` false) or AdamW to parameters and gradients."""
+    if not sweep.options[0]:
+        return _L2(sweep).add
+    rates = sweep.values(lambda group: group["lr"]) * sweep.values(lambda group: group["weight_decay"])
+    kept = sweep.columns(1 - rates)
+
+    def shrink(parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        torch._foreach_mul_(parameters, kept)
+
+    return shrink if bool(rates.any()) else lambda parameters, grads: None
+
+
+def _average_squares(
+    squares: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    betas: list[torch.Tensor],
+    shares: list[torch.Tensor],
+    scratch: list[torch.Tensor],
+) -> None:
+    torch._foreach_mul_(squares, betas)
+    for grad, share, out in zip(grads, shares, scratch, strict=True):
+        torch.mul(grad, share, out=out)
+    torch._foreach_addcmul_(squares, scratch, grads)
+
+
+def _fused(
+    kernel: Callable[..., None],
+    tensors: Sequence[list[torch.Tensor]],
+    step: int,
+    constants: AdamConstants,
+    rates: tuple[float, float],
+) -> None:
+    """Call a fused kernel on (parameters, gradients, means, squares) with rates (learning rate, weight decay)."""
+    beta1, beta2, eps = constants
+    lr, weight_decay = rates
+    count = torch.full((), step, dtype=torch.float32, device=tensors[0][0].device)
+    kernel(
+        *tensors,
+        [],
+        [count] * len(tensors[0]),
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _constants(group: dict[str, Any]) -> AdamConstants:
+    beta1, beta2 = group["betas"]
+    return float(beta1), float(beta2), float(group["eps"])
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in one piece, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

@@ -1,0 +1,311 @@
+"""The optimizers of several members, stepped as one."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.training.optim.clip import Clip, StackedClip
+from nasflow.training.optim.rules import AdamConstants, Kind, rule_of, stackable
+from nasflow.training.optim.slabs import Row, Rule, Slab, Sweep, lay_counts, make_slabs
+
+__all__ = ["Clip", "Stack", "StackedOptimizer"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Parameters of several members side by side.
+
+    A stack that loses members keeps its rows, even if one is left: a lone parameter is rounded otherwise.
+
+    Attributes:
+        tensor: a leaf that requires grad, `[n, ...]`, its rows one behind the other in memory; or, without `rows`,
+            one member's parameter itself.
+        parameters: the members' own; the data of `parameters[i]` is a view of `tensor[i]`.
+        members: whose each row is, as positions among the optimizers.
+        rows: whether the tensor has rows.
+    """
+
+    tensor: torch.Tensor
+    parameters: tuple[nn.Parameter, ...]
+    members: tuple[int, ...]
+    rows: bool = True
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a parameter that is trained lies."""
+
+    position: int  # which row of its stack
+    parameter: nn.Parameter
+    member: int
+    slot: int  # the number of its param group among those of all members
+
+
+class _Leaf:
+    """A stack as a matrix `[n, k]`, `k` elements a row in the order in which they lie in memory.
+
+    Args:
+        places: the rows that are stepped together.
+    """
+
+    def __init__(self, stack: Stack, places: Sequence[_Place]):
+        self.places = places
+        self.size = len(stack.parameters)
+        self.kind = Kind(stack.tensor.device.type, stack.tensor.dtype, lone=not stack.rows)
+        self._tensor = stack.tensor
+        self._shape = (self.size, stack.tensor.numel() // self.size)
+        self._layout = stack.tensor.stride()
+        if stack.rows and self.size > 1 and self._layout[0] != self._shape[1]:
+            raise ValueError(f"the rows of a stack {tuple(stack.tensor.shape)} do not lie one behind the other")
+        self.matrix = self._as_matrix(stack.tensor.detach())
+        self._seen: weakref.ref[torch.Tensor] | None = None  # the last gradient
+        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None  # one that stays, as a tape's, and its matrix
+
+    def gradient(self) -> torch.Tensor | None:
+        """The gradient, its elements in the same order, or None if there is none."""
+        grad = self._tensor.grad
+        if grad is None:
+            return None
+        if grad.stride() != self._layout:
+            return self._as_matrix(torch.empty_like(self._tensor).copy_(grad))
+        if self._kept is not None and self._kept[0] is grad:
+            return self._kept[1]
+        matrix = self._as_matrix(grad)
+        self._kept = (grad, matrix) if self._seen is not None and self._seen() is grad else None
+        self._seen = weakref.ref(grad)
+        return matrix
+
+    def _as_matrix(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_strided(self._shape, (self._shape[1], 1))
+
+
+@dataclass
+class _Alone:
+    """A member that is stepped by its own optimizer."""
+
+    optimizer: torch.optim.Optimizer
+    clip: Clip | None
+    places: list[tuple[Stack, _Place]] = field(default_factory=list)
+
+    def step(self) -> None:
+        """Hand out the gradients, clip and step."""
+        rows = [(stack.tensor.grad, place) for stack, place in self.places if stack.rows]
+        for grad, place in rows:
+            place.parameter.grad = None if grad is None else grad[place.position]
+        try:
+            if self.clip is not None:
+                self.clip.apply(place.parameter for _, place in self.places)
+            with torch.enable_grad():
+                self.optimizer.step()
+        finally:
+            for _, place in rows:
+                place.parameter.grad = None
+
+
+class StackedOptimizer:
+    """Steps SGD, Adam, AdamW and RMSprop of several members together, and other optimizers one by one.
+
+    A member gets what its own optimizer would give it, up to rounding, whatever the others' hyper-parameters are, and
+    its bits do not depend on who the others are. What an optimizer keeps of a parameter is laid side by side; views
+    of it stay in the optimizer's own `state`, in torch's form. So the `state_dict()` of a member's optimizer is
+    current after every step, and the member can leave at any time and go on with that optimizer alone.
+
+    Args:
+        optimizers: the members' own; states to go on from have been loaded into them.
+        stacks: all parameters that they train, on one device.
+        clips: how each member's gradients are clipped.
+        common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows go through torch's fused kernel, two
+            or three times as fast as others. Keep it when members leave, so that the others keep their bits.
+        failed: called with a member's position and the exception its own optimizer raised; None lets that through.
+
+    Raises:
+        ValueError: an optimizer trains a parameter that is in no stack, or rows don't lie one behind the other.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        stacks: Sequence[Stack],
+        clips: Sequence[Clip | None],
+        *,
+        common: AdamConstants = (0.9, 0.999, 1e-8),
+        failed: Callable[[int, Exception], None] | None = None,
+    ):
+        self._optimizers = list(optimizers)
+        self._common = common
+        self._failed = failed
+        self._tensors = [stack.tensor for stack in stacks]
+        self._alone = {
+            member: _Alone(optimizer, clip)
+            for member, (optimizer, clip) in enumerate(zip(optimizers, clips, strict=True))
+            if not stackable(optimizer)
+        }
+        self._leaves: list[_Leaf] = []
+        for stack, places in zip(stacks, _places(optimizers, stacks), strict=True):
+            together = [place for place in places if place.member not in self._alone]
+            if together:
+                self._leaves.append(_Leaf(stack, together))
+            for place in places:
+                if place.member in self._alone:
+                    self._alone[place.member].places.append((stack, place))
+        self._kinds = {(place.member, place.slot, leaf.kind) for leaf in self._leaves for place in leaf.places}
+        owners = [{place.position: place.member for place in leaf.places} for leaf in self._leaves]
+        self._clip = StackedClip(
+            clips, [[of.get(row) for row in range(leaf.size)] for leaf, of in zip(self._leaves, owners, strict=True)]
+        )
+        self._pattern: tuple[tuple[bool, ...], frozenset[int]] | None = None  # what it is ready for
+        self._lagging: frozenset[int] = frozenset()  # members that have been frozen since all was laid side by side
+        self._build()
+
+    def refresh(self) -> None:
+        """Read the hyper-parameters anew from the optimizers' `param_groups`, as after a schedule has stepped."""
+        if self._find_rules() != self._rules:
+            self._build()
+        elif self._pattern is not None:
+            self._make_sweeps()
+
+    def zero_grad(self) -> None:
+        """Set all gradients to None."""
+        for tensor in self._tensors:
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self, active: torch.Tensor | None = None) -> None:
+        """Clip the gradients and step; the gradients are used up.
+
+        Parameters that got no gradient are left alone, as by torch.
+
+        Args:
+            active: which members step, bool `[members]`, read on the CPU; the others stay as they are, bit by bit.
+                All step if None.
+        """
+        grads = [leaf.gradient() for leaf in self._leaves]
+        frozen = frozenset(() if active is None else (~active).nonzero().flatten().tolist())
+        pattern = (tuple(grad is not None for grad in grads), frozen)
+        if pattern != self._pattern:
+            self._plan(grads, frozen)
+            self._pattern = pattern
+        self._clip.apply(grads)
+        held = [(matrix, rows, matrix.index_select(0, rows)) for matrix, rows in self._held]
+        for sweep in self._sweeps:
+            sweep.run(grads)
+        for matrix, rows, values in held:
+            matrix.index_copy_(0, rows, values)
+        for steps, stepping in self._stepping:
+            steps.add_(stepping)
+        for member, alone in self._alone.items():
+            if member not in frozen:
+                self._step_alone(member, alone)
+
+    def _step_alone(self, member: int, alone: _Alone) -> None:
+        try:
+            alone.step()
+        except Exception as error:  # the member's own failure
+            if self._failed is None:
+                raise
+            self._failed(member, error)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The param groups of all members, by their slots."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _find_rules(self) -> dict[tuple[int, int, Kind], Rule]:
+        groups = self._groups()
+        return {
+            (member, slot, kind): rule_of(self._optimizers[member], groups[slot], kind, self._common)
+            for member, slot, kind in self._kinds
+        }
+
+    @torch.no_grad()
+    def _build(self) -> None:
+        """Lay side by side what the optimizers keep."""
+        self._rules = self._find_rules()
+        rows = [[self._row(place, leaf.kind) for place in leaf.places] for leaf in self._leaves]
+        self._counts = lay_counts([row for of in rows for row in of if row.rule.counted], self._groups())
+        self._slabs = [
+            slab
+            for i, (leaf, of) in enumerate(zip(self._leaves, rows, strict=True))
+            for slab in make_slabs(i, leaf.matrix, of)
+        ]
+        for row in (row for of in rows for row in of if row.kept):
+            self._install(row)
+        self._pattern = None
+        self._lagging = frozenset()
+        self._sweeps: list[Sweep] = []
+
+    def _row(self, place: _Place, kind: Kind) -> Row:
+        rule = self._rules[place.member, place.slot, kind]
+        state = self._optimizers[place.member].state.get(place.parameter, {})
+        kept = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        age = float(kept.get("step", 0)) if rule.counted else float(bool(kept))
+        return Row(place.position, place.member, place.slot, place.parameter, rule, kept, age)
+
+    def _install(self, row: Row) -> None:
+        optimizer = self._optimizers[row.member]
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedules warn that it never steps
+        if row.views:
+            optimizer.state[row.parameter].update(row.views)
+        row.kept = row.views
+
+    def _plan(self, grads: Sequence[torch.Tensor | None], frozen: frozenset[int]) -> None:
+        """Get ready for steps with gradients like these, and without the frozen members."""
+        if self._lagging - frozen:
+            self._build()  # who goes on has made fewer steps than those beside it
+        self._lagging |= frozen
+        self._clip.prepare(grads)
+        self._live: list[Slab] = []
+        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        stepping: set[int] = set()
+        for slab in self._slabs:
+            rows = [row for row in slab.rows if row.member not in frozen]
+            if grads[slab.stack] is None or not rows:
+                continue
+            self._live.append(slab)
+            self._held += slab.matrices_of([row for row in slab.rows if row.member in frozen])
+            stepping.update(map(id, rows))
+            for row in rows:
+                if not row.kept:
+                    self._install(row)
+        self._stepping = [
+            (steps, steps.new_tensor([id(row) in stepping for row in rows])) for steps, rows in self._counts
+        ]
+        self._make_sweeps()
+
+    def _make_sweeps(self) -> None:
+        """Put together the slabs that can be updated in one go."""
+        groups = self._groups()
+        alike: dict[Any, list[Slab]] = {}
+        for slab in self._live:
+            shared = slab.rule.sweep.shared(groups[slab.rows[0].slot])
+            alike.setdefault((slab.rule, slab.steps, slab.whole.dtype, shared), []).append(slab)
+        former = {tuple(map(id, sweep.slabs)): sweep for sweep in self._sweeps}
+        self._sweeps = [former.get(tuple(map(id, slabs))) or slabs[0].rule.sweep(slabs) for slabs in alike.values()]
+        for sweep in self._sweeps:
+            sweep.read(groups)
+
+
+def _places(optimizers: Sequence[torch.optim.Optimizer], stacks: Sequence[Stack]) -> list[list[_Place]]:
+    """Of each stack, where the parameters lie that the optimizers train."""
+    slots: dict[tuple[int, nn.Parameter], int] = {}
+    count = 0
+    for member, optimizer in enumerate(optimizers):
+        for slot, group in enumerate(optimizer.param_groups, start=count):
+            slots.update(dict.fromkeys([(member, parameter) for parameter in group["params"]], slot))
+        count += len(optimizer.param_groups)
+    found = [
+        [
+            _Place(position, parameter, member, slots[member, parameter])
+            for position, (parameter, member) in enumerate(zip(stack.parameters, stack.members, strict=True))
+            if (member, parameter) in slots
+        ]
+        for stack in stacks
+    ]
+    placed = {(place.member, place.parameter) for places in found for place in places}
+    for member, parameter in slots:
+        if parameter.requires_grad and (member, parameter) not in placed:
+            raise ValueError(f"member {member} trains a parameter {tuple(parameter.shape)} that is in no stack")
+    return found

@@ -1,0 +1,86 @@
+"""A unit: members that make their steps together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from nasflow.errors import NasflowError
+from nasflow.job import blame
+from nasflow.training.member.member import Member
+
+
+class DiffersError(NasflowError):
+    """In a unit a member does not get what it gets by itself; the message names it."""
+
+
+class Unit(ABC):
+    """Members of a job that are stepped as one; a job drives several, one after the other, on each batch.
+
+    Args:
+        members: all at the same epoch.
+        failed: called with a member that has failed by its own doing and what it raised; it leaves the unit.
+
+    Attributes:
+        members: those still in it.
+        can_wait: whether a step may be made when later batches have come already: nobody's own code sees it.
+    """
+
+    can_wait = False
+
+    def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None]):
+        self.members = list(members)
+        self._failed = failed
+
+    def start_epoch(self) -> None:
+        """Before the first batch of an epoch that all members train."""
+        return
+
+    @property
+    @abstractmethod
+    def is_single(self) -> bool:
+        """Whether there is nothing but one member in it, whose failure its failure is."""
+
+    @abstractmethod
+    def train_batch(self, batch: Any, index: int) -> None:
+        """One step of every member on a batch that all share."""
+
+    @abstractmethod
+    def validate_batch(self, batch: Any, index: int) -> None:
+        """Score every member on a batch that all share."""
+
+    @abstractmethod
+    def close_epoch(self) -> None:
+        """Hand over to the members what was logged and measured in the epoch."""
+
+    def remove(self, member: Member) -> None:
+        """A member goes; the others are not touched."""
+        self.members = [other for other in self.members if other is not member]
+
+    def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
+        try:
+            with blame.running(member.number):
+                action(*args)
+        except (Exception, SystemExit) as error:  # whatever a member does is its own failure
+            self._failed(member, error)
+
+
+class SoloUnit(Unit):
+    """One member by itself, through its own LightningModule."""
+
+    @property
+    def is_single(self) -> bool:
+        """It is."""
+        return True
+
+    def train_batch(self, batch: Any, index: int) -> None:
+        """As the member's own step."""
+        for member in list(self.members):
+            self._guard(member, member.train_batch, batch, index)
+
+    def validate_batch(self, batch: Any, index: int) -> None:
+        """As the member's own step."""
+        for member in list(self.members):
+            self._guard(member, member.validate_batch, batch, index)
+
+    def close_epoch(self) -> None:
+        """Nothing: the member has logged for itself."""

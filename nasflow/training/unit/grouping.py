@@ -1,0 +1,228 @@
+"""Which members of a turn form units, and the merged models of those that do."""
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasflow.config.search import MergeConfig
+from nasflow.errors import ConfigError
+from nasflow.evaluator.group_metrics import SupervisedGroup
+from nasflow.evaluator.supervised import SupervisedModule
+from nasflow.garbage import uncollected
+from nasflow.job.events import DIFFERS
+from nasflow.merge.planning.cost_model import CostModel
+from nasflow.merge.planning.logical_plan import Pass
+from nasflow.merge.planning.memory import members_that_fit
+from nasflow.merge.planning.planner import Choices, Planner
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.run.solo_model import DirectModel
+from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.trace.stackable import why_not_stacked
+from nasflow.merge.values.parameter_stacks import OwnCode
+from nasflow.target import load_target
+from nasflow.training.member.member import Member
+from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
+from nasflow.training.unit.comparison import differences
+from nasflow.training.unit.fused import FusedUnit
+from nasflow.training.unit.member_step import Subject
+
+logger = logging.getLogger(__name__)
+
+Failed = Callable[[Member, BaseException], None]
+
+
+class Former:
+    """Forms the units of a job.
+
+    Args:
+        config: whether to fuse, and which passes of the user's take part.
+        base_dir: the folder of the user's code.
+        limits: the most members that a unit of a trial may have, where a larger one has failed.
+
+    Attributes:
+        planner: of its units; None as long as there was nothing to plan.
+        reasons: by trial, why it is in no unit with others, of those that were formed last.
+    """
+
+    def __init__(self, config: MergeConfig, base_dir: Path, limits: Mapping[int, int]):
+        self._config = config
+        self._limits = limits
+        self._passes = load_passes(config, base_dir)
+        self._agreed: set[Hashable] = set()
+        self._differing: dict[int, str] = {}  # the reason, by trial
+        self.planner: Planner | None = None
+        self.reasons: dict[int, str] = {}
+
+    @uncollected()
+    def form(self, members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
+        """Units of all members, for batches like this one. `failed` is called with a member that fails, and why."""
+        self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}
+        ready = [member for member in members if member.number not in self.reasons]
+        graphs = self._graphs(ready, batch[0]) if ready else {}
+        kinds: dict[Hashable, list[Member]] = {}
+        for member, graph in graphs.items():
+            kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
+            kinds.setdefault(kind, []).append(member)
+        units: list[Unit] = []
+        for alike in kinds.values():
+            planner, own_graphs = self._planner_on(batch[0].device), [graphs[member] for member in alike]
+            limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, batch[0].device))
+            for group in planner.partition(own_graphs, limit):
+                if len(group) == 1:
+                    number = alike[group[0]].number
+                    self.reasons[number] = self._why_single(number, len(alike), limit, planner)
+                units += self._fuse([alike[index] for index in group], graphs, batch, failed)
+        units += [_direct(member, None, failed) for member in ready if member not in graphs]
+        return units + [SoloUnit([member], failed) for member in members if member not in ready]
+
+    def _unfit(self, member: Member, batch: Any) -> str | None:
+        """Why a member is not even looked at."""
+        if self._config.fuse == "never":
+            return "merge.fuse is never"
+        if not isinstance(member.module, SupervisedModule) or not SupervisedGroup.fits([member.module]):
+            return f"its evaluator is not ready-made: {type(member.module).__name__}"
+        if not _is_pair(batch):
+            return "its batches are not pairs of tensors"
+        return why_not_stacked(member.module.model)
+
+    def _graphs(self, members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
+        """The graphs of those that can be traced and merged."""
+        graphs = {}
+        for member in members:
+            try:
+                graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+                if graph.has_own_gradients:  # merged, a backward runs in no member's stream
+                    self.reasons[member.number] = "a backward of its own may draw random numbers"
+                else:
+                    graphs[member] = graph
+            except Exception as error:
+                if not isinstance(error, NotTraceableError):
+                    logger.warning("trial %s can't be traced", member.number, exc_info=error)
+                self.reasons[member.number] = f"it can't be traced: {error}"
+        return graphs
+
+    def _limit(self, member: Member, most: int) -> int:
+        return 1 if member.number in self._differing else self._limits.get(member.number, most)
+
+    def _why_single(self, number: int, alike: int, limit: int, planner: Planner) -> str:
+        if number in self._differing:
+            return self._differing[number]
+        if limit == 1 and number in self._limits:
+            return "a unit that it was in has failed"
+        if alike == 1:
+            return "there is no other to fuse it with"
+        if limit == 1:
+            return "two like it do not fit into free memory"
+        return "measured: fused, it would be no faster" if planner.costs else f"units have at most {limit} members"
+
+    def _planner_on(self, device: torch.device) -> Planner:
+        if self.planner is None:
+            costs = CostModel(device) if self._config.fuse == "measured" else None
+            self.planner = Planner(self._passes, device, costs)
+        return self.planner
+
+    def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
+        """Members to which the unit does something else than their own models do, and what.
+
+        A structure that runs by kernels by which it was found to agree before is not looked at again, and of the others
+        only so many members that all they do in any batch is looked at for one of them.
+        """
+        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        model = unit.model
+        assert isinstance(model, MergedModel)  # noqa: S101 - of several members
+        asked: list[Member] = []
+        seen: set[Hashable] = set()
+        agreed: set[Hashable] = set()
+        runs = dict(zip(unit.members, model.operations_by_member, strict=True))
+        for member in sorted(runs, key=lambda member: -len(runs[member])):
+            key = (subjects[member].structure, tuple([kernel for _, _, kernel in runs[member]]))
+            here = {(index, operation.node.signature) for index, operation, _ in runs[member]}
+            if key not in self._agreed and (subjects[member].has_state or not here <= seen):
+                asked.append(member)
+                seen |= here
+            agreed.add(key)
+        wrong = differences(unit, subjects, (batch[0], batch[1]), asked) if asked else {}
+        if not wrong:
+            self._agreed.update(agreed)
+        return wrong
+
+    def _compare_one(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> None:
+        """Raise DiffersError if the unit does something else to the member whose turn it is in this epoch."""
+        epoch = unit.members[0].finished_epochs
+        asked = unit.members[epoch % len(unit.members)]
+        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        wrong = differences(unit, subjects, (batch[0], batch[1]), [asked])
+        if wrong:
+            self._agreed.clear()  # a kernel that begins to differ does so to others, too
+            self._note(wrong, f" in epoch {epoch + 1}")
+            raise DiffersError(self._differing[asked.number])
+
+    def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
+        for member, what in wrong.items():
+            self._differing[member.number] = self.reasons[member.number] = f"{DIFFERS}{when}: {what}"
+            logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
+
+    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
+        if len(members) == 1:
+            return [_direct(members[0], graphs[members[0]], failed)]
+        planner, choices = self._planner_on(batch[0].device), Choices()
+
+        def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
+            chosen = [members[position] for position in positions]
+            plan = planner.plan([graphs[member] for member in chosen], choices)
+            streams = [member.rng for member in chosen]
+            return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
+
+        def compare(unit: FusedUnit, batch: Any) -> None:
+            self._compare_one(unit, graphs, batch)
+
+        try:
+            unit = FusedUnit(members, failed, merge, compare if self._config.verify == "epoch" else None)
+            wrong = {} if self._config.verify == "never" else self._compare(unit, graphs, batch)
+        except Exception as error:
+            numbers = [member.number for member in members]
+            logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
+            self.reasons.update({number: f"merging it failed: {type(error).__name__}: {error}" for number in numbers})
+            half = len(members) // 2
+            parts = (members[:half], members[half:])
+            return [unit for part in parts for unit in self._fuse(part, graphs, batch, failed)]
+        if not wrong:
+            return [unit]
+        self._note(wrong)
+        kept = [member for member in members if member not in wrong]
+        merged = self._fuse(kept, graphs, batch, failed) if len(kept) > 1 else []
+        alone = members if len(kept) == 1 else wrong
+        return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not tell all
+
+
+def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
+    """The user's own passes. Raises ConfigError for one that can't be imported or called."""
+    passes = []
+    for target in config.passes:
+        found = load_target(target, base_dir)
+        if not callable(found):
+            raise ConfigError(f"merge.passes: {target} is not callable; it should be a function of a LogicalPlan")
+        passes.append(found)
+    return passes
+
+
+def _direct(member: Member, graph: Graph | None, failed: Failed) -> FusedUnit:
+    """A unit of one."""
+
+    def merge(positions: Sequence[int], own_code: OwnCode) -> DirectModel:
+        return DirectModel(member.module.model, graph, member.rng, own_code)  # type: ignore[arg-type]
+
+    return FusedUnit([member], failed, merge)
+
+
+def _is_pair(batch: Any) -> bool:
+    return (
+        isinstance(batch, tuple | list)
+        and len(batch) == 2
+        and all(isinstance(part, torch.Tensor) for part in batch)
+        and batch[0].ndim > 0
+    )

@@ -1,0 +1,105 @@
+"""A member beside a unit: what a step of its own model gives, and its state as it was."""
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.job import blame
+from nasflow.merge.trace.graph import Graph
+from nasflow.merge.trace.op_properties import is_random
+from nasflow.merge.trace.signature import put_back, untouched
+from nasflow.training.member.member import Member
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step gives of a member, and what it changes beside weights.
+
+    Attributes:
+        output: `[B, ...]`.
+        gradients: by the parameters' names in the model; None for one that got none.
+        buffers: by name, after the step.
+        position: of the random stream after the step; None for a model that draws nothing.
+    """
+
+    output: torch.Tensor
+    loss: torch.Tensor
+    gradients: dict[str, torch.Tensor | None]
+    buffers: dict[str, torch.Tensor]
+    position: tuple[Any, ...] | None
+
+
+class Subject:
+    """A member that is looked at.
+
+    Attributes:
+        has_state: whether a step changes more than weights.
+        trained: the parameters that train, by name.
+    """
+
+    def __init__(self, member: Member, graph: Graph):
+        self._member = member
+        module: Any = member.module
+        self._module, self._model = module, module.model
+        self._graph = graph
+        self._is_opaque = graph.has_opaque
+        self._draws = any(map(is_random, graph.nodes))  # to enter a stream takes time
+        self._buffers = dict(self._model.named_buffers())
+        self.has_state = self._is_opaque or bool(self._buffers)
+        self.trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+
+    @property
+    def structure(self) -> Hashable:
+        """Equal for members whose graphs are the same."""
+        places = {node: place for place, node in enumerate(self._graph.nodes)}
+        return tuple([(node.signature, *[places[source] for source in node.inputs]) for node in self._graph.nodes])
+
+    def own_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
+        """A step of its own model, without the update."""
+        stream = self._member.rng if self._draws else nullcontext()
+        with blame.running(self._member.number), stream, _dense(self._module), torch.enable_grad():
+            output, target = self._module.compare((batch[0].clone(), batch[1]))
+            loss = self._module.loss(output, target)
+            parameters = list(self.trained.values())
+            trains = loss.requires_grad and parameters
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True) if trains else [None] * len(parameters)
+        gradients = dict(zip(self.trained, grads, strict=True))
+        return Step(output.detach(), loss.detach(), gradients, *self.state())
+
+    def state(self) -> tuple[dict[str, torch.Tensor], tuple[Any, ...] | None]:
+        """Buffers and position as they are now."""
+        buffers = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+        return buffers, self._member.rng.position() if self._draws else None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Whatever runs inside, model and random stream are as before; weights only where own code may write them."""
+        position = self._member.rng.position() if self._draws else None
+        kept = [(buffer, buffer.clone()) for buffer in self._buffers.values()]
+        if self._is_opaque:
+            kept += [(p.detach(), p.detach().clone()) for p in self._model.parameters()]
+        with untouched(self._model) if self._is_opaque else nullcontext():
+            try:
+                yield
+            finally:
+                if position is not None:
+                    self._member.rng.go_to(position)
+                for tensor, values in kept:
+                    put_back(tensor, values)
+
+
+@contextmanager
+def _dense(module: nn.Module) -> Iterator[None]:
+    """Weights have the strides that they have where nothing is merged: on others, `view` may fail."""
+    places = [(parameter, parameter.data) for parameter in module.parameters() if not parameter.is_contiguous()]
+    for parameter, place in places:
+        parameter.data = place.contiguous()
+    try:
+        yield
+    finally:
+        for parameter, place in places:
+            parameter.data = place.copy_(parameter.data)

@@ -1,0 +1,323 @@
+"""What is true of every cluster that has a scheduler of its own and sees the root under the same path."""
+
+import logging
+import shutil
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from nasflow.errors import ServiceError
+from nasflow.job.spec import JobSpec
+from nasflow.training_service.base import JobHandle, JobState, JobStatus
+from nasflow.training_service.cluster.runs import ClusterRecords, Run
+from nasflow.training_service.files.shared_root import RootHere
+from nasflow.training_service.local.worker import GRACE
+
+_LOG = logging.getLogger(__name__)
+
+_POLL = 0.05  # seconds between two looks at files
+_LOOK = 0.5  # seconds between two looks at the cluster while something waits for it
+_LAST_WORD = 5.0  # seconds until what a node wrote is seen here; the most that common network file systems hold back
+_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was told to end is taken for hung
+_CLUSTER_ACTS_WITHIN = 120.0  # seconds
+_STILLBORN_LIMIT = 3
+
+
+class ClusterSilentError(ServiceError):
+    """The cluster gave no answer. Whether it did what it was asked for is not known."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a cluster says of a run.
+
+    Attributes:
+        status: PENDING; RUNNING until nothing of it can be left; EXITED if its program ended by itself; else LOST.
+        reason: one line for people.
+        ran: false if it has never been on a node.
+        out_of_memory: the cluster ended it because it took more memory than it was given.
+    """
+
+    status: JobStatus
+    reason: str = ""
+    ran: bool = True
+    out_of_memory: bool = False
+
+
+class ClusterService(RootHere):
+    """Hands jobs over to a cluster, at most `max_jobs` at a time, and follows them by their files.
+
+    Jobs that the cluster has need no controller; the ones behind them wait here, and whichever controller looks next
+    hands them over. How a run ended is told by its own program (`one_job`); the cluster is asked every `poll_seconds`
+    for those whose program could not.
+
+    Who adds a cluster writes `validate`, `_give`, `_look` and `_withdraw`.
+
+    Args:
+        root: the folder of the study's jobs and checkpoints, which the nodes see under the same path.
+        max_jobs: how many the cluster has at a time.
+        poll_seconds: between two looks at the cluster.
+    """
+
+    kind: ClassVar[str]
+    """The service's name, as in its config."""
+
+    def __init__(self, root: Path, max_jobs: int, poll_seconds: float):
+        super().__init__(root)
+        self._records = ClusterRecords(self._root, self.kind)
+        self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
+        self._poll_seconds = poll_seconds
+        self._seen: Mapping[str, Seen] = {}
+        self._seen_at = self._next_look = float("-inf")
+        self._silent = False
+        self._known_since: dict[str, float] = {}  # by run, as the next one
+        self._ended_since: dict[str, float] = {}
+        self._stillborn = 0
+
+    # --- what a cluster is ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _give(self, run: Run) -> None:
+        """Hand a run over: the cluster starts `one_job` with it, once, and never again by itself.
+
+        Raises:
+            ClusterSilentError: no answer.
+            ServiceError: the cluster takes no such job.
+        """
+
+    @abstractmethod
+    def _look(self) -> Mapping[str, Seen]:
+        """The runs of this root that the cluster knows, by name.
+
+        Raises:
+            ClusterSilentError: no answer.
+        """
+
+    @abstractmethod
+    def _withdraw(self, names: Sequence[str]) -> None:
+        """End runs by force, or keep them from starting. Harmless for unknown ones.
+
+        Raises:
+            ClusterSilentError: no answer.
+        """
+
+    # --- the contract --------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:  # noqa: D102
+        with self._records.service_lock():
+            self._tend(fresh=True)
+
+    def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
+        with self._records.service_lock():
+            self._tend()
+            if self._state(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
+                self._records.enqueue(spec)
+                self._hand_over_what_waits()
+        return self._handle(spec.job_id)
+
+    def status(self, handle: JobHandle) -> JobState:  # noqa: D102
+        with self._records.service_lock():
+            self._tend()
+            return self._state(handle.job_id)
+
+    def cancel(self, handle: JobHandle) -> None:  # noqa: D102
+        with self._records.service_lock():
+            self._tend()
+            self._ask_to_cancel(handle.job_id)
+        self._await_cancelled(handle.job_id)
+
+    def list(self) -> Sequence[JobHandle]:  # noqa: D102
+        with self._records.service_lock():
+            self._tend()
+            return [self._handle(job_id) for job_id in self._unfinished()]
+
+    def slots(self) -> Sequence[str]:  # noqa: D102
+        return self._slots
+
+    def cleanup(self) -> None:  # noqa: D102
+        with self._records.service_lock():
+            self._tend()
+            jobs = self._unfinished()
+            for job_id in jobs:  # all at once, so that their grace periods pass together
+                self._ask_to_cancel(job_id)
+        for job_id in jobs:
+            self._await_cancelled(job_id)
+        with self._records.service_lock():
+            self._await_gone()
+            if self._records.dir.exists():
+                shutil.rmtree(self._records.dir)
+
+    # --- below, the lock is held ---------------------------------------------------------------------------------
+
+    def _tend(self, *, fresh: bool = False) -> None:
+        """Bring the records up to date with runs and cluster, and hand over what waits."""
+        looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
+        for job_id, slot in self._records.taken().items():
+            run = self._records.run(job_id)
+            if run is None or not run.given.exists():
+                if looked:  # by a controller, perhaps this one, that was kept from it
+                    self._hand_over(job_id, slot, run)
+            elif state := self._end(run):
+                self._settle(job_id, slot, state, run)
+        self._hand_over_what_waits()
+
+    def _refresh(self) -> bool:
+        """Look at the cluster anew; whether it answered."""
+        begin = time.monotonic()
+        try:
+            self._seen, self._seen_at = self._look(), begin
+        except ClusterSilentError as error:
+            self._say_silent(error)
+        else:
+            self._silent = False
+        end = time.monotonic()
+        self._next_look = end + max(self._poll_seconds, 5 * (end - begin))
+        return not self._silent
+
+    def _say_silent(self, error: ClusterSilentError) -> None:
+        if not self._silent:
+            _LOG.warning("%s; jobs that it has go on, others wait", error)
+        self._silent = True
+
+    def _hand_over_what_waits(self) -> None:
+        free = [] if self._silent else [slot for slot in self._slots if not self._records.claimed(slot)]
+        for slot in free:
+            job_id = self._records.take(slot)
+            if job_id is None:
+                return
+            self._hand_over(job_id, slot, None)
+
+    def _hand_over(self, job_id: str, slot: str, run: Run | None) -> None:
+        """Give a job to the cluster, unless it has it: `run` has perhaps been given before."""
+        if run is None or run.name not in self._seen:
+            if self._records.cancel_mark(job_id).exists():
+                self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
+                return
+            if self._stillborn >= _STILLBORN_LIMIT:
+                log = self._root / "jobs" / job_id / "job.log"
+                raise ServiceError(
+                    f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
+                    f"there; {log} may say why"
+                )
+            run = run or self._records.new_run(job_id)
+            try:
+                self._give(run)
+            except ClusterSilentError as error:
+                self._say_silent(error)
+                return
+        run.given.touch()
+
+    def _end(self, run: Run) -> JobState | None:
+        """How a run ended, None if it may have not."""
+        last_word = run.ended()
+        if last_word is not None and last_word.status is JobStatus.EXITED:
+            self._stillborn = 0
+            return last_word
+        cancelled = self._records.cancel_mark(run.job_id).exists()
+        if last_word is not None and cancelled:
+            return last_word
+        seen = self._seen_of(run)
+        if last_word is None and (seen is None or not seen.status.finished):
+            self._ended_since.pop(run.name, None)
+            return None
+        since = self._ended_since.setdefault(run.name, time.monotonic())
+        if seen is None or not seen.status.finished:  # its program was told to end; the cluster will know more of that
+            return None if time.monotonic() - since < _LAST_WORD else last_word
+        if seen.out_of_memory:
+            return JobState(status=JobStatus.EXITED, signal=9, oom_kills=1, reason=seen.reason)
+        may_come = seen.ran and (run.began() or not cancelled)
+        if last_word is None and may_come and self._seen_at - since < _LAST_WORD:  # the cluster is quicker than files
+            return None
+        if last_word is None and seen.status is JobStatus.EXITED and not run.began():
+            self._stillborn += 1
+        told = last_word is not None and run.name not in self._seen
+        return JobState(status=JobStatus.LOST, reason=last_word.reason if last_word and told else seen.reason)
+
+    def _seen_of(self, run: Run) -> Seen | None:
+        """What the cluster says of a run that it was given; None if that has to be asked first."""
+        known_since = self._known_since.setdefault(run.name, time.monotonic())
+        if run.name in self._seen:
+            return self._seen[run.name]
+        if self._seen_at <= known_since:
+            return None
+        return Seen(JobStatus.LOST, f"{self.kind} does not know the job any more")
+
+    def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
+        """Record how a job ended. A run that is lost may be alive where nobody sees it: it is told to end."""
+        if run is not None:
+            if state.status is not JobStatus.EXITED:
+                self._records.revoke(run)
+            self._known_since.pop(run.name, None)
+            self._ended_since.pop(run.name, None)
+        self._records.settle(job_id, state.model_copy(update={"slot": slot}))
+        self._records.drop_claim(slot, job_id)
+
+    def _state(self, job_id: str) -> JobState:
+        if outcome := self._records.outcome(job_id):
+            return outcome
+        if job_id in self._records.queued():
+            return JobState(status=JobStatus.PENDING)
+        slot = self._records.taken().get(job_id)
+        if slot is None:
+            return JobState(status=JobStatus.LOST, reason="the service does not know this job")
+        run = self._records.run(job_id)
+        seen = self._seen.get(run.name) if run else None
+        if run is not None and (run.began() or (seen and seen.status is JobStatus.RUNNING)):
+            return JobState(status=JobStatus.RUNNING, slot=slot)
+        return JobState(status=JobStatus.PENDING, slot=slot, reason=seen.reason if seen else "")
+
+    def _unfinished(self) -> Sequence[str]:
+        return [*self._records.taken(), *self._records.queued()]
+
+    def _ask_to_cancel(self, job_id: str) -> None:
+        queued = self._records.queued()
+        if job_id in queued:
+            queued[job_id].unlink()
+            self._records.settle(job_id, JobState(status=JobStatus.CANCELLED))
+        elif job_id in self._records.taken():
+            self._records.cancel_mark(job_id).touch()
+            if run := self._records.run(job_id):
+                self._records.revoke(run)
+
+    def _await_gone(self) -> None:
+        """Wait until the cluster has nothing of this root; by and by by force."""
+        begin = time.monotonic()
+        while alive := [name for name, seen in self._look().items() if not seen.status.finished]:
+            waited = time.monotonic() - begin
+            if waited > _CLUSTER_ACTS_WITHIN:
+                raise ServiceError(f"training_service: {self.kind} does not end its jobs {', '.join(alive)}")
+            if waited > GRACE:
+                self._withdraw(alive)
+            time.sleep(_POLL)
+
+    # --- below, it is not ----------------------------------------------------------------------------------------
+
+    def _await_cancelled(self, job_id: str) -> None:
+        """Wait for the end of a job that was asked to; what has not begun, or does not answer, is ended by force."""
+        begin = time.monotonic()
+        next_force = begin
+        while True:
+            now = time.monotonic()
+            with self._records.service_lock():
+                self._tend(fresh=now >= next_force)
+                if self._state(job_id).status.finished or not self._records.cancel_mark(job_id).exists():
+                    return  # without the mark it was submitted again meanwhile
+                if now - begin > _CLUSTER_ACTS_WITHIN:
+                    raise ServiceError(f"training_service: {self.kind} does not end job {job_id} as it was asked to")
+                run = self._records.run(job_id)
+                if now >= next_force and run and not (run.began() and now - begin < _RUN_ANSWERS_WITHIN):
+                    self._withdraw_or_say([run.name])
+            next_force = now + _LOOK if now >= next_force else next_force
+            time.sleep(_POLL)
+
+    def _withdraw_or_say(self, names: Sequence[str]) -> None:
+        try:
+            self._withdraw(names)
+        except ClusterSilentError as error:
+            self._say_silent(error)
+
+    def _handle(self, job_id: str) -> JobHandle:
+        return JobHandle(service=self.kind, job_id=job_id)

@@ -1,0 +1,172 @@
+"""Jobs on a Dask cluster: each is a task that starts a program on a worker and waits for it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from nasflow.config.services import DaskServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.job.spec import job_dir
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.files.shared_root import import_path
+from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
+
+_POLL_SECONDS = 1.0
+_CONNECT_WITHIN = 10.0  # seconds
+# States of a task, by what they mean here (https://distributed.dask.org/en/stable/scheduling-state.html).
+_ALIVE = {
+    "waiting": "waits",
+    "queued": "waits for a free thread",
+    "no-worker": "waits for a worker with its resources",
+    "processing": "is with a worker",  # where it may wait too: only its program tells that it runs
+}
+_ENDED = {"memory", "erred"}
+
+
+class DaskService(ClusterService):
+    """Runs each job as a task, whose key is the run's name.
+
+    The task is kept by the scheduler though its client has gone. When a worker is lost, Dask gives its tasks to others
+    by itself; a job that had begun is LOST all the same, so that its restart is on record.
+
+    Args:
+        config: where the scheduler is, and what each job takes.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and gives an exit code.
+    """
+
+    kind = "dask"
+
+    def __init__(self, config: DaskServiceConfig, root: Path, runner: str = RUNNER):
+        super().__init__(root, config.max_jobs, _POLL_SECONDS)
+        self._config = config
+        self._runner = runner
+        self._client: distributed.Client | None = None
+
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        client = self._connect()
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        if not workers:
+            raise ServiceError(
+                f"training_service: the Dask cluster at {self._config.address} has no workers; start some"
+            )
+        wanted = self._config.resources
+        if not any(_has(worker["resources"], wanted) for worker in workers.values()):
+            raise ServiceError(
+                f"training_service.resources: no worker of the Dask cluster has {wanted}; start workers with "
+                f"'--resources {' '.join(f'{name}={number:g}' for name, number in wanted.items())}'"
+            )
+        here = version("nasflow")
+        for worker, there in client.run(_versions, on_error="return").items():
+            if there != here:
+                raise ServiceError(
+                    f"training_service: Dask's worker {worker} needs nasflow {here}, and has "
+                    f"{there if isinstance(there, str) else f'none ({there})'}"
+                )
+
+    def cleanup(self) -> None:  # noqa: D102
+        super().cleanup()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _give(self, run: Run) -> None:
+        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
+        future = self._ask(
+            lambda client: client.submit(
+                start_on_worker,
+                ["-P", "-m", "nasflow.training_service.cluster.node_program", *job],
+                import_path(),
+                str(job_dir(self._root, run.job_id) / "job.log"),
+                key=run.name,
+                pure=False,
+                resources=self._config.resources or None,
+            )
+        )
+        distributed.fire_and_forget(future)
+        deadline = time.monotonic() + _CONNECT_WITHIN
+        while run.name not in self._look():  # it is sent when the client has time
+            if time.monotonic() > deadline:
+                raise ClusterSilentError(f"training_service: the Dask scheduler does not take job {run.job_id}")
+            time.sleep(0.005)
+
+    def _look(self) -> Mapping[str, Seen]:
+        prefix = name_prefix(self._root)
+
+        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:  # sent as it is: the scheduler may lack nasflow
+            found = {key: task for key, task in dask_scheduler.tasks.items() if str(key).startswith(prefix)}
+            return {key: (task.state, getattr(task, "exception_text", "") or "") for key, task in found.items()}
+
+        states = self._ask(lambda client: client.run_on_scheduler(tasks))
+        return {key: _seen(state, exception) for key, (state, exception) in states.items()}
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        self._ask(lambda client: client.cancel([distributed.Future(name, client) for name in names], force=True))
+
+    def _ask(self, what: Callable[[distributed.Client], Any]) -> Any:
+        client = self._connect()
+        try:
+            return what(client)
+        except OSError as error:  # distributed's CommClosedError is one
+            raise ClusterSilentError(f"training_service: the Dask scheduler does not answer: {error}") from error
+
+    def _connect(self) -> distributed.Client:
+        if self._client is not None and self._client.status != "running":
+            self._client.close()
+            self._client = None
+        if self._client is None:
+            try:
+                self._client = distributed.Client(
+                    self._config.address, timeout=_CONNECT_WITHIN, set_as_default=False, name="nasflow"
+                )
+            except (OSError, ValueError) as error:
+                raise ClusterSilentError(
+                    f"training_service.address: there is no Dask scheduler at {self._config.address}: {error}"
+                ) from error
+        return self._client
+
+
+def start_on_worker(command: Sequence[str], path: str, log: str) -> int:
+    """On a worker: start Python with a command line and wait for its exit code.
+
+    Args:
+        command: what follows the interpreter.
+        path: its PYTHONPATH.
+        log: the file to which its output is appended.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // distributed.get_worker().state.nthreads)
+    environment = {**job_environment(threads, gpus=True), "PYTHONPATH": path}
+    with Path(log).open("ab") as output:
+        return subprocess.call(
+            [sys.executable, *command],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _versions() -> str:
+    return version("nasflow")
+
+
+def _seen(state: str, exception: str) -> Seen:
+    if state in _ENDED:
+        return Seen(JobStatus.EXITED, f"Dask's task ended: {exception or 'its program said nothing'}")
+    return Seen(JobStatus.PENDING, f"Dask's task {_ALIVE.get(state, state)}")
+
+
+def _has(resources: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= number for name, number in wanted.items())

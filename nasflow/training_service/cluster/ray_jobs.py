@@ -1,0 +1,115 @@
+"""Jobs on a Ray cluster, by its Jobs API: each is a Ray job whose entry point is a program."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray.job_submission import JobStatus as RayStatus
+from ray.job_submission import JobSubmissionClient
+
+from nasflow.config.services import RayServiceConfig
+from nasflow.job.spec import job_dir
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.files.shared_root import import_path
+from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
+
+_POLL_SECONDS = 1.0
+_STATUS = {
+    RayStatus.PENDING: JobStatus.PENDING,
+    RayStatus.RUNNING: JobStatus.RUNNING,
+    RayStatus.SUCCEEDED: JobStatus.EXITED,
+    RayStatus.FAILED: JobStatus.EXITED,
+    RayStatus.STOPPED: JobStatus.LOST,
+}
+
+
+class RayService(ClusterService):
+    """Runs each job as a Ray job, whose submission id is the run's name; Ray takes no id twice.
+
+    Args:
+        config: where the cluster's dashboard is, and what each job takes.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and gives an exit code.
+    """
+
+    kind = "ray"
+
+    def __init__(self, config: RayServiceConfig, root: Path, runner: str = RUNNER):
+        super().__init__(root, config.max_jobs, _POLL_SECONDS)
+        self._config = config
+        self._runner = runner
+        self._client: JobSubmissionClient | None = None
+
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        self._look()
+
+    def _give(self, run: Run) -> None:
+        config = self._config
+        environment = {
+            **job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job)),
+            "PYTHONPATH": import_path(),
+        }
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
+        program = ["env", *(f"{name}={value}" for name, value in environment.items()), sys.executable, "-P"]
+        log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
+        program += ["-m", "nasflow.training_service.cluster.node_program", *job]
+        entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
+
+        def give(client: JobSubmissionClient) -> None:
+            try:
+                client.submit_job(
+                    entrypoint=entry,
+                    submission_id=run.name,
+                    entrypoint_num_cpus=config.cpus_per_job,
+                    entrypoint_num_gpus=config.gpus_per_job,
+                )
+            except RuntimeError as error:
+                if "already exists" not in str(error):
+                    raise
+
+        self._ask(give)
+
+    def _look(self) -> Mapping[str, Seen]:
+        prefix = name_prefix(self._root)
+        jobs = self._ask(lambda client: client.list_jobs())
+        return {
+            job.submission_id: _seen(job.status, job.message or "", job.driver_node_id is not None)
+            for job in jobs
+            if job.submission_id is not None and job.submission_id.startswith(prefix)
+        }
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        known = self._look()
+        for name in names:
+            if name in known and not known[name].status.finished:
+                self._ask(partial(_stop, name))
+
+    def _ask(self, what: Callable[[JobSubmissionClient], Any]) -> Any:
+        where = f"Ray's Jobs API at {self._config.address}"
+        try:
+            self._client = self._client or JobSubmissionClient(self._config.address)
+            return what(self._client)
+        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
+            self._client = None
+            text = " ".join(str(error).split())[:300]
+            raise ClusterSilentError(
+                f"training_service.address: {where} does not answer as it should: {text}"
+            ) from error
+
+
+def _stop(name: str, client: JobSubmissionClient) -> None:
+    client.stop_job(name)
+
+
+def _seen(status: RayStatus, message: str, ran: bool) -> Seen:
+    text = " ".join(message.split())[:300]
+    return Seen(_STATUS[status], f"Ray's job is {status.value.lower()}: {text}", ran=ran)

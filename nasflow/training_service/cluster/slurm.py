@@ -1,0 +1,191 @@
+"""Jobs on a Slurm cluster, by its client commands: sbatch, squeue, scancel."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nasflow.config.services import SlurmServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.job.spec import job_dir
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.files.file_queue import write_aside
+from nasflow.training_service.files.shared_root import import_path
+from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
+
+_ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld takes its time
+# What its commands say when the fault is not in what they were asked (slurm_errno.c), in lower case.
+_SILENT = (
+    "unable to contact",
+    "timed out",
+    "connection refused",
+    "communication",
+    "temporarily",
+    "try again",
+    "zero bytes",
+)
+# States of squeue(1), by what they mean here. Those not named, as COMPLETING, are of jobs that may have processes.
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+_EXITED = {"COMPLETED", "FAILED"}
+_LOST = {
+    "BOOT_FAIL": "its node did not start",
+    "CANCELLED": "it was cancelled there, by scancel or for a dependency",
+    "DEADLINE": "it missed its deadline",
+    "NODE_FAIL": "its node failed",
+    "PREEMPTED": "another job took its place",
+    "REVOKED": "another cluster took it",
+    "TIMEOUT": "it reached its time limit; set training_service.time_limit (minutes) to what jobs need",
+}
+_OUT_OF_MEMORY = "OUT_OF_MEMORY"
+_FIELDS = "%i|%T|%r|%N|%j"  # id, state, reason, nodes, name
+
+
+class SlurmService(ClusterService):
+    """Runs each job as a batch job of one task.
+
+    A job is found again by its name, which differs for each run, so no job id of Slurm's has to be on record: that
+    could not be written in the same instant in which Slurm takes a job. Slurm's accounting is not needed.
+
+    The batch script sets what jobs need in their environment, runs the user's `env_setup`, and becomes `one_job`.
+
+    Args:
+        config: what each job asks for.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and gives an exit code.
+    """
+
+    kind = "slurm"
+
+    def __init__(self, config: SlurmServiceConfig, root: Path, runner: str = RUNNER):
+        super().__init__(root, config.max_jobs, config.poll_seconds)
+        self._config = config
+        self._runner = runner
+
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        missing = [name for name in ("sbatch", "squeue", "scancel", "sinfo") if shutil.which(name) is None]
+        if missing:
+            raise ServiceError(
+                f"training_service: there is no '{missing[0]}' here; run the search where Slurm's commands are "
+                "(a login node), or add their folder to PATH"
+            )
+        partitions = sorted(set(self._call("sinfo", "--all", "--noheader", "--format=%R").split()))
+        partition = self._config.partition
+        if partition is not None and partition not in partitions:
+            raise ServiceError(
+                f"training_service.partition: Slurm has no partition '{partition}', but {', '.join(partitions)}"
+            )
+        self._call("sbatch", "--test-only", *self._options(), given="#!/bin/sh\n")
+
+    def _give(self, run: Run) -> None:
+        script = run.file("sh")
+        write_aside(script, self._script(run))
+        self._call("sbatch", "--parsable", f"--job-name={run.name}", *self._options(), str(script))
+
+    def _look(self) -> Mapping[str, Seen]:
+        prefix = name_prefix(self._root)
+        user = f"--user={os.geteuid()}"
+        seen: dict[str, Seen] = {}
+        for line in self._call("squeue", "--noheader", "--states=all", user, f"--format={_FIELDS}").splitlines():
+            number, state, reason, nodes, name = line.split("|", 4)
+            # A name is there twice if a controller was killed at handing it over and the next one did so again.
+            if name.startswith(prefix) and (name not in seen or seen[name].status.finished):
+                seen[name] = _seen(number, state, reason, nodes)
+        return seen
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        self._call("scancel", "--quiet", f"--user={os.geteuid()}", f"--name={','.join(names)}")
+
+    def _options(self) -> list[str]:
+        """What a job asks of Slurm."""
+        config = self._config
+        options = [
+            "--output=/dev/null",  # the script writes to the job's log
+            f"--chdir={self._root}",
+            "--export=ALL",
+            "--no-requeue",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={config.cpus_per_job}",
+        ]
+        if config.partition is not None:
+            options.append(f"--partition={config.partition}")
+        if config.account is not None:
+            options.append(f"--account={config.account}")
+        if config.time_limit is not None:
+            options.append(f"--time={config.time_limit}")
+        if config.gpus_per_job:
+            options.append(f"--gres=gpu:{config.gpus_per_job}")
+        if config.memory_gb is not None:
+            options.append(f"--mem={round(config.memory_gb * 1024)}M")
+        return [*options, *config.options]
+
+    def _script(self, run: Run) -> str:
+        config = self._config
+        environment = {"PYTHONPATH": import_path(), **job_environment(config.cpus_per_job, bool(config.gpus_per_job))}
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        program = [config.python or sys.executable, "-P", "-m", "nasflow.training_service.cluster.node_program"]
+        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
+        if config.memory_gb is not None:
+            job += ["--memory", str(round(config.memory_gb * 2**30))]
+        log = job_dir(self._root, run.job_id) / "job.log"
+        lines = [
+            "#!/bin/bash",
+            f"exec >>{shlex.quote(str(log))} 2>&1 </dev/null",
+            *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+            *([config.env_setup] if config.env_setup else []),
+            f"exec {shlex.join([*program, *job])}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _call(self, *command: str, given: str = "") -> str:
+        """What one of Slurm's commands prints.
+
+        Raises:
+            ClusterSilentError: Slurm does not answer.
+            ServiceError: it refuses.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                input=given,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=_ANSWERS_WITHIN,
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterSilentError(f"training_service: Slurm's {command[0]} gave no answer in time") from None
+        if done.returncode == 0:
+            return done.stdout
+        words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        if any(text in words.lower() for text in _SILENT):
+            raise ClusterSilentError(f"training_service: Slurm does not answer: {words}")
+        raise ServiceError(f"training_service: Slurm refuses such jobs: {words}")
+
+
+def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
+    where = f" on {nodes}" if nodes else ""
+    if state in _WAITING:
+        return Seen(JobStatus.PENDING, f"Slurm's job {number} waits{'' if reason == 'None' else ': ' + reason}")
+    if state == _OUT_OF_MEMORY:
+        return Seen(JobStatus.EXITED, f"Slurm ended its job {number}{where} for want of memory", out_of_memory=True)
+    if state in _EXITED:
+        return Seen(JobStatus.EXITED, f"Slurm's job {number} ended{where}: {state}, {reason}", ran=bool(nodes))
+    if state in _LOST:
+        return Seen(JobStatus.LOST, f"Slurm ended its job {number}{where}: {_LOST[state]}", ran=bool(nodes))
+    return Seen(JobStatus.RUNNING)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, but for what Slurm has told it of a job that it may be in itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}

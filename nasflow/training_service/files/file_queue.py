@@ -1,0 +1,151 @@
+"""Which jobs wait, who took them and how they ended: files below a study's root, changed under one file lock.
+
+::
+
+    <root>/<service>.lock                 held while anything below changes or must be read as one
+    <root>/<service>/queue/<n>.<job_id>   jobs that wait, in order
+                     workers/<holder>/claim/<job_id>    the job it took: the queue's file, renamed
+    <root>/jobs/<job_id>/job.json         the JobSpec
+                         cancel           its holder shall end the job
+                         exit.json        the JobState of a finished job
+
+A process killed between any two steps leaves a state that the next holder of the lock can go on from: a claim is one
+rename, an outcome is written before its claim is dropped. Where the disk is full, what writes waits for room, and with
+it, for it holds the lock, everyone else.
+"""
+
+import fcntl
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from nasflow.errors import ServiceError
+from nasflow.job.disk_full import is_full, wait_for_room
+from nasflow.job.spec import JobSpec, job_dir
+from nasflow.training_service.base import JobState, JobStatus
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="JobRecords")
+
+_LOG = logging.getLogger(__name__)
+
+
+def waiting_for_room(write: Callable[Concatenate[R, P], None]) -> Callable[Concatenate[R, P], None]:
+    """The same method, which may be repeated, and is for as long as the disk is full."""
+
+    @wraps(write)
+    def waiting(records: R, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(records, *args, **kwargs)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            _LOG.warning("%s: jobs in %s wait for room", error, records.root)
+            wait_for_room(lambda: write(records, *args, **kwargs))
+
+    return waiting
+
+
+class JobRecords:
+    """The files. Every method expects the caller to hold the lock, which a thread can't take twice.
+
+    Args:
+        root: the study's folder.
+        service: the name of the service.
+    """
+
+    def __init__(self, root: Path, service: str):
+        self.root = root
+        self.dir = root / service
+        self._lock_file = root / f"{service}.lock"
+        self._queue = self.dir / "queue"
+        self._workers = self.dir / "workers"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep every other thread and process out. The system frees it when its holder dies. Makes the root."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self._lock_file.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # also for a copy of `file` in a process forked meanwhile
+
+    @contextmanager
+    def service_lock(self) -> Iterator[None]:
+        """`lock`, for a service's own calls: if the disk is full, what is done within it is a ServiceError."""
+        try:
+            with self.lock():
+                yield
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
+
+    @waiting_for_room
+    def enqueue(self, spec: JobSpec) -> None:
+        """Put a job at the end of the queue, and forget how an earlier run of it ended."""
+        folder = job_dir(self.root, spec.job_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_aside(folder / "job.json", spec.model_dump_json())
+        for mark in ("exit.json", "cancel"):
+            (folder / mark).unlink(missing_ok=True)
+        self._queue.mkdir(parents=True, exist_ok=True)
+        last = max((int(file.name.partition(".")[0]) for file in self._queue.iterdir()), default=0)
+        (self._queue / f"{last + 1:09d}.{spec.job_id}").touch()
+
+    def queued(self) -> dict[str, Path]:
+        """The waiting jobs' ids, oldest first, and their files."""
+        files = sorted(self._queue.iterdir()) if self._queue.is_dir() else []
+        return {file.name.partition(".")[2]: file for file in files}
+
+    @waiting_for_room
+    def settle(self, job_id: str, state: JobState) -> None:
+        """Record how a job ended, unless that is on record; a job whose cancellation was asked for was not lost."""
+        file = job_dir(self.root, job_id) / "exit.json"
+        if state.status is JobStatus.LOST and self.cancel_mark(job_id).exists():
+            state = state.model_copy(update={"status": JobStatus.CANCELLED})
+        if not file.exists():
+            write_aside(file, state.model_dump_json())
+
+    def outcome(self, job_id: str) -> JobState | None:
+        """How a job ended, None if that is not on record."""
+        try:
+            return JobState.model_validate_json((job_dir(self.root, job_id) / "exit.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def cancel_mark(self, job_id: str) -> Path:
+        """The file that asks for a job's end."""
+        return job_dir(self.root, job_id) / "cancel"
+
+    def claim(self, holder: str) -> str | None:
+        """Give the oldest waiting job to a holder."""
+        for job_id, file in self.queued().items():
+            file.rename(self.claims(holder) / job_id)
+            return job_id
+        return None
+
+    def claimed(self, holder: str) -> list[str]:
+        """The job that a holder took, if any."""
+        folder = self.claims(holder)
+        return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+
+    def drop_claim(self, holder: str, job_id: str) -> None:
+        """A holder is done with a job whose outcome is on record."""
+        (self.claims(holder) / job_id).unlink()
+
+    def claims(self, holder: str) -> Path:
+        """The folder of the jobs that a holder took."""
+        return self._workers / holder / "claim"
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Write a file that is either there as a whole or not at all."""
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(text)
+    aside.replace(path)

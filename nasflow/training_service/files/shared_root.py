@@ -1,0 +1,57 @@
+"""What services have in common whose root folder lies on this machine, or on a file system that it shares."""
+
+import os
+import sys
+from pathlib import Path
+
+from nasflow.errors import ServiceError
+from nasflow.job.events import read_lines
+from nasflow.job.spec import job_dir
+from nasflow.training_service.base import JobHandle, TrainingService
+
+
+class RootHere(TrainingService):
+    """Reads jobs' files where they are.
+
+    Args:
+        root: the folder of the study's jobs and checkpoints.
+    """
+
+    def __init__(self, root: Path):
+        self._root = root.resolve()
+
+    def validate(self) -> None:  # noqa: D102
+        folder = next(path for path in (self._root, *self._root.parents) if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise ServiceError(f"training_service: can't write below {folder}; set work_dir to a folder you own")
+
+    def events(self, handle: JobHandle, offset: int = 0) -> tuple[list[str], int]:  # noqa: D102
+        return read_lines(job_dir(self._root, handle.job_id) / "events.jsonl", offset)
+
+    def log_tail(self, handle: JobHandle, lines: int = 20) -> str:  # noqa: D102
+        log = job_dir(self._root, handle.job_id) / "job.log"
+        if not log.exists():
+            return ""
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 1000 * lines))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+    def fetch(self, path: str) -> Path:
+        """Where `path` (relative to the root, a file or folder) lies on this machine.
+
+        Raises:
+            FileNotFoundError: there is no such path.
+            ServiceError: the path leads out of the root.
+        """
+        place = (self._root / path).resolve()
+        if not place.is_relative_to(self._root):
+            raise ServiceError(f"path '{path}' leads out of {self._root}; give one relative to it")
+        if not place.exists():
+            raise FileNotFoundError(f"there is no '{path}' in {self._root}")
+        return place
+
+
+def import_path() -> str:
+    """PYTHONPATH by which another process can import what this one can: all but what is the interpreter's own."""
+    own = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+    return os.pathsep.join(place for entry in sys.path if not (place := str(Path(entry).absolute())).startswith(own))

@@ -1,0 +1,104 @@
+"""The rule of `use_active_gpu: false`: a slot takes no new job while others compute on its GPU."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import psutil
+
+from nasflow.errors import ServiceError
+from nasflow.training_service.local.state import LocalState
+from nasflow.training_service.machine.gpus import Gpu, read_gpus
+
+_LOG = logging.getLogger(__name__)
+
+_EVERY = 2.0  # seconds between two readings
+_OLD = 10.0  # seconds after which a reading says nothing any more
+
+
+class ActiveGpus:
+    """Holds the slots of GPUs that others use (`LocalState.hold`), as far as they are known to be free of others.
+
+    GPUs are read in a thread, for that can take seconds, in which neither a caller nor a worker shall wait. Slots are
+    held until the first reading, and from when the last one is too old until the next.
+
+    Args:
+        slots: of each GPU.
+    """
+
+    def __init__(self, state: LocalState, slots: Mapping[int, Sequence[str]]):
+        self._state, self._slots = state, slots
+        self._read_at: float | None = None  # and None again when that is too long ago
+        self._reading: threading.Thread | None = None
+        self._told: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Have the GPUs read if that is due. The caller, one of a service's, holds the lock, and calls this often."""
+        age = float("inf") if self._read_at is None else time.monotonic() - self._read_at
+        if age > _OLD:
+            self._read_at, held = None, self._state.held()
+            for gpu, slots in self._slots.items():
+                for slot in set(slots) - set(held):
+                    self._state.hold(slot, f"GPU {gpu} is being looked at")
+        if age > _EVERY and not (self._reading and self._reading.is_alive()):
+            self._reading = threading.Thread(target=self._read, name="active GPUs", daemon=True)
+            self._reading.start()
+
+    def rest(self) -> None:
+        """Wait until no reading is under way. The caller does not hold the lock."""
+        if self._reading:
+            self._reading.join()
+
+    def _read(self) -> None:
+        began_with = self._at_work()
+        try:
+            gpus = {gpu.index: gpu for gpu in read_gpus()}
+        except ServiceError as error:
+            reasons = dict.fromkeys(self._slots, str(error))
+        else:
+            at_work = began_with | self._at_work()  # who began or ended meanwhile is still one of ours
+            workers = self._workers()
+            reasons = {index: self._reason(index, gpus.get(index), index in at_work, workers) for index in self._slots}
+        with self._state.lock():
+            if self._state.dir.exists():  # else all was cleaned up
+                for index, reason in reasons.items():
+                    for slot in self._slots[index]:
+                        self._state.hold(slot, reason)
+            self._read_at = time.monotonic()
+        self._tell(reasons)
+
+    def _at_work(self) -> set[int]:
+        """The GPUs of slots that have a job."""
+        with self._state.lock():
+            return {gpu for gpu, slots in self._slots.items() if any(self._state.claimed(slot) for slot in slots)}
+
+    def _workers(self) -> set[int]:
+        with self._state.lock():
+            return {worker.process.pid for worker in self._state.workers()}
+
+    def _reason(self, index: int, gpu: Gpu | None, at_work: bool, workers: set[int]) -> str:
+        """Why no job shall start on a GPU; empty if one may."""
+        if gpu is None:
+            return f"there is no GPU {index} any more"
+        verdicts = {pid: _below(workers, pid) for pid in gpu.pids}
+        # A pid that is none here is one of a namespace around this one, in which our jobs have such pids too.
+        others = [str(pid or "unknown") for pid, ours in verdicts.items() if not (at_work if ours is None else ours)]
+        return f"GPU {index} is in use by others (process {', '.join(others)})" if others else ""
+
+    def _tell(self, reasons: Mapping[int, str]) -> None:
+        """Log what has changed, once."""
+        for reason in dict.fromkeys(reasons.values()):
+            if reason and reason not in self._told.values():
+                _LOG.warning("%s: no new job starts there until that has changed", reason)
+        for index in [index for index, reason in reasons.items() if self._told.get(index) and not reason]:
+            _LOG.info("GPU %d is free of others again", index)
+        self._told = dict(reasons)
+
+
+def _below(workers: set[int], pid: int) -> bool | None:
+    """Whether a process descends from one of the workers, orphans being adopted by them; None if it is not here."""
+    try:
+        return not workers.isdisjoint({pid, *(parent.pid for parent in psutil.Process(pid).parents())})
+    except psutil.NoSuchProcess:
+        return None

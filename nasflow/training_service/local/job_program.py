@@ -1,0 +1,16 @@
+"""A job's own program: `python -m nasflow.training_service.local.job_program RUNNER <root>/jobs/<job_id>/job.json`."""
+
+import sys
+from pathlib import Path
+
+from nasflow.target import load_target
+
+
+def main() -> None:
+    """Run the job and end with the runner's exit code."""
+    runner, job = sys.argv[1], Path(sys.argv[2])
+    sys.exit(load_target(runner, job.parents[2])(job))
+
+
+if __name__ == "__main__":
+    main()

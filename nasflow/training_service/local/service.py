@@ -1,0 +1,328 @@
+"""Jobs on this machine: one worker process a slot, which forks a process for each job."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from nasflow.config.services import LocalServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.job.spec import JobSpec
+from nasflow.process_id import process_id
+from nasflow.training_service.base import JobHandle, JobState, JobStatus
+from nasflow.training_service.files.shared_root import RootHere, import_path
+from nasflow.training_service.local.active_gpus import ActiveGpus
+from nasflow.training_service.local.slots import gpu_slots, slot_environments
+from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
+from nasflow.training_service.local.worker import GRACE
+from nasflow.training_service.machine.gpus import read_gpus
+from nasflow.training_service.machine.processes import carriers, descendants, end_all
+
+RUNNER = "nasflow.training.runner:run_job_file"
+# What nearly every job needs and is slow to import; a forked job has it at once.
+PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.training.training_job")
+_POLL = 0.02  # seconds
+_WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
+_STILLBORN_LIMIT = 3
+_BEAT = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A running program that is, or will fork, the workers of some slots. `token` is its TOKEN_VARIABLE."""
+
+    process: subprocess.Popen[bytes]
+    token: str
+
+
+class LocalService(RootHere):
+    """Runs jobs in processes of this machine.
+
+    The workers outlive this process and are found again by the next `LocalService` on the same root; one that is left
+    alone ends itself after `config.idle_timeout` seconds without work. Jobs run in the root as working folder.
+
+    When a worker is killed (SIGKILL), the kernel kills its job with it; what the job had started is found by the
+    environment it inherited and ended by the next call to any service on this root. Only a process that has cleared its
+    environment, left its session and lost its parent escapes that, and only that.
+
+    With `use_active_gpu: false`, a slot takes no new job while others compute on its GPU; as long as no slot can take
+    it, a job waits. This is seen to in `prepare`, `submit`, `status` and `free_slots`.
+
+    Args:
+        config: the slots and the idle timeout.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and gives an exit code.
+        preload: modules that a worker imports before its first job, unless each job is to have a program of its own.
+        abandoned_after: seconds without one of the same calls after which a worker ends its job, which is LOST, and
+            itself; None for never.
+    """
+
+    def __init__(
+        self,
+        config: LocalServiceConfig,
+        root: Path,
+        runner: str = RUNNER,
+        preload: Sequence[str] = PRELOAD,
+        abandoned_after: float | None = None,
+    ):
+        super().__init__(root)
+        self._config = config
+        self._state = LocalState(self._root)
+        self._abandoned_after, self._beaten = abandoned_after, float("-inf")
+        self._active = None if config.use_active_gpu or not config.gpus else ActiveGpus(self._state, gpu_slots(config))
+        options = [
+            *("--runner", runner, "--idle-timeout", str(config.idle_timeout)),
+            *([] if abandoned_after is None else ["--abandoned-after", str(abandoned_after)]),
+            *(["--preload", *preload] if config.reuse else ["--fresh"]),
+        ]
+        program = [sys.executable, "-P", "-m", "nasflow.training_service.local.worker", str(self._root)]
+        self._layouts = {
+            slot: Layout(command=[*program, slot, *options], environment=environment)
+            for slot, environment in slot_environments(config).items()
+        }
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._stillborn: Counter[str] = Counter()
+        self._early: dict[tuple[str, ...], _Program] = {}
+
+    @contextmanager
+    def early_start(self) -> Iterator[None]:
+        """Within it, the workers that `prepare` would start already import what jobs need.
+
+        They touch nothing before `prepare`, and what it has not asked for at the end is ended. For callers that have
+        to find out first whether there is anything to run.
+        """
+        if not self._state.dir.exists():  # else there are workers, or another controller has them
+            self._early = {group: self._launch(group, early=True) for group in self._groups(self._layouts)}
+        try:
+            yield
+        finally:
+            for program in self._early.values():
+                program.process.kill()
+                program.process.communicate()
+            self._early = {}
+
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        gpus = self._config.gpus
+        if len(set(gpus)) < len(gpus):
+            raise ServiceError(
+                f"training_service.gpus: {gpus} names a GPU twice; to share one, raise training_service.slots_per_gpu"
+            )
+        if gpus and max(gpus) >= (count := len(read_gpus())):
+            raise ServiceError(
+                f"training_service.gpus: there is no GPU {max(gpus)}, this machine has {count}; "
+                "name others (counted from 0) or leave the key out to train on the CPU"
+            )
+
+    def prepare(self) -> None:  # noqa: D102
+        with self._state.service_lock():
+            self._attend()
+            for worker in self._state.workers():
+                if worker.layout == self._layouts.get(worker.slot):
+                    continue
+                if self._state.claimed(worker.slot):
+                    self._state.retire(worker.slot).touch()
+                else:
+                    self._bury(worker)
+            self._start_missing()
+
+    def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
+        with self._state.service_lock():
+            self._attend()
+            if self._look(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
+                self._state.enqueue(spec)
+            self._start_missing()
+        return _handle(spec.job_id)
+
+    def status(self, handle: JobHandle) -> JobState:  # noqa: D102
+        with self._state.service_lock():
+            self._attend()
+            if self._state.queued():
+                self._start_missing()
+            return self._look(handle.job_id)
+
+    def cancel(self, handle: JobHandle) -> None:  # noqa: D102
+        deadline = time.monotonic() + _WORKER_ANSWERS_WITHIN
+        with self._state.service_lock():
+            self._bury_the_dead()
+            self._ask_to_cancel(handle.job_id)
+        while True:
+            with self._state.service_lock():
+                self._bury_the_dead()
+                state = self._look(handle.job_id)
+                if state.status.finished or not self._state.cancel_mark(handle.job_id).exists():
+                    return  # without the mark it was submitted again meanwhile
+                if time.monotonic() > deadline and state.slot and (worker := self._state.worker(state.slot)):
+                    self._bury(worker)
+            time.sleep(_POLL)
+
+    def list(self) -> Sequence[JobHandle]:  # noqa: D102
+        with self._state.service_lock():
+            self._bury_the_dead()
+            return [_handle(job_id) for job_id in self._unfinished()]
+
+    def slots(self) -> Sequence[str]:  # noqa: D102
+        return tuple(self._layouts)
+
+    def free_slots(self) -> Sequence[str]:
+        """The slots that would take one more job now: neither at work nor held for others, less what jobs wait for."""
+        with self._state.service_lock():
+            self._attend()
+            taken = {worker.slot for worker in self._state.workers() if self._state.claimed(worker.slot)}
+            free = [slot for slot in self._layouts if slot not in taken | set(self._state.held())]
+            return tuple(free[len(self._state.queued()) :])
+
+    def cleanup(self) -> None:  # noqa: D102
+        with self._state.service_lock():
+            self._bury_the_dead()
+            jobs = self._unfinished()
+            for job_id in jobs:  # all at once, so that their grace periods pass together
+                self._ask_to_cancel(job_id)
+        for job_id in jobs:
+            self.cancel(_handle(job_id))
+        if self._active:
+            self._active.rest()
+        with self._state.service_lock():
+            for worker in self._state.workers():
+                self._bury(worker)
+            end_all(lambda: carriers(ROOT_VARIABLE, str(self._root)))
+            if self._state.dir.exists():
+                shutil.rmtree(self._state.dir)
+            for process in self._started.values():
+                process.wait()  # one that is about to end no longer shows its environment
+            self._reap()
+
+    # --- below, the lock is held ---------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """What a controller does as often as it calls."""
+        self._bury_the_dead()
+        now = time.monotonic()
+        if self._abandoned_after is not None and now - self._beaten > _BEAT and self._state.dir.exists():
+            self._state.controller.touch()
+            self._beaten = now
+        if self._active:
+            self._active.look()
+
+    def _look(self, job_id: str) -> JobState:
+        if outcome := self._state.outcome(job_id):
+            return outcome
+        if job_id in self._state.queued():
+            return JobState(status=JobStatus.PENDING, reason="; ".join(dict.fromkeys(self._state.held().values())))
+        for worker in self._state.workers():
+            if job_id in self._state.claimed(worker.slot):
+                return JobState(status=JobStatus.RUNNING, slot=worker.slot)
+        return JobState(status=JobStatus.LOST, reason="the service does not know this job")
+
+    def _unfinished(self) -> Sequence[str]:
+        claimed = [job_id for worker in self._state.workers() for job_id in self._state.claimed(worker.slot)]
+        return [job_id for job_id in (*claimed, *self._state.queued()) if not self._state.outcome(job_id)]
+
+    def _ask_to_cancel(self, job_id: str) -> None:
+        state = self._look(job_id)
+        if state.status is JobStatus.PENDING:
+            self._state.queued()[job_id].unlink()
+            self._state.settle(job_id, JobState(status=JobStatus.CANCELLED))
+        elif state.status is JobStatus.RUNNING:
+            self._state.cancel_mark(job_id).touch()
+
+    def _groups(self, slots: Iterable[str]) -> Iterable[tuple[str, ...]]:
+        """Slots whose workers can be forked by one program: those in the same environment, which libraries read.
+
+        Only Linux lets a forked process change the environment that others see in it, by which it is found.
+        """
+        groups: dict[object, list[str]] = defaultdict(list)
+        for slot in slots:
+            environment = self._layouts[slot].environment
+            groups[tuple(environment.items()) if sys.platform == "linux" else slot].append(slot)
+        return [tuple(group) for group in groups.values()]
+
+    def _start_missing(self) -> None:
+        if not self._active:
+            self._state.release()  # what an earlier config's rule may have left
+        for group in self._groups(slot for slot in self._layouts if self._state.worker(slot) is None):
+            self._start(group)
+
+    def _start(self, group: tuple[str, ...]) -> None:
+        for slot in group:
+            if self._stillborn[slot] >= _STILLBORN_LIMIT:
+                log = self._state.log(slot)
+                raise ServiceError(
+                    f"training_service: the worker of slot {slot} ends while it starts; {log} may say why"
+                )
+        early = self._early.pop(group, None)
+        program = early or self._launch(group)
+        self._started[program.process.pid] = program.process
+        identity = process_id(program.process.pid)
+        for slot in group:
+            if identity is None:
+                self._stillborn[slot] += 1
+            else:  # until it has forked the workers, who then take this place
+                record = WorkerRecord(slot=slot, process=identity, token=program.token, layout=self._layouts[slot])
+                self._state.register(record)
+        if early is not None and early.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died, which the next look at its record shows
+                early.process.stdin.write(f"{import_path()}\n".encode())
+                early.process.stdin.close()
+
+    def _launch(self, group: tuple[str, ...], early: bool = False) -> _Program:
+        """Start the program of some slots; an early one waits for a line, and its output waits with it."""
+        log = self._state.log(group[0])
+        token = secrets.token_hex(8)
+        marks = {"PYTHONPATH": import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
+        layout = self._layouts[group[0]]
+        also = [*(["--early"] if early else []), *(["--also", *group[1:]] if group[1:] else [])]
+        if not early:
+            log.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile() if early else log.open("ab") as output:
+            process = subprocess.Popen(
+                [*layout.command, *also],
+                env=os.environ | layout.environment | marks,
+                cwd=None if early else self._root,
+                stdin=subprocess.PIPE if early else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return _Program(process, token)
+
+    def _bury_the_dead(self) -> None:
+        for worker in self._state.workers():
+            if not worker.process.alive():
+                self._stillborn[worker.slot] = (
+                    0 if self._state.ready(worker.slot).exists() else (self._stillborn[worker.slot] + 1)
+                )
+                self._bury(worker)
+        self._reap()
+
+    def _bury(self, worker: WorkerRecord) -> None:
+        """End a worker, if it has not, and what it left behind; its job, if no outcome is on record, is lost."""
+
+        def find() -> set[psutil.Process]:
+            below = descendants(worker.process.pid) if worker.process.alive() else []
+            return {*carriers(TOKEN_VARIABLE, worker.token), *below}
+
+        end_all(find)
+        for job_id in self._state.claimed(worker.slot):
+            reason = f"the worker of slot {worker.slot} (process {worker.process.pid}) was killed or crashed"
+            self._state.settle(job_id, JobState(status=JobStatus.LOST, slot=worker.slot, reason=reason))
+        self._state.dismiss(worker.slot)
+
+    def _reap(self) -> None:
+        """Take leave of ended workers that this process started, which would stay zombies otherwise."""
+        self._started = {pid: process for pid, process in self._started.items() if process.poll() is None}
+
+
+def _handle(job_id: str) -> JobHandle:
+    return JobHandle(service="local", job_id=job_id)

@@ -1,0 +1,315 @@
+"""The program of workers: `python -m nasflow.training_service.local.worker ROOT SLOT`, started by the local service.
+
+It imports what jobs need once. It then forks a worker for each slot, or is the worker of the only one, and a
+worker forks a process for each job (a zygote, as Android calls it), which starts a program of its own if jobs are to be
+`--fresh`. It never computes with torch itself: a process that has started torch's threads or a GPU must not fork. A
+worker is the parent of everything its job started (orphans come to it), so a job's end, however it comes, leaves
+nothing behind.
+"""
+
+import argparse
+import faulthandler
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from nasflow.job.spec import job_dir
+from nasflow.target import load_target
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.local.fork import fork_workers, write_to
+from nasflow.training_service.local.state import LocalState
+from nasflow.training_service.machine.memory import KillWatch, memory_limit, peak_bytes
+from nasflow.training_service.machine.processes import (
+    adopt_orphans,
+    be_first_to_die_for_memory,
+    descendants,
+    die_with_parent,
+    end_all,
+)
+
+IDLE_POLL, JOB_POLL = 0.03, 0.01  # seconds
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+
+
+class Heartbeat:
+    """Whether nothing has been heard of controllers for more than `patience` seconds; None: it has no end."""
+
+    def __init__(self, file: Path, patience: float | None):
+        self._file, self.patience = file, patience
+        self._latest, self._since = self._beat(), time.monotonic()
+
+    def stopped(self) -> bool:
+        """Call this often. Counts from when this was made, by a clock that nobody sets."""
+        if self.patience is None:
+            return False
+        beat, now = self._beat(), time.monotonic()
+        if beat != self._latest:
+            self._latest, self._since = beat, now
+        return now - self._since > self.patience
+
+    def _beat(self) -> int | None:
+        try:
+            return self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+
+class Worker:
+    """Takes jobs from the queue, one at a time.
+
+    It does so until it is told to end, has been idle for `idle_timeout` seconds, or controllers have been silent for
+    `abandoned_after` seconds.
+    """
+
+    def __init__(
+        self, root: Path, slot: str, runner: str, idle_timeout: float, *, fresh: bool, abandoned_after: float | None
+    ):
+        self._state = LocalState(root)
+        self._root, self._slot, self._runner, self._idle_timeout = root, slot, runner, idle_timeout
+        self._fresh, self._heartbeat = fresh, Heartbeat(self._state.controller, abandoned_after)
+        self._why_end = ""
+
+    def tell_to_end(self, *_: object) -> None:
+        """Signal handler: end the job, if any, and then this process."""
+        self._why_end = self._why_end or "its worker was told to end"
+
+    def serve(self) -> None:
+        """Work until the end."""
+        with self._state.lock():
+            if self._dismissed():
+                return
+            self._state.ready(self._slot).touch()
+        idle_since = time.monotonic()
+        while True:
+            idle = time.monotonic() - idle_since > self._idle_timeout
+            if idle or self._must_end() or self._state.news(self._slot):
+                with self._state.lock():
+                    if self._dismissed():
+                        return
+                    leave = bool(self._must_end()) or self._state.retire(self._slot).exists()
+                    job_id = None if leave else self._state.claim(self._slot)
+                    slots = len(self._state.workers())
+                    if job_id is None and (leave or idle):
+                        self._state.dismiss(self._slot)
+                        return
+                if job_id is not None:
+                    self._run(job_id, slots)
+                    idle_since = time.monotonic()
+                    continue
+            time.sleep(IDLE_POLL)
+
+    def _must_end(self) -> str:
+        """Why this process shall end, if it shall."""
+        if not self._why_end and self._heartbeat.stopped():
+            self._why_end = f"no controller was heard of for {self._heartbeat.patience:g} s"
+        return self._why_end
+
+    def _dismissed(self) -> bool:
+        """The service forgot this worker, or never came to record it."""
+        record = self._state.worker(self._slot)
+        return record is None or record.process.pid != os.getpid()
+
+    def _run(self, job_id: str, slots: int) -> None:
+        folder = job_dir(self._root, job_id)
+        cancel = self._state.cancel_mark(job_id)
+        state = run_in_child(
+            folder / "job.log",
+            partial(self._work, folder / "job.json"),
+            lambda: self._must_end() or ("it was cancelled" if cancel.exists() else ""),
+            memory_limit() // slots,
+            self._slot,
+        )
+        with self._state.lock():
+            if not self._dismissed():
+                self._state.settle(job_id, state)
+                self._state.drop_claim(self._slot, job_id)
+
+    def _work(self, job: Path) -> int:
+        """In the job's process: its exit code, unless it becomes another program."""
+        if self._fresh:
+            program = [sys.executable, "-P", "-X", "faulthandler", "-m", "nasflow.training_service.local.job_program"]
+            os.execv(program[0], [*program, self._runner, str(job)])  # noqa: S606
+        return int(load_target(self._runner, self._root)(job))
+
+
+def run_in_child(
+    log: Path, run: Callable[[], int], told_to_end: Callable[[], str], memory_share: int, slot: str | None = None
+) -> JobState:
+    """Run a job in a forked child, end all that is left of it, and say how it ended.
+
+    This process must adopt orphans and have no threads.
+
+    Args:
+        log: what the job prints is appended to it.
+        run: the job; it gives the exit code.
+        told_to_end: asked all the time; once it says why, the job is ended and LOST for that reason.
+        memory_share: bytes that the job may count on.
+        slot: where it runs.
+    """
+    kills = KillWatch()
+    flush()
+    worker, child = os.getpid(), os.fork()
+    if child == 0:
+        become_job(worker, log, run)
+    while (end := reap(child)) is None and not (why := told_to_end()):
+        kills.look()
+        time.sleep(JOB_POLL)
+    oom_kills = kills.recent()
+    end_all(lambda: descendants(worker), GRACE)
+    reap(child)
+    if end is None:
+        return JobState(status=JobStatus.LOST, slot=slot, reason=why)
+    return JobState(
+        status=JobStatus.EXITED,
+        exit_code=end.code if end.code >= 0 else None,
+        signal=-end.code if end.code < 0 else None,
+        slot=slot,
+        reason=last_line(log),
+        oom_kills=oom_kills,
+        peak_rss=end.peak,
+        memory_share=memory_share,
+    )
+
+
+def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
+    """In the forked child: be a process like any other, run the job, and leave without the worker's clean-up."""
+    code = 1
+    try:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            die_with_parent(worker)
+            be_first_to_die_for_memory()
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            os.close(file)
+            faulthandler.enable()  # a crash in native code says where in Python
+            code = run()
+        except SystemExit as leave:
+            if isinstance(leave.code, str):
+                sys.stderr.write(leave.code + "\n")
+            code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
+@dataclass(frozen=True)
+class End:
+    """How a process ended: its exit code, negative for a signal, and the most bytes that it, or one below it, held."""
+
+    code: int
+    peak: int
+
+
+def reap(child: int) -> End | None:
+    """Take leave of the children that ended; the end of `child` if it is among them."""
+    end = None
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return end
+        if pid == 0:
+            return end
+        if pid == child:
+            end = End(os.waitstatus_to_exitcode(status), peak_bytes(usage.ru_maxrss))
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, cut to 300 characters."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line[:300] for line in reversed(lines) if line), "")
+
+
+def flush() -> None:
+    """Write out what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def warm_up(modules: list[str], runner: str, root: Path) -> None:
+    """Import what jobs need, once. What can't be imported is left to the job, whose log then tells its owner why."""
+    gc.disable()  # of what imports make, nearly all stays: not worth looking through again and again
+    try:
+        for name in modules:
+            importlib.import_module(name)
+        load_target(runner, root)
+    except Exception:
+        traceback.print_exc()
+    gc.enable()
+    gc.collect()
+    gc.freeze()  # keeps the collector in the children from copying the pages they share
+
+
+def await_call(state: LocalState, slot: str) -> None:
+    """Wait until the service, having come to use this process, says where modules are looked for.
+
+    Until then there may be no root. If the service ends first, so does this process.
+    """
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit()
+    os.environ["PYTHONPATH"] = line.rstrip("\n")
+    sys.path += [place for place in line.rstrip("\n").split(os.pathsep) if place and place not in sys.path]
+    os.chdir(state.root)
+    flush()
+    with open(1, "rb", closefd=False) as said:
+        said.seek(0)
+        text = said.read()
+    write_to(state, slot)
+    os.write(1, text)
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("slot")
+    parser.add_argument("--also", nargs="*", default=[], metavar="SLOT", help="more slots, each with its own worker")
+    parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
+    parser.add_argument("--preload", nargs="*", default=[], help="modules to import before the first job")
+    parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
+    parser.add_argument("--fresh", action="store_true", help="run each job in an interpreter of its own")
+    parser.add_argument("--abandoned-after", type=float, help="seconds without a controller; default: no limit")
+    parser.add_argument("--early", action="store_true", help="leave ROOT alone before a line on standard input")
+    options = parser.parse_args()
+    state = LocalState(options.root)
+    if not options.fresh:
+        warm_up(options.preload, options.runner, options.root)
+    if options.early:
+        await_call(state, options.slot)
+    slot = fork_workers(state, [options.slot, *options.also]) if options.also else options.slot
+    worker = Worker(
+        options.root,
+        slot,
+        options.runner,
+        options.idle_timeout,
+        fresh=options.fresh,
+        abandoned_after=options.abandoned_after,
+    )
+    signal.signal(signal.SIGTERM, worker.tell_to_end)
+    signal.signal(signal.SIGINT, worker.tell_to_end)
+    adopt_orphans()
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""What is shipped to hosts: the user's code folder, and nasflow itself.
+
+Shipped is a folder's content, known by its hash, so that a host is sent the same code once. Symbolic links are
+followed: what they name, inside or outside of the folder, is shipped in their place, so that hosts find by a path what
+is found here. Links that lead nowhere, or to a folder around them, are left out, and so are empty folders, sockets,
+pipes and devices; further version control's folders, Python environments, which would not work elsewhere, and what
+`LEFT_OUT` and `.nasflowignore` files name.
+"""
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import nasflow
+from nasflow.config.services import CodeConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.ship.code_archive import file_digest, tree_digest
+from nasflow.training_service.ship.ignore_rules import FILE, IgnoreRules
+
+T = TypeVar("T")
+
+LEFT_OUT = (
+    *("__pycache__/", "*.py[co]", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/"),
+    *(".ipynb_checkpoints/", ".tox/", ".nox/", "node_modules/"),
+    *("nasflow-runs/", "nasflow.db*", "lightning_logs/", ".DS_Store"),
+)
+"""Left out unless a `.nasflowignore` takes it back with `!`."""
+_HISTORIES = {".git", ".hg", ".svn"}
+_ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
+_MEGABYTE = 1e6
+_LOOK_ON = 3.0  # seconds spent on finding out what is largest where there is too much
+_OFFENDERS = 4
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """A file to ship: where it goes, relative and with slashes, and where it lies. `size` in bytes."""
+
+    path: str
+    source: Path
+    size: int
+    executable: bool
+
+
+@dataclass(frozen=True)
+class CodeArchive:
+    """What to ship.
+
+    Attributes:
+        folder: where it comes from.
+        files: by path.
+        digest: of paths, executable bits and bytes, and of nothing else (not of times or owners).
+    """
+
+    folder: Path
+    files: tuple[CodeFile, ...]
+    digest: str
+
+    def write(self, target: BinaryIO) -> None:
+        """Write a tar.gz; the same bytes for the same digest. `code_archive.unpack` finds out if files have changed.
+
+        Raises:
+            ServiceError: a file can't be read any more.
+        """
+        with (
+            gzip.GzipFile(fileobj=target, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for file in self.files:
+                content = _reading(file.source, Path.read_bytes)
+                member = tarfile.TarInfo(file.path)
+                member.size, member.mode = len(content), 0o755 if file.executable else 0o644
+                tar.addfile(member, io.BytesIO(content))
+
+
+def collect(folder: Path, limits: CodeConfig, leave_out: Collection[Path] = ()) -> CodeArchive:
+    """What is to be shipped of a folder, as the module says.
+
+    Args:
+        folder: of the user's code.
+        limits: on what is shipped.
+        leave_out: files and folders that are left out whatever the rules say, as the study's own.
+
+    Raises:
+        ServiceError: there is too much, something can't be read, or a `.nasflowignore` is wrong.
+    """
+    rules = (IgnoreRules(LEFT_OUT),)
+    files: list[CodeFile] = []
+    size, deadline, complete = 0, float("inf"), True
+    for file in _walk(folder, rules, leave_out):
+        files.append(file)
+        size += file.size
+        if len(files) > limits.max_files or size > limits.max_megabytes * _MEGABYTE:
+            deadline = min(deadline, time.monotonic() + _LOOK_ON)
+        if time.monotonic() > deadline:
+            complete = False
+            break
+    if deadline < float("inf"):
+        raise ServiceError(_too_much(folder, files, limits, complete))
+    return _archive(folder, files)
+
+
+def nasflow_package() -> CodeArchive:
+    """nasflow as it is imported here, without its flows, which hosts don't need; its digest's folder goes on a path.
+
+    Raises:
+        ServiceError: it was imported from something that is no folder.
+    """
+    folder = Path(nasflow.__file__).parent
+    rules = (IgnoreRules(["*", "!*/", "!*.py", "__pycache__/", "/flows/"]),)
+    files = [
+        CodeFile(f"nasflow/{file.path}", file.source, file.size, file.executable) for file in _walk(folder, rules, ())
+    ]
+    return _archive(folder, files)
+
+
+def _archive(folder: Path, files: list[CodeFile]) -> CodeArchive:
+    files.sort(key=lambda file: file.path)
+    digest = tree_digest((file.path, file.executable, _reading(file.source, _content_digest)) for file in files)
+    return CodeArchive(folder, tuple(files), digest)
+
+
+def _content_digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file_digest(file)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder to look into. `came_through`: real paths of the folders whose links led here, and its own, the last."""
+
+    path: str
+    rules: tuple[IgnoreRules, ...]
+    came_through: tuple[str, ...]
+
+
+def _walk(top: Path, rules: tuple[IgnoreRules, ...], leave_out: Collection[Path]) -> Iterator[CodeFile]:
+    """The files, those in the outermost folders first, so that a walk that is broken off has seen something of all."""
+    without = {os.path.realpath(path) for path in leave_out}
+    waiting = deque([_Folder("", rules, (os.path.realpath(top),))])
+    while waiting:
+        here = waiting.popleft()
+        entries = _reading(Path(here.came_through[-1]), _entries)
+        names = {entry.name for entry in entries}
+        if here.path and names & _ENVIRONMENT_MARKS:
+            continue
+        inside = here.rules
+        if FILE in names:
+            inside = (*inside, IgnoreRules.read(Path(here.came_through[-1], FILE), here.path))
+        for entry in (entry for entry in entries if entry.name not in _HISTORIES):
+            path = f"{here.path}/{entry.name}" if here.path else entry.name
+            real = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+            status = _status(entry)
+            if status is None or real in without:
+                continue
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if _left_out(inside, path, is_folder):
+                continue
+            if is_folder:
+                around = any(Path(place).is_relative_to(real) for place in here.came_through)
+                before = here.came_through if entry.is_symlink() else here.came_through[:-1]
+                if not around:
+                    waiting.append(_Folder(path, inside, (*before, real)))
+            elif stat.S_ISREG(status.st_mode):
+                yield CodeFile(path, Path(real), status.st_size, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Of what an entry is or leads to; None if that is nothing."""
+    try:
+        return entry.stat()
+    except OSError:
+        return None
+
+
+def _left_out(rules: tuple[IgnoreRules, ...], path: str, is_folder: bool) -> bool:
+    """By the rules of the innermost folder that has a rule for it."""
+    verdicts = (each.left_out(path, is_folder) for each in reversed(rules))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _reading(path: Path, read: Callable[[Path], T]) -> T:
+    try:
+        return read(path)
+    except OSError as error:
+        raise ServiceError(
+            f"can't read {path}, which is to be shipped ({error.strerror}); make it readable or name it in {FILE}"
+        ) from None
+
+
+def _too_much(folder: Path, files: list[CodeFile], limits: CodeConfig, complete: bool) -> str:
+    at_least = "" if complete else "at least "
+    sizes = {file.path: file.size for file in files}
+    if len(files) > limits.max_files:
+        key, limit, found = "max_files", f"{limits.max_files:,}", f"{at_least}{len(files):,} files"
+        largest = [f"{path} ({count:,})" for path, count in _largest(dict.fromkeys(sizes, 1))]
+    else:
+        key, limit, found = (
+            "max_megabytes",
+            f"{limits.max_megabytes:,g} MB",
+            f"{at_least}{_megabytes(sum(sizes.values()))}",
+        )
+        largest = [f"{path} ({_megabytes(size)})" for path, size in _largest(sizes)]
+    return (
+        f"training_service.code: there are {found} to ship in {folder}, more than {limit}, most of it in "
+        f"{', '.join(largest)}; name what hosts don't need in {folder / FILE}, or raise training_service.code.{key}"
+    )
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / _MEGABYTE:,.1f} MB"
+
+
+def _largest(weights: dict[str, int]) -> list[tuple[str, int]]:
+    """The heaviest entries of the innermost folder that holds nearly all there is."""
+    inside = ""
+    while True:
+        entries: Counter[str] = Counter()
+        for path, weight in weights.items():
+            if path.startswith(inside):
+                name, slash, _ = path.removeprefix(inside).partition("/")
+                entries[f"{inside}{name}{slash}"] += weight
+        largest = entries.most_common(_OFFENDERS)
+        path, weight = largest[0]
+        if not path.endswith("/") or weight < 0.9 * sum(weights.values()):
+            return largest
+        inside = path

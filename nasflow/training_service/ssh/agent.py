@@ -1,0 +1,245 @@
+"""The program that stands for the controller on a host: `python -m nasflow.training_service.ssh.agent ROOT`.
+
+It is started through SSH, reads requests from standard input and answers on standard output, and ends with its
+connection. Jobs don't depend on it: they are run by a LocalService on ROOT, whose workers outlive it.
+"""
+
+import json
+import logging
+import os
+import select
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from nasflow.config.services import LocalServiceConfig
+from nasflow.errors import NasflowError, ServiceError
+from nasflow.job.spec import JobSpec, job_dir, trial_dir
+from nasflow.training_service.base import JobHandle
+from nasflow.training_service.files.file_queue import write_aside
+from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.machine.gpus import read_gpus
+from nasflow.training_service.ssh.messages import (
+    KEPT,
+    Answer,
+    JobNews,
+    Known,
+    Listing,
+    News,
+    Opening,
+    Poll,
+    RemoteFile,
+    Request,
+    Submission,
+    Upload,
+)
+
+SILENCE = 120.0  # seconds without a request after which the connection is taken for dead
+CHUNK = 1 << 22  # bytes of events, and of a log, in one answer
+GREETING = "nasflow host agent"
+"""The first line; what comes before it was printed by the user's set-up commands."""
+_CLAIM = "claim"
+
+
+class HostAgent:
+    """Answers the controller's calls. All paths are below `root`."""
+
+    def __init__(self, root: Path):
+        self._root = root.resolve()
+        self._service: LocalService | None = None
+        self._ending: dict[str, threading.Thread] = {}
+
+    def open(self, opening: Opening) -> list[str]:
+        """Start or find the workers; the names of their slots.
+
+        Raises:
+            ServiceError: the host can't run jobs so.
+        """
+        gpus = [] if opening.slots is not None else opening.gpu_indices
+        if gpus is None:
+            gpus = [gpu.index for gpu in read_gpus()]
+        config = LocalServiceConfig(
+            slots=opening.slots,
+            gpus=gpus,
+            slots_per_gpu=opening.max_trials_per_gpu,
+            use_active_gpu=opening.use_active_gpu,
+            reuse=opening.reuse,
+            idle_timeout=opening.idle_timeout,
+        )
+        self._root.mkdir(parents=True, exist_ok=True)
+        service = LocalService(config, self._root, opening.runner, opening.preload, opening.abandoned_after)
+        service.validate()
+        service.prepare()
+        self._service = service
+        return list(service.slots())
+
+    def poll(self, poll: Poll) -> News:
+        """News of the jobs in `poll`; others that are here are ended."""
+        unwanted = [handle.job_id for handle in self._local.list() if handle.job_id not in poll.jobs]
+        for job_id in {*unwanted, *poll.cancel}:
+            self._end(job_id)
+        jobs = {job_id: self._news(job_id, known) for job_id, known in poll.jobs.items()}
+        return News(jobs=jobs, free=len(self._local.free_slots()))
+
+    def submit(self, submission: Submission) -> None:
+        """Queue a job, as it is on its way, with its checkpoints in place."""
+        spec = JobSpec.model_validate_json(submission.spec)
+        folder = job_dir(self._root, spec.job_id)
+        if self._claimed(spec.job_id) == submission.claim:
+            return
+        self._local.cancel(_handle(spec.job_id))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in ("events.jsonl", submission.events), ("job.log", submission.log):
+            (folder / f"{name}.new").write_bytes(text.encode("latin-1"))
+            (folder / f"{name}.new").replace(folder / name)
+        (folder / "exit.json").unlink(missing_ok=True)
+        for upload in submission.uploads:
+            self._place(upload)
+        self._local.submit(spec)
+        write_aside(folder / _CLAIM, submission.claim)
+
+    def list_files(self, listing: Listing) -> list[RemoteFile]:
+        """The files at the paths, and those in the folders there."""
+        return [file for path in listing.paths for file in self._files(self._inside(path))]
+
+    def cleanup(self) -> None:
+        """End everything that runs for the root; its files stay."""
+        self._local.cleanup()
+
+    def remove(self) -> None:
+        """Remove the root, and what was shipped if no other study of this user is on the host."""
+        shutil.rmtree(self._root)
+        studies, work_dir = self._root.parent, self._root.parent.parent
+        if any(studies.iterdir()):
+            return
+        studies.rmdir()
+        shutil.rmtree(work_dir / "code")
+        for left in work_dir.glob("incoming-*.tar.gz"):  # by a controller that was killed while it sent it
+            left.unlink()
+        if not any(work_dir.iterdir()):
+            work_dir.rmdir()
+
+    def _end(self, job_id: str) -> None:
+        """Cancel a job, which may take as long as its grace, and let the next calls see it."""
+        if job_id not in self._ending or not self._ending[job_id].is_alive():
+            self._ending[job_id] = threading.Thread(target=self._local.cancel, args=[_handle(job_id)])
+            self._ending[job_id].start()
+
+    @property
+    def _local(self) -> LocalService:
+        if self._service is None:
+            raise ServiceError("the host's agent was asked before it was opened")
+        return self._service
+
+    def _claimed(self, job_id: str) -> str | None:
+        claim = job_dir(self._root, job_id) / _CLAIM
+        return claim.read_text() if claim.exists() else None
+
+    def _news(self, job_id: str, known: Known) -> JobNews | None:
+        if self._claimed(job_id) != known.claim:
+            return None
+        folder = job_dir(self._root, job_id)
+        state = self._local.status(_handle(job_id))
+        events, more_events = _read(folder / "events.jsonl", known.events)
+        log, more_log = _read(folder / "job.log", known.log)
+        events = events[: events.rfind(b"\n") + 1]
+        checkpoints: list[RemoteFile] = []
+        if events or state.status.finished:
+            for member in JobSpec.model_validate_json((folder / "job.json").read_bytes()).members:
+                checkpoints += self._files(trial_dir(self._root, member.trial))
+        files = [file for file in self._files(folder) if Path(file.path).name not in KEPT]
+        return JobNews(
+            state=state,
+            events=events.decode("latin-1"),
+            log=log.decode("latin-1"),
+            more=more_events or more_log,
+            checkpoints=checkpoints,
+            files=files if state.status.finished else [],
+        )
+
+    def _files(self, path: Path) -> Iterator[RemoteFile]:
+        entries = sorted(path.iterdir()) if path.is_dir() else [path]
+        for entry in entries:
+            try:
+                if not entry.is_symlink() and entry.is_file():
+                    about = entry.stat()
+                    yield RemoteFile(path=str(entry.relative_to(self._root)), size=about.st_size, inode=about.st_ino)
+            except FileNotFoundError:
+                continue  # a checkpoint that gave way to a newer one
+
+    def _place(self, upload: Upload) -> None:
+        incoming = self._inside(upload.incoming)
+        for path in upload.paths:
+            target = self._inside(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".{target.name}.new")
+            aside.unlink(missing_ok=True)
+            os.link(incoming, aside)
+            aside.replace(target)
+        incoming.unlink()
+
+    def _inside(self, path: str) -> Path:
+        place = (self._root / path).resolve()
+        if not place.is_relative_to(self._root):
+            raise ServiceError(f"path '{path}' leads out of {self._root}; give one relative to it")
+        return place
+
+
+def _handle(job_id: str) -> JobHandle:
+    return JobHandle(service="local", job_id=job_id)
+
+
+def _read(path: Path, offset: int) -> tuple[bytes, bool]:
+    """Up to CHUNK bytes of a file from `offset` on, and whether there are more."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(CHUNK + 1)
+    except FileNotFoundError:
+        return b"", False
+    return data[:CHUNK], len(data) > CHUNK
+
+
+def answer(agent: HostAgent, line: str) -> Answer:
+    """What a request's call gives."""
+    request = Request.model_validate_json(line)
+    try:
+        match request.call:
+            case "open":
+                return Answer(result=json.dumps(agent.open(Opening.model_validate_json(request.message))))
+            case "poll":
+                return Answer(result=agent.poll(Poll.model_validate_json(request.message)).model_dump_json())
+            case "submit":
+                agent.submit(Submission.model_validate_json(request.message))
+            case "list":
+                files = agent.list_files(Listing.model_validate_json(request.message))
+                return Answer(result=json.dumps([file.model_dump() for file in files]))
+            case "cleanup":
+                agent.cleanup()
+            case "remove":
+                agent.remove()
+            case unknown:
+                return Answer(error=f"there is no call '{unknown}'")
+    except (NasflowError, OSError) as error:
+        return Answer(error=str(error))
+    return Answer()
+
+
+def main() -> None:
+    """Answer until the connection ends, or has been silent for so long that it must have."""
+    agent = HostAgent(Path(sys.argv[1]))
+    logging.basicConfig(stream=sys.stderr)
+    sys.stdout.write(f"{GREETING}\n")
+    sys.stdout.flush()
+    while select.select([sys.stdin], [], [], SILENCE)[0]:
+        line = sys.stdin.readline()
+        if not line:
+            break
+        sys.stdout.write(answer(agent, line).model_dump_json() + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

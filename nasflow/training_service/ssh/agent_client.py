@@ -1,0 +1,102 @@
+"""The controller's side of a host's agent: calls by name, one at a time."""
+
+import time
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from nasflow.errors import ServiceError
+from nasflow.training_service.ssh.agent import GREETING
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Unreachable
+from nasflow.training_service.ssh.messages import Answer, Request
+
+_STARTS_WITHIN = 60.0  # seconds; the first imports on a busy host are slow
+
+
+class AgentClient:
+    """Starts the agent and calls it.
+
+    Args:
+        connection: to the host.
+        program: the agent's command line.
+        where: the host, for messages.
+        timeout: seconds for an answer, unless a call allows more.
+
+    Raises:
+        ServiceError: the agent does not start.
+        Unreachable: the host does not answer.
+    """
+
+    def __init__(self, connection: SshConnection, program: Sequence[str], where: str, timeout: float):
+        self._where = where
+        self._timeout = timeout
+        self._buffer = b""
+        self._channel = connection.open_channel_process(program)
+        deadline = time.monotonic() + _STARTS_WITHIN
+        while self._line(deadline) != GREETING:
+            pass
+
+    def call(self, name: str, message: BaseModel | None = None, timeout: float | None = None) -> str:
+        """The result of a call.
+
+        Raises:
+            ServiceError: the host can't do it.
+            Unreachable: there was no answer within the time; whether it was done is not known.
+        """
+        request = Request(call=name, message=message.model_dump_json() if message else "")
+        deadline = time.monotonic() + (timeout or self._timeout)
+        try:
+            self._channel.settimeout(timeout or self._timeout)
+            self._channel.sendall(request.model_dump_json().encode() + b"\n")
+        except OSError as error:
+            raise Unreachable(
+                f"{self._where} does not take requests any more: {error or 'no answer in time'}"
+            ) from error
+        answer = Answer.model_validate_json(self._line(deadline))
+        if answer.error is not None:
+            raise ServiceError(f"training_service.hosts: '{self._where}': {answer.error}")
+        return answer.result
+
+    def leave(self) -> None:
+        """Have the agent end, and wait for that."""
+        self._channel.shutdown_write()
+        self._channel.status_event.wait(self._timeout)
+        self._channel.close()
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._channel.close()
+
+    def _line(self, deadline: float) -> str:
+        while b"\n" not in self._buffer:
+            try:
+                self._channel.settimeout(max(0.01, deadline - time.monotonic()))
+                data = self._channel.recv(1 << 16)
+            except OSError as error:
+                raise Unreachable(f"{self._where} does not answer") from error
+            if not data:
+                raise self._ended()
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
+
+    def _ended(self) -> Exception:
+        """Why the channel came to its end: the agent's, if it said so, else the connection's."""
+        if not self._channel.exit_status_ready() or self._channel.recv_exit_status() == -1:
+            return Unreachable(f"the connection to {self._where} ended")
+        said = self._errors().strip().splitlines() or ["it says nothing"]
+        return ServiceError(
+            f"training_service.hosts: '{self._where}': nasflow's agent ended there "
+            f"with code {self._channel.recv_exit_status()}: {said[-1]}"
+        )
+
+    def _errors(self) -> str:
+        self._channel.settimeout(1.0)
+        said = b""
+        try:
+            while data := self._channel.recv_stderr(1 << 16):
+                said += data
+        except TimeoutError:
+            pass  # all that is there has been read
+        return said.decode(errors="replace")

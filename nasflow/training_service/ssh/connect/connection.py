@@ -1,0 +1,365 @@
+"""One connection to one host of the SSH service.
+
+Nothing here waits without end: a partition shows as no answer, and paramiko believes a connection alive as long as its
+socket is. A command that did not answer in time may have run or not; `Unreachable` says that it is unknown.
+"""
+
+import contextlib
+import logging
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from paramiko import (
+    BadHostKeyException,
+    Channel,
+    ChannelException,
+    MissingHostKeyPolicy,
+    PKey,
+    SFTPClient,
+    SFTPError,
+    SSHClient,
+    SSHException,
+    Transport,
+)
+from paramiko.config import SSH_PORT
+from paramiko.hostkeys import InvalidHostKey
+from paramiko.ssh_exception import IncompatiblePeer
+
+from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.login import Login
+from nasflow.training_service.ssh.connect.route import Hop, find_route, place_of
+
+_KEEPALIVE = 15  # seconds
+_UNACKNOWLEDGED = 30_000  # milliseconds that sent bytes may be under way until the system gives the connection up
+_CHUNK = 1 << 16
+
+_log = logging.getLogger("nasflow.ssh")
+if _log.level == logging.NOTSET:
+    _log.setLevel(logging.CRITICAL)  # paramiko logs a traceback for whatever it raises, too
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that ran to its end; `returncode` is -1 if a signal ended it."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+class SshConnection:
+    """Connects to a host, again after it was closed or broke, and runs commands there. For several threads."""
+
+    def __init__(self, host: SshHostConfig, service: SshServiceConfig):
+        self.place = place_of(host)
+        self._host = host
+        self._service = service
+        self._timeout = service.connect_timeout
+        self._clients: list[SSHClient] = []
+        self._proxy: subprocess.Popen[bytes] | None = None
+        self._sftp: SFTPClient | None = None
+        self._sftp_lock = threading.Lock()
+
+    def connect(self) -> None:
+        """Connect and log in; what was connected before is closed.
+
+        Raises:
+            Refused: the host's key, or ours, is not accepted.
+            ServiceError: what else someone has to mend: a file, the OpenSSH configuration.
+            Unreachable: no answer, or nobody listens there.
+        """
+        self.close()
+        hops = find_route(self._host, self._service)
+        try:
+            for hop in hops:
+                self._clients.append(self._connect(hop))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def transport(self) -> Transport:
+        """The connection itself. Raises `Unreachable` if there is none."""
+        transport = self._transport()
+        if transport is None or not transport.is_active():
+            raise Unreachable(f"{self.place}: the connection is broken")
+        return transport
+
+    def run(self, argv: Sequence[str], input: bytes = b"", timeout: float | None = None) -> Completed:
+        """Run a command to its end, after the host's `env_setup`.
+
+        Args:
+            argv: program and arguments, of which no shell sees more than a leading `~/`: the home there.
+            input: for its standard input.
+            timeout: seconds it may take in all; default: the config's `connect_timeout`.
+
+        Raises:
+            Unreachable: it has not ended in time, or the connection broke; whether it ran is unknown. Its output and
+                input are closed then, which most programs take as a reason to end.
+        """
+        with self._opened(timeout or self._timeout) as channel, contextlib.closing(channel):
+            channel.exec_command(self._command(argv))
+            with ThreadPoolExecutor(2) as pool:
+                pool.submit(_send, channel, input)
+                stderr = pool.submit(_read, channel.recv_stderr)
+                stdout = _read(channel.recv)
+                status = channel.recv_exit_status()
+            if status == -1 and not (channel.eof_received and self._is_up()):
+                raise EOFError("closed by the host")
+            return Completed(status, stdout, stderr.result())
+
+    def open_channel_process(self, argv: Sequence[str]) -> Channel:
+        """Start a program that is spoken with over its standard input and output, and goes on until either closes.
+
+        Its standard error is to be read, too (`recv_stderr`), or 2 MB of it stop the program.
+
+        Raises:
+            Unreachable: no answer, or the connection broke; whether it started is unknown.
+        """
+        with self._opened(self._timeout) as channel:
+            channel.exec_command(self._command(argv))
+        return channel
+
+    @contextlib.contextmanager
+    def sftp(self) -> Iterator[SFTPClient]:
+        """The host's files, for one thread at a time. Errors about files pass as `OSError`.
+
+        Raises:
+            Unreachable: no answer, or the connection broke; the next block has a new client.
+        """
+        with self._sftp_lock:
+            client = self._sftp = self._sftp or self._open_sftp()
+            try:
+                yield client
+            except (SSHException, EOFError, OSError) as error:
+                told_of_a_file = isinstance(error, OSError) and not isinstance(error, TimeoutError)
+                if told_of_a_file and not _channel(client).closed:
+                    raise
+                self._sftp = None
+                _close(client)
+                raise self._lost(error, isinstance(error, TimeoutError), self._timeout) from error
+
+    def close(self) -> None:
+        """End the connection, and with it what `open_channel_process` started, unless it has left its session."""
+        self._sftp = None
+        while self._clients:
+            self._clients.pop().close()
+        if self._proxy is not None:
+            self._proxy.terminate()
+            self._proxy.wait()
+            self._proxy = None
+
+    def _command(self, argv: Sequence[str]) -> str:
+        command = f"exec {' '.join(map(_quoted, argv))}"
+        return f"{{ {self._host.env_setup}\n}} && {command}" if self._host.env_setup else command
+
+    def _open_sftp(self) -> SFTPClient:
+        with self._opened(self._timeout) as channel:
+            try:
+                channel.invoke_subsystem("sftp")
+                client = SFTPClient(channel)
+            except SFTPError as error:
+                raise ServiceError(
+                    f"{self.place}: sftp can't be spoken there ({error}); "
+                    "what the shell prints at a login, as in ~/.bashrc, may disturb it"
+                ) from error
+        channel.settimeout(self._timeout)
+        return client
+
+    @contextlib.contextmanager
+    def _opened(self, timeout: float) -> Iterator[Channel]:
+        """A channel that is closed if the block takes longer, for some of paramiko's calls wait without end."""
+        late = threading.Event()
+        began = time.monotonic()
+        try:
+            channel = self.transport.open_session(timeout=timeout)
+        except (SSHException, EOFError, OSError) as error:
+            if time.monotonic() - began >= timeout:
+                late.set()
+            raise self._lost(error, late.is_set(), timeout) from error
+
+        def give_up() -> None:
+            late.set()
+            _close(channel)
+
+        timer = threading.Timer(timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield channel
+        except (SSHException, EOFError, OSError) as error:
+            raise self._lost(error, late.is_set(), timeout) from error
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise self._lost(TimeoutError(), True, timeout)
+
+    def _lost(self, error: Exception, late: bool, timeout: float) -> Unreachable:
+        what = f"no answer within {timeout:g} s" if late else f"the connection broke: {_reason(error)}"
+        return Unreachable(f"{self.place}: {what}")
+
+    def _is_up(self) -> bool:
+        """As far as is known: a partition does not show."""
+        transport = self._transport()
+        return transport is not None and transport.is_active()
+
+    def _transport(self) -> Transport | None:
+        clients = tuple(self._clients)
+        return clients[-1].get_transport() if clients else None
+
+    # --- connecting ----------------------------------------------------------------------------------------------
+
+    def _connect(self, hop: Hop) -> SSHClient:
+        """Connect to a machine, through the one before it, if there is any, and log in."""
+        client = SSHClient()
+        client.set_log_channel(_log.name)
+        client.set_missing_host_key_policy(_RefuseUnknown(hop, direct=not self._clients and not hop.proxy_command))
+        _load_known_hosts(client, hop)
+        began = time.monotonic()
+        try:
+            client.connect(
+                hop.key_name,
+                username=hop.user,
+                sock=self._socket(hop),
+                timeout=self._timeout,
+                banner_timeout=self._timeout,
+                auth_timeout=self._timeout,
+                channel_timeout=self._timeout,
+                auth_strategy=Login(hop, self._timeout),
+            )
+        except BaseException as error:
+            client.close()
+            if isinstance(error, SSHException | EOFError | OSError):
+                raise self._not_connected(hop, error, time.monotonic() - began) from error
+            raise
+        transport = client.get_transport()
+        assert transport is not None  # noqa: S101 - it has just connected
+        transport.set_keepalive(_KEEPALIVE)
+        return client
+
+    def _socket(self, hop: Hop) -> socket.socket | Channel:
+        """What leads to a machine's sshd."""
+        before = self._transport()
+        if before is not None:
+            return before.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=self._timeout)
+        if hop.proxy_command is not None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._proxy = subprocess.Popen(
+                    ["/bin/sh", "-c", f"exec {hop.proxy_command}"],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                )
+            return ours
+        sock = socket.create_connection((hop.host, hop.port), self._timeout)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED)
+        return sock
+
+    def _not_connected(self, hop: Hop, error: Exception, seconds: float) -> ServiceError:
+        at = f"{hop.place}: {hop.address}"
+        match error:
+            case BadHostKeyException():
+                return Refused(f"{hop.place}: {_changed_key(hop, error)}")
+            case IncompatiblePeer():
+                return ServiceError(f"{at}: its sshd is too old, or too strict, for paramiko: {error}")
+            case socket.gaierror():
+                return Unreachable(
+                    f"{hop.place}: the name '{hop.host}' can't be resolved ({error.strerror}); "
+                    "check how it is written, and the network"
+                )
+            case ConnectionRefusedError():
+                return Unreachable(f"{at} refuses connections; check the port, and that sshd runs there")
+            case ChannelException():
+                return Unreachable(f"{at} can't be reached from the machine before it: {error.text}")
+        if seconds >= self._timeout:
+            return Unreachable(
+                f"{at} gives no answer within {self._timeout:g} s; check the address, and what lies between (firewall, "
+                "VPN), or raise training_service.connect_timeout"
+            )
+        if hop.proxy_command:
+            return Unreachable(
+                f"{at}: its ProxyCommand '{hop.proxy_command}' does not lead to an sshd: {_reason(error)}"
+            )
+        return Unreachable(f"{at} can't be reached: {_reason(error)}; check address and port, and that sshd runs there")
+
+
+class _RefuseUnknown(MissingHostKeyPolicy):
+    """Says which key a host has and how it becomes known."""
+
+    def __init__(self, hop: Hop, direct: bool):
+        self._hop = hop
+        self._direct = direct
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        hop = self._hop
+        file = hop.known_hosts[0]
+        port = f" -p {hop.port}" if hop.port != SSH_PORT else ""
+        remedy = (
+            f"ssh-keyscan{port} {hop.host} >> {file}"
+            if self._direct
+            else f"echo '{hostname} {key.get_name()} {key.get_base64()}' >> {file}"
+        )
+        raise Refused(
+            f"{hop.place}: {hop.address} is not in {file}; if its {key.get_name()} key is {key.fingerprint}, add it "
+            f"with: {remedy}"
+        )
+
+
+def _changed_key(hop: Hop, error: BadHostKeyException) -> str:
+    got, expected = error.key, error.expected_key
+    return (
+        f"the key of {hop.address} has changed: it is {got.get_name()} {got.fingerprint}, {hop.known_hosts[0]} has "
+        f"{expected.get_name()} {expected.fingerprint}; someone may be in between, or it was installed anew: then "
+        f"forget the old key with: ssh-keygen -R '{hop.key_name}' -f {hop.known_hosts[0]}"
+    )
+
+
+def _load_known_hosts(client: SSHClient, hop: Hop) -> None:
+    for file in hop.known_hosts:
+        try:
+            client.load_host_keys(str(file))
+        except FileNotFoundError:
+            continue  # knows nobody
+        except (OSError, UnicodeDecodeError, InvalidHostKey) as error:
+            raise ServiceError(f"{hop.place}: {file} can't be read as known hosts: {error}; mend it") from error
+
+
+def _quoted(word: str) -> str:
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
+
+
+def _channel(client: SFTPClient) -> Channel:
+    channel = client.get_channel()
+    assert channel is not None  # noqa: S101 - it was made of one
+    return channel
+
+
+def _close(what: Channel | SFTPClient) -> None:
+    with contextlib.suppress(SSHException, EOFError, OSError):  # it counts as closed before the host is told so
+        what.close()
+
+
+def _send(channel: Channel, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a program need not read its input to the end
+        channel.sendall(data)
+        channel.shutdown_write()
+
+
+def _read(receive: Callable[[int], bytes]) -> bytes:
+    return b"".join(iter(lambda: receive(_CHUNK), b""))
+
+
+def _reason(error: Exception) -> str:
+    """What an exception says; some of the network's say nothing but their name."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

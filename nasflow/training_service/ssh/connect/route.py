@@ -1,0 +1,177 @@
+"""How a host is reached: its config entry, completed by the user's OpenSSH client configuration."""
+
+import getpass
+import glob
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from paramiko import SSHConfig, SSHException
+from paramiko.config import SSH_PORT
+
+from nasflow.config.secrets import Secret
+from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.errors import ServiceError
+
+_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?")
+_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_NESTED_INCLUDES = 16  # as OpenSSH
+_MOST_HOPS = 8
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One machine on the way, the last of which is the host itself.
+
+    Attributes:
+        place: where it stands in the config, for errors.
+        host: name or address to connect to; `port` of it.
+        key_name: under which name its key is known.
+        key_file: the one private key of the config, which must work.
+        identities: more private keys to offer, if they are there.
+        agent: offer the keys of a running ssh-agent, too.
+        known_hosts: files with the hosts' keys.
+        proxy_command: a shell command whose input and output take the place of a TCP connection.
+    """
+
+    place: str
+    host: str
+    port: int
+    user: str
+    key_name: str
+    key_file: Path | None
+    passphrase: Secret | None
+    password: Secret | None
+    identities: tuple[Path, ...]
+    agent: bool
+    known_hosts: tuple[Path, ...]
+    proxy_command: str | None
+
+    @property
+    def address(self) -> str:
+        """For errors."""
+        return f"{self.host} port {self.port}"
+
+
+def place_of(host: SshHostConfig) -> str:
+    """Where a host stands in the config, for errors."""
+    return f"training_service.hosts: '{host.name}'"
+
+
+def find_route(host: SshHostConfig, service: SshServiceConfig) -> tuple[Hop, ...]:
+    """The machines from here to a host, each reached through the one before it; the last is the host.
+
+    What the config says goes before the OpenSSH configuration. A proxy jump has keys of its own there, or logs in with
+    the host's; a password is sent to no one but the host.
+
+    Raises:
+        ServiceError: the OpenSSH configuration can't be read, or a proxy jump makes no sense.
+    """
+    return _Router(host, service).route()
+
+
+class _Router:
+    def __init__(self, host: SshHostConfig, service: SshServiceConfig):
+        self._host = host
+        self._file = Path(service.ssh_config).expanduser()
+        self._known_hosts = Path(service.known_hosts).expanduser()
+        self._place = place_of(host)
+        self._client_config = self._read(self._file, _NESTED_INCLUDES)
+
+    def route(self) -> tuple[Hop, ...]:
+        host = self._host
+        options = self._options(host.host, host.port, host.user)
+        jumps, proxy_command = _proxy(options, host.proxy_jump)
+        hops = self._through(jumps, 0)
+        return (*hops, self._hop(self._place, options, None if jumps else proxy_command, host.password))
+
+    def _through(self, jumps: list[str], depth: int) -> tuple[Hop, ...]:
+        hops: tuple[Hop, ...] = ()
+        for number, jump in enumerate(jumps):
+            place = f"{self._place}: proxy_jump '{jump}'"
+            match = _JUMP.fullmatch(jump)
+            if match is None:
+                raise ServiceError(f"{place}: write it as [user@]host[:port]")
+            if depth > _MOST_HOPS:
+                raise ServiceError(f"{place}: the ProxyJumps of {self._file} lead in a circle")
+            port = int(match["port"]) if match["port"] else None
+            options = self._options(match["host"].strip("[]"), port, match["user"])
+            proxy_command = None
+            if number == 0:  # the others are reached through those before them, whatever their configuration says
+                own, proxy_command = _proxy(options, None)
+                hops = self._through(own, depth + 1)
+            hops = (*hops, self._hop(place, options, None if hops else proxy_command, None))
+        return hops
+
+    def _hop(self, place: str, options: dict[str, str], proxy_command: str | None, password: Secret | None) -> Hop:
+        identities = tuple(Path(file).expanduser() for file in options.get("identityfile", ()))
+        own_key = Path(self._host.key_file).expanduser() if self._host.key_file else None
+        is_jump = place != self._place
+        if is_jump and identities:
+            own_key = None
+        home = Path.home() / ".ssh"
+        ask_agent = self._host.agent and options.get("identitiesonly", "no").lower() != "yes"
+        more = options.get("userknownhostsfile", "none")
+        name, port = options["hostname"], int(options.get("port", SSH_PORT))
+        return Hop(
+            place=place,
+            host=name,
+            port=port,
+            user=options.get("user") or getpass.getuser(),
+            key_name=options.get("hostkeyalias") or (name if port == SSH_PORT else f"[{name}]:{port}"),
+            key_file=own_key,
+            passphrase=self._host.passphrase,
+            password=password,
+            identities=() if own_key else identities or tuple(home / name for name in _DEFAULT_KEYS),
+            agent=ask_agent,
+            known_hosts=(
+                self._known_hosts,
+                *(Path(file).expanduser() for file in more.split() if more.lower() != "none"),
+            ),
+            proxy_command=proxy_command,
+        )
+
+    def _options(self, name: str, port: int | None, user: str | None) -> dict[str, str]:
+        """OpenSSH's options of a host, keys in lower case; the first value of an option holds, so ours come first."""
+        given = [("Port", port), ("User", user)]
+        ours = "".join(f"{key} {value}\n" for key, value in given if value is not None)
+        try:
+            config = SSHConfig()
+            config.parse(io.StringIO(f"{ours}{self._client_config}"))
+            return dict(config.lookup(name))
+        except (SSHException, ImportError, ValueError, KeyError) as error:
+            raise ServiceError(
+                f"{self._place}: the OpenSSH configuration {self._file} can't be understood: {error}; "
+                "mend it, or name another file in training_service.ssh_config"
+            ) from error
+
+    def _read(self, file: Path, nested: int) -> str:
+        """The text of a configuration, with what it includes in its place."""
+        try:
+            text = file.read_text()
+        except FileNotFoundError:
+            return ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise ServiceError(
+                f"{self._place}: the OpenSSH configuration {file} can't be read ({error}); "
+                "mend it, or name another file in training_service.ssh_config"
+            ) from error
+        return "\n".join(self._included(line, nested) for line in text.splitlines()) + "\n"
+
+    def _included(self, line: str, nested: int) -> str:
+        word, _, patterns = line.strip().partition(" ")
+        if word.lower() != "include":
+            return line
+        if nested == 0:
+            raise ServiceError(f"{self._place}: the Includes of {self._file} lead in a circle")
+        paths = (self._file.parent / Path(pattern).expanduser() for pattern in patterns.replace('"', "").split())
+        files = [Path(found) for path in paths for found in sorted(glob.glob(str(path)))]  # noqa: PTH207 - it may be anywhere
+        return "".join(self._read(found, nested - 1) for found in files)
+
+
+def _proxy(options: dict[str, str], given: str | None) -> tuple[list[str], str | None]:
+    """The jumps before a host, and the command in place of a connection, if there are none."""
+    jump = given or options.get("proxyjump") or "none"
+    jumps = [] if jump.lower() == "none" else [one.strip() for one in jump.split(",")]
+    return jumps, options.get("proxycommand")

@@ -1,0 +1,329 @@
+"""One host of the SSH service: what is asked of it, again and again, and what becomes of its jobs when it is silent."""
+
+import json
+import logging
+import threading
+import time
+from pathlib import Path, PurePosixPath
+
+from pydantic import TypeAdapter
+
+from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.job.spec import JobSpec, job_dir
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.ssh.agent_client import AgentClient
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Unreachable
+from nasflow.training_service.ssh.messages import (
+    KEPT,
+    JobNews,
+    Known,
+    Listing,
+    News,
+    Opening,
+    Poll,
+    RemoteFile,
+    Submission,
+)
+from nasflow.training_service.ssh.mirror import Mirror, refuse_others
+from nasflow.training_service.ssh.records import SshRecords
+from nasflow.training_service.ssh.setup import Place, Supplies
+
+_LOG = logging.getLogger(__name__)
+_BUSY_POLL, _IDLE_POLL = 0.1, 1.0  # seconds
+_BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before the next try to reach a host, the last one for ever
+_CLEAN_UP_WITHIN = 60.0  # seconds; jobs are given their grace
+_FILES = TypeAdapter(list[RemoteFile])
+
+
+class SshHost:
+    """A host, its agent, and the thread that keeps asking it.
+
+    Args:
+        config: of the service.
+        host: of this host.
+        records: of the study's jobs.
+        supplies: what is shipped.
+        runner: `module:function` that runs one `job.json`.
+        preload: modules that a worker imports before its first job.
+    """
+
+    def __init__(
+        self,
+        config: SshServiceConfig,
+        host: SshHostConfig,
+        records: SshRecords,
+        supplies: Supplies,
+        *,
+        runner: str,
+        preload: list[str],
+    ):
+        self.name = host.name
+        self.slots: list[str] = []
+        self.states: dict[str, JobState] = {}  # of its jobs, as last told
+        self._config = config
+        self._host = host
+        self._records = records
+        self._supplies = supplies
+        self._opening = Opening(
+            runner=runner,
+            preload=preload,
+            reuse=config.reuse,
+            idle_timeout=config.idle_timeout,
+            abandoned_after=config.abandoned_after,
+            **host.model_dump(include={"slots", "gpu_indices", "max_trials_per_gpu", "use_active_gpu"}),
+        )
+        self._connection = SshConnection(host, config)
+        self._agent: AgentClient | None = None
+        self._place: Place | None = None
+        self._io = threading.RLock()  # one conversation at a time
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._answered = time.monotonic()
+
+    # --- for the service -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Connect and look whether the host can run jobs; nothing is left there.
+
+        Raises:
+            ServiceError: it can't, as configured.
+            Unreachable: it does not answer.
+        """
+        with self._io:
+            self._connection.connect()
+            self._supplies.check(self._connection, self._host)
+
+    def start(self) -> None:
+        """Connect, ship what is missing there, start the workers, and keep asking from now on.
+
+        Raises:
+            ServiceError: the host can't run jobs as configured.
+            Unreachable: it does not answer.
+        """
+        with self._io:
+            self._reach()
+        self.follow()
+
+    def follow(self) -> None:
+        """Keep asking from now on, whether or not the host answers yet."""
+        if self._thread is None or not self._thread.is_alive():
+            self._stop.clear()
+            self._answered = time.monotonic()
+            self._thread = threading.Thread(target=self._keep_asking, name=f"ssh {self.name}", daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    def silence(self) -> float:
+        """Seconds since the host's last answer."""
+        return time.monotonic() - self._answered
+
+    def fetch(self, path: str) -> None:
+        """Bring the files at `path`, relative to the root, as they are on the host now.
+
+        Raises:
+            Unreachable: it does not answer, on a new connection either.
+        """
+        with self._io:
+            try:
+                self._fetch(path)
+            except Unreachable:
+                self._drop()
+                self._fetch(path)
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """End the connection."""
+        with self._io:
+            self._drop()
+
+    def cleanup(self) -> None:
+        """End everything there, bring what is new, and remove the study's files. The thread has been stopped.
+
+        Raises:
+            Unreachable: the host does not answer; all is as it was there.
+        """
+        with self._io:
+            self._reach()
+            self._call("cleanup", timeout=_CLEAN_UP_WITHIN)
+            while self._ask():
+                pass
+            self._call("remove", timeout=_CLEAN_UP_WITHIN)
+            if self._agent is not None:
+                self._agent.leave()
+            self._drop()
+            self._place = None
+
+    # --- the conversation ------------------------------------------------------------------------------------------
+
+    def _keep_asking(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                with self._io:
+                    self._reach()
+                    busy = self._turn()
+                failures, wait = 0, _BUSY_POLL if busy else _IDLE_POLL
+            except Exception as error:
+                if failures == 0:
+                    _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=_unforeseen(error))
+                with self._io:
+                    self._drop()
+                self._lose_jobs(str(error))
+                wait = _BACK_OFF[min(failures, len(_BACK_OFF) - 1)]
+                failures += 1
+            self._wake.wait(wait)
+            self._wake.clear()
+
+    def _turn(self) -> bool:
+        """Ask for news and hand out jobs; whether the host has any."""
+        self._ask()
+        with self._records.lock():
+            known = self._records.known(self.name)
+        return bool(known)
+
+    def _ask(self) -> bool:
+        """Take what is new of the host's jobs, and give it those that it can take; whether there is more to ask for."""
+        with self._records.lock():
+            known = self._records.known(self.name)
+            cancelled = [job_id for job_id in known if self._records.cancel_mark(job_id).exists()]
+        answer = self._call("poll", Poll(jobs=known, cancel=cancelled))
+        news = News.model_validate_json(answer)
+        more = False
+        for job_id, about in news.jobs.items():
+            if about is not None:
+                more |= self._take(job_id, known[job_id], about)
+            elif job_id in cancelled:
+                self._settle(job_id, JobState(status=JobStatus.CANCELLED, slot=self.name))
+            elif not self._stop.is_set():
+                self._submit(job_id, known[job_id])
+        free = news.free
+        while free > 0 and not self._stop.is_set():
+            with self._records.lock():
+                taken = self._records.take(self.name)
+                mine = self._records.known(self.name)
+                if taken is None:
+                    break
+                self.states[taken] = JobState(status=JobStatus.PENDING)
+            self._submit(taken, mine[taken])
+            free -= 1
+        return more
+
+    def _take(self, job_id: str, known: Known, news: JobNews) -> bool:
+        """Bring a job's files, then its events, then its end; whether there is more."""
+        mirror = self._mirror()
+        refuse_others([*news.checkpoints, *news.files], (f"jobs/{job_id}", "trials"))
+        with self._connection.sftp() as sftp:
+            if not mirror.download(sftp, [*news.checkpoints, *news.files]):
+                return True  # asked again, the host names the newer ones
+        ended = news.state.status.finished and not news.more
+        with self._records.lock():
+            if self._records.known(self.name).get(job_id) != known:
+                return True  # another has been faster
+            mirror.append(job_id, news)
+            slot = f"{self.name}/{news.state.slot}" if news.state.slot else self.name
+            self.states[job_id] = news.state.model_copy(update={"slot": slot})
+            if ended:
+                self._records.settle(job_id, self.states.pop(job_id))
+                self._records.drop_claim(self.name, job_id)
+        mirror.drop_old(news.checkpoints)
+        return news.more
+
+    def _settle(self, job_id: str, state: JobState) -> None:
+        with self._records.lock():
+            self._records.settle(job_id, state)
+            self._records.drop_claim(self.name, job_id)
+
+    def _submit(self, job_id: str, known: Known) -> None:
+        folder = job_dir(self._records.root, job_id)
+        spec = JobSpec.model_validate_json((folder / "job.json").read_bytes())
+        trials = [member.trial for member in spec.members]
+        there = self._list([f"trials/{trial:05d}" for trial in trials])
+        with self._connection.sftp() as sftp:
+            uploads = self._mirror().upload(sftp, trials, there)
+        events, log = folder / "events.jsonl", folder / "job.log"
+        submission = Submission(
+            spec=spec.model_copy(update={"base_dir": Path(self._reached.code)}).model_dump_json(),
+            events=events.read_bytes().decode("latin-1") if events.exists() else "",
+            log=log.read_bytes().decode("latin-1") if log.exists() else "",
+            uploads=uploads,
+            claim=known.claim,
+        )
+        self._call("submit", submission)
+
+    def _fetch(self, path: str) -> None:
+        self._reach()
+        complete = False
+        while not complete:
+            files = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
+            refuse_others(files, (path,))
+            with self._connection.sftp() as sftp:
+                complete = self._mirror().download(sftp, files)
+
+    def _lose_jobs(self, why: str) -> None:
+        if self.silence() > self._config.lost_after:
+            with self._records.lock():
+                lost = self._records.lose(
+                    self.name, f"host {self.name} has been silent for {self.silence():.0f} s: {why}"
+                )
+            if lost:
+                _LOG.warning("host %s is taken for lost, with jobs %s", self.name, ", ".join(lost))
+
+    def _reach(self) -> None:
+        """Have an agent there that answers."""
+        if self._agent is not None:
+            return
+        self._connection.connect()
+        try:
+            if self._place is None:
+                self._place = self._supplies.ship(self._connection, self._host)
+            agent = AgentClient(self._connection, self._place.agent, self.name, self._config.connect_timeout)
+            self.slots = [
+                f"{self.name}/{slot}" for slot in json.loads(agent.call("open", self._opening, _CLEAN_UP_WITHIN))
+            ]
+        except BaseException:
+            self._connection.close()
+            raise
+        self._agent = agent
+        self._answered = time.monotonic()
+
+    def _call(self, name: str, message: Poll | Submission | Listing | None = None, timeout: float | None = None) -> str:
+        if self._agent is None:
+            raise Unreachable(f"{self.name} is not connected")
+        result = self._agent.call(name, message, timeout)
+        self._answered = time.monotonic()
+        return result
+
+    def _list(self, paths: list[str]) -> list[RemoteFile]:
+        return _FILES.validate_json(self._call("list", Listing(paths=paths)))
+
+    def _drop(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+        self._agent = None
+        self._connection.close()
+
+    def _mirror(self) -> Mirror:
+        return Mirror(self._records.root, PurePosixPath(self._reached.root))
+
+    @property
+    def _reached(self) -> Place:
+        if self._place is None:
+            raise Unreachable(f"{self.name} was never reached")
+        return self._place
+
+
+def _unforeseen(error: Exception) -> bool:
+    """It is none of the ways in which hosts and connections fail."""
+    return not isinstance(error, ServiceError | OSError)

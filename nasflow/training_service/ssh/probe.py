@@ -1,0 +1,239 @@
+"""Whether a host can run jobs, and what its user can do where it can't."""
+
+import json
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.ssh import probe_script
+from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
+from nasflow.training_service.ssh.connect.route import place_of
+
+NEEDED = (
+    "torch",
+    "pytorch-lightning",
+    "torchmetrics",
+    "pydantic",
+    "numpy",
+    "safetensors",
+    "fsspec",
+    "psutil",
+    "pyyaml",
+)
+"""The distributions that jobs import."""
+
+_ANSWERS_WITHIN = 60.0  # seconds; a busy host with its Python on a network disk
+_FREE_BYTES = 200 * 10**6
+_FREE_INODES = 2000
+_CLOCK_SECONDS = 5.0
+
+
+class FolderError(BaseModel):
+    """Why work_dir can't be written."""
+
+    full: bool
+    text: str
+
+
+class HostGpu(BaseModel):
+    """A GPU, as nvidia-smi tells of it; memory with its unit."""
+
+    index: int
+    name: str
+    memory_used: str
+    memory_total: str
+    users: list[str]
+
+
+class HostReport(BaseModel):
+    """What there is on a host. Of a Python that is too old, only the first two are known.
+
+    Attributes:
+        executable: the interpreter's own path.
+        versions: of each needed distribution and of nasflow, None where it is missing.
+        torch_cuda: the CUDA version for which torch is built.
+        memory, free: bytes.
+        work_dir: expanded.
+        free_inodes: None where the file system does not count them.
+        clock_offset: seconds by which its clock is ahead of this machine's, give or take `clock_error`.
+    """
+
+    python: str
+    executable: str
+    versions: dict[str, str | None] = {}
+    torch_cuda: str | None = None
+    platform: str = ""
+    cpus: int = 0
+    memory: int = 0
+    user: str = ""
+    work_dir: str = ""
+    folder_error: FolderError | None = None
+    free: int = 0
+    free_inodes: int | None = None
+    gpus: list[HostGpu] = []
+    gpu_error: str | None = None
+    clock_offset: float = 0.0
+    clock_error: float = 0.0
+
+    @property
+    def too_old(self) -> bool:
+        """Its Python can't run nasflow."""
+        major, minor = self.python.split(".")[:2]
+        return (int(major), int(minor)) < probe_script.MIN_PYTHON
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a host and what to do about it, in one sentence; a warning does not keep jobs from running."""
+
+    level: Literal["error", "warning"]
+    text: str
+
+
+def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
+    """Look at a host; nothing is left there.
+
+    Raises:
+        ServiceError: its Python can't be started.
+        Unreachable: it does not answer.
+    """
+    program = Path(probe_script.__file__).read_bytes()
+    began = time.time()
+    done = connection.run(
+        [host.python, "-", host.work_dir, json.dumps([*NEEDED, "nasflow"])], program, timeout=_ANSWERS_WITHIN
+    )
+    ended = time.time()
+    told = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe_script.MARK)]
+    if done.returncode != 0 or not told:
+        raise ServiceError(f"{connection.place}: {_not_started(host, done)}")
+    found = json.loads(told[-1].removeprefix(probe_script.MARK))
+    at = found.pop("time", (began + ended) / 2)
+    try:
+        report = HostReport.model_validate(found)
+    except ValidationError as error:
+        raise ServiceError(f"{connection.place}: '{host.python}' told nothing sensible of the host: {error}") from error
+    return report.model_copy(update={"clock_offset": at - (began + ended) / 2, "clock_error": (ended - began) / 2})
+
+
+def problems(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> list[Problem]:
+    """What is wrong with a host; errors first."""
+    place = place_of(host)
+    min_python = ".".join(map(str, probe_script.MIN_PYTHON))
+    if report.too_old:
+        text = f"'{host.python}' is Python {report.python}; nasflow needs {min_python} or newer: name one in 'python'"
+        return [Problem("error", f"{place}: {text}")]
+    errors = [*_python_errors(report, service), *_folder_errors(report), *_gpu_errors(report, host)]
+    warnings = [*_version_warnings(report), *_clock_warnings(report)]
+    if report.gpu_error and host.gpu_indices is None and host.slots is None:
+        warnings.append(f"nvidia-smi can't list the GPUs there ({report.gpu_error}); mend the driver, or set 'slots'")
+    return [
+        *(Problem("error", f"{place}: {text}") for text in errors),
+        *(Problem("warning", f"{place}: {text}") for text in warnings),
+    ]
+
+
+def refuse(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> None:
+    """Raise ServiceError with the errors among a host's problems, if there are any."""
+    errors = [problem.text for problem in problems(report, host, service) if problem.level == "error"]
+    if errors:
+        raise ServiceError("; ".join(errors))
+
+
+def _not_started(host: SshHostConfig, done: Completed) -> str:
+    said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+    wanted = f"Python {'.'.join(map(str, probe_script.MIN_PYTHON))} or newer"
+    if "SyntaxError" in said[-1]:
+        return f"'{host.python}' is too old even to tell its version; name {wanted} in 'python'"
+    if host.env_setup and done.returncode not in (126, 127):
+        return f"'{host.python}' can't be started after 'env_setup' ({said[-1]}); try both in a shell there"
+    return f"'{host.python}' can't be started ({said[-1]}); install {wanted} there, or name its path in 'python'"
+
+
+def _python_errors(report: HostReport, service: SshServiceConfig) -> list[str]:
+    errors = []
+    pip = f"{shlex.quote(report.executable)} -m pip install"
+    missing = [name for name in NEEDED if not report.versions.get(name)]
+    if missing:
+        wanted = shlex.join(f"{name}=={_public(metadata.version(name))}" for name in missing)
+        errors.append(f"{report.executable} has no {', '.join(missing)}; install there: {pip} {wanted}")
+    ours, theirs = metadata.version("nasflow"), report.versions.get("nasflow")
+    if service.nasflow == "installed" and theirs != ours:
+        found = f"nasflow {theirs} is installed" if theirs else "no nasflow is installed"
+        errors.append(
+            f"{found} there, and {ours} here; install there: {pip} nasflow=={ours}, or set training_service.nasflow "
+            "to 'ship'"
+        )
+    return errors
+
+
+def _folder_errors(report: HostReport) -> list[str]:
+    error = report.folder_error
+    free = f"{report.free / 10**6:.0f} MB"
+    if error and not error.full:
+        return [
+            f"work_dir {report.work_dir} can't be written ({error.text}); name a folder that {report.user} may write"
+        ]
+    if error or report.free < _FREE_BYTES:
+        return [
+            f"the disk of work_dir {report.work_dir} is full ({free} free, {_FREE_BYTES / 10**6:.0f} MB needed); make "
+            "room there, or name a folder on another disk"
+        ]
+    if report.free_inodes is not None and report.free_inodes < _FREE_INODES:
+        return [
+            f"the disk of work_dir {report.work_dir} has room for {report.free_inodes} files only; remove some there, "
+            "or name a folder on another disk"
+        ]
+    return []
+
+
+def _gpu_errors(report: HostReport, host: SshHostConfig) -> list[str]:
+    if not host.gpu_indices:
+        return []
+    if report.gpu_error:
+        return [f"nvidia-smi can't list the GPUs there ({report.gpu_error}); mend the driver, or set 'slots' instead"]
+    known = [gpu.index for gpu in report.gpus]
+    if unknown := [index for index in host.gpu_indices if index not in known]:
+        there = f"its GPUs are {', '.join(map(str, known))}" if known else "it has none"
+        return [f"gpu_indices names GPU {unknown[0]}, but {there}; name others, or set 'slots' to train on the CPU"]
+    return []
+
+
+def _version_warnings(report: HostReport) -> list[str]:
+    warnings = []
+    here = metadata.version("torch")
+    there = report.versions.get("torch")
+    if there and _public(there) != _public(here):
+        warnings.append(
+            f"torch is {there} there and {here} here; results may differ in their last bits: install the same version "
+            "everywhere"
+        )
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    theirs = ".".join(report.python.split(".")[:2])
+    if theirs != ours:
+        warnings.append(f"Python is {theirs} there and {ours} here; code may behave differently: use one version")
+    if report.gpus and there and report.torch_cuda is None:
+        warnings.append(f"the host has GPUs, but torch {there} there is built for the CPU; install a build for CUDA")
+    return warnings
+
+
+def _clock_warnings(report: HostReport) -> list[str]:
+    if abs(report.clock_offset) <= _CLOCK_SECONDS + report.clock_error:
+        return []
+    way = "ahead of" if report.clock_offset > 0 else "behind"
+    return [
+        f"its clock is {abs(report.clock_offset):.0f} s {way} this machine's, so times in logs do not compare; "
+        "set up NTP there"
+    ]
+
+
+def _public(version: str) -> str:
+    """A version without its local part, which says how it was built: `2.13.0` of `2.13.0+cpu`."""
+    return version.partition("+")[0]

@@ -1,0 +1,75 @@
+"""What the SSH service keeps of its jobs on the controller's side, in the study's folder.
+
+Beside what `job_records` says::
+
+    <root>/ssh/id                             sets this study's folders on the hosts apart from those of others
+               workers/<host>/claim/<job_id>  holds a word that differs for each time that a job is given to a host
+    <root>/jobs/<job_id>/events.jsonl         a copy, as far as it has come
+                         job.log              a copy
+    <root>/trials/<number>/                   copies of the newest checkpoints
+"""
+
+import secrets
+from pathlib import Path
+
+from nasflow.job.spec import job_dir
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.files.file_queue import JobRecords, write_aside
+from nasflow.training_service.ssh.messages import Known
+
+
+class SshRecords(JobRecords):
+    """The files. Every method expects the caller to hold the lock."""
+
+    def __init__(self, root: Path):
+        super().__init__(root, "ssh")
+
+    def study_id(self) -> str:
+        """The id of this study's folders on the hosts."""
+        file = self.dir / "id"
+        if not file.exists():
+            self.dir.mkdir(parents=True, exist_ok=True)
+            write_aside(file, secrets.token_hex(4))
+        return file.read_text()
+
+    def take(self, host: str) -> str | None:
+        """Give the oldest waiting job to a host."""
+        folder = self.claims(host)
+        folder.mkdir(parents=True, exist_ok=True)
+        for job_id, file in self.queued().items():
+            write_aside(file, secrets.token_hex(8))
+            file.rename(folder / job_id)
+            return job_id
+        return None
+
+    def known(self, host: str) -> dict[str, Known]:
+        """The jobs that a host has, and what is here of them."""
+        return {job_id: self._known(host, job_id) for job_id in self.claimed(host)}
+
+    def hosts(self) -> list[str]:
+        """The hosts that have, or had, jobs of this study."""
+        return sorted(folder.name for folder in self._workers.iterdir()) if self._workers.is_dir() else []
+
+    def lose(self, host: str, reason: str) -> list[str]:
+        """Take a host's jobs from it, as lost."""
+        jobs = self.claimed(host)
+        for job_id in jobs:
+            self.settle(job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
+            self.drop_claim(host, job_id)
+        return jobs
+
+    def holder(self, job_id: str) -> str | None:
+        """The host that has a job."""
+        return next((host for host in self.hosts() if (self.claims(host) / job_id).exists()), None)
+
+    def unfinished(self) -> list[str]:
+        """The jobs that wait or are with a host."""
+        claimed = [job_id for host in self.hosts() for job_id in self.claimed(host)]
+        return [job_id for job_id in (*claimed, *self.queued()) if self.outcome(job_id) is None]
+
+    def _known(self, host: str, job_id: str) -> Known:
+        folder = job_dir(self.root, job_id)
+        events, log = (
+            path.stat().st_size if path.exists() else 0 for path in (folder / "events.jsonl", folder / "job.log")
+        )
+        return Known(claim=(self.claims(host) / job_id).read_text(), events=events, log=log)
