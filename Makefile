@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "Set-up took $$(($$(date +%s) - begin)) s."
 
 .DEFAULT_GOAL := help
-.PHONY: help search test lint types format clean
+.PHONY: help search test lint types format house clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ types: $(VENV)/dev.stamp ## mypy, strict
 format: $(VENV)/dev.stamp ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+house: $(VENV)/dev.stamp ## draw the rooms and their floors, from the imports, into CONTRIBUTING.md
+	$(BIN)/python -m tests.house
 
 clean: ## remove .venv and every cache; studies and exports stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -103,7 +103,8 @@ def recover(
 
     Those that are finished, run, were cancelled or failed are left alone.
     """
-    from .commands.recover import recover_all, recover_one  # noqa: PLC0415
+    from .commands.recover import recover_one  # noqa: PLC0415
+    from .recover.resume import recover_all  # noqa: PLC0415
 
     url = _load(config).store if config else store
     if study is not None:
@@ -234,7 +235,7 @@ def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
     """Remove old studies with their folders and checkpoints, but none that a controller holds."""
-    from .commands.purge import Purge, purge_studies  # noqa: PLC0415
+    from .purge import Purge, purge_studies  # noqa: PLC0415
 
     rule = Purge(pattern, older_than, keep, export_best, dry_run)
     gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True, markup=False))

@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from .commands.purge import Purge, purge_studies
+from .purge import Purge, purge_studies
 from .ui.artifacts import artifact_key, show_markdown
 
 DEFAULT_STORE = "sqlite:///nasflow.db"

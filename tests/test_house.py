@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from house import BEGIN, END, PAGE, circle, drawing, imports, rooms
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("nasflow", "flows", "benchmarks", "tests")
@@ -44,7 +45,7 @@ def python_files(*folders: str) -> Iterator[Path]:
     return (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
 
 
-def imports(path: Path) -> set[str]:
+def imported(path: Path) -> set[str]:
     """The modules that a file imports anywhere, `from a import b` as both `a` and `a.b`."""
     package = path.relative_to(ROOT).parent.parts
     found = set()
@@ -73,7 +74,7 @@ def test_nasflow_never_imports(forbidden: str) -> None:
     guilty = [
         str(path.relative_to(ROOT))
         for path in files
-        if any(name == forbidden or name.startswith(f"{forbidden}.") for name in imports(path))
+        if any(name == forbidden or name.startswith(f"{forbidden}.") for name in imported(path))
     ]
     assert len(files) > 40
     assert guilty == []
@@ -95,6 +96,20 @@ def test_every_room_stands_on_its_floor() -> None:
     done = run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    """Neither files nor rooms, at any depth, imports for types included."""
+    modules = imports("nasflow", "flows", "benchmarks")
+    assert len(modules) > 300
+    assert circle(modules) == []
+    packages = {module.rpartition(".")[0] for module in modules if "." in module}
+    assert {package: found for package in packages if (found := circle(rooms(modules, package)))} == {}
+
+
+def test_the_drawing_is_of_this_house() -> None:
+    drawn = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert drawn == drawing(imports("nasflow", "flows")), "make house draws it anew"
 
 
 def test_the_runner_loads_no_prefect() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.merging_contestants import accuracies_of, run_job
 from benchmarks.merging_group import ROOT, Group
-from benchmarks.workloads.w5_faults import Ran, changed, guilty, summary, with_fault
+from benchmarks.workloads.w5_outcome import Ran, changed, guilty, summary, with_fault
 from nasflow.job.events import parse_event
 from nasflow.job.spec import JobSpec
 

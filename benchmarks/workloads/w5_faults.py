@@ -8,7 +8,7 @@ that run the member has the same model, whose module that fails stays idle: of o
 """
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,13 @@ from benchmarks.merging_contestants import accuracies_of, run_job
 from benchmarks.merging_group import LEARNING_RATES, Group, classification
 from benchmarks.merging_report import print_table, show_facts
 from benchmarks.workloads import w2_cells
-from nasflow.checkpoint.packing import pack
-from nasflow.checkpoint.store import CheckpointStore
+from benchmarks.workloads.w5_crash import run_crash
+from benchmarks.workloads.w5_outcome import ABSURD_RATE, Ran, changed, guilty, summary, with_fault
 from nasflow.config.search import OptimizerConfig
 from nasflow.config.values import FloatRange
-from nasflow.job.events import Ended, Epoch, Event, Evicted, Final
-from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
-from nasflow.space.architecture import Architecture
+from nasflow.job.events import Evicted
 
 INSIDE = ("diverge", "nan", "raise", "memory")
-ABSURD_RATE = 1e30
 _RETRIES = 2  # alone, before the flow sees that a failure only repeats itself
 _DETECTION = ("aten::isfinite", "aten::isnan", "aten::isinf", "aten::is_nonzero", "aten::_foreach_norm")
 
@@ -42,19 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", nargs="+", choices=[*INSIDE, "exit"], default=[*INSIDE, "exit"], metavar="KIND")
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A job that was run: what it was told, what it told."""
-
-    spec: JobSpec
-    events: list[Event]
-
-    @property
-    def crashed(self) -> bool:
-        """Its process ended before it did."""
-        return not any(isinstance(event, Ended) for event in self.events)
-
-
 def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
     """W2's members, each with a fault that is `none`."""
     group = w2_cells.make_group(channels, members, epochs, seed)
@@ -66,24 +50,6 @@ def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
     return replace(group, space=group.space.model_copy(update={"params": params}), evaluator=evaluator, members=healthy)
 
 
-def changed(member: MemberSpec, **choices: Any) -> MemberSpec:
-    """The member with other choices."""
-    return member.model_copy(update={"architecture": Architecture({**member.architecture, **choices})})
-
-
-def with_fault(group: Group, kind: str) -> Group:
-    """The group with a fault in its middle member, or an `idle` one."""
-    choices = {"fault": "idle", "optimizer.lr": ABSURD_RATE} if kind == "diverge" else {"fault": kind}
-    members = list(group.members)
-    members[guilty(group)] = changed(members[guilty(group)], **choices)
-    return replace(group, members=tuple(members))
-
-
-def guilty(group: Group) -> int:
-    """The trial that fails: the number of the middle member."""
-    return len(group) // 2
-
-
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Run the job without a fault, then each fault, and show what became of the others."""
     group = make_group(arguments.channels, arguments.members, arguments.epochs, arguments.seed)
@@ -93,8 +59,6 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     results = []
     for kind in arguments.faults:
         if kind == "exit":
-            from benchmarks.workloads.w5_crash import run_crash  # noqa: PLC0415 - it needs what stands here
-
             results.append(run_crash(group, folder))
         else:
             results.append(run_inside(group, kind, clean, folder / kind))
@@ -115,70 +79,6 @@ def run_inside(group: Group, kind: str, clean: Path, root: Path) -> dict[str, An
         alone = replace(faulty, members=(faulty.members[guilty(group)],))
         ran.append(Ran(spec := alone.job(f"alone-{retry}"), run_job(spec, root)))
     return summary(kind, group, ran, clean, root)
-
-
-def summary(kind: str, group: Group, ran: list[Ran], clean: Path, root: Path) -> dict[str, Any]:
-    """What became of the survivors, and what it cost."""
-    survivors = [member.trial for member in group.members if member.trial != guilty(group)]
-    finished = {event.trial for job in ran for event in job.events if isinstance(event, Final)}
-    identical = [trial for trial in survivors if same_checkpoint(clean, root, trial)]
-    step = int(group.space.params["fault_step"])
-    share = 0.0 if kind == "diverge" else step / (group.epochs * steps_an_epoch(group))
-    return {
-        "fault": kind,
-        "survivors": len(survivors),
-        "survivors_trained": len(finished.intersection(survivors)),
-        "survivors_bit_identical": len(identical),
-        "largest_difference_of_accuracy": max(_accuracy_gap(clean, root, trial) for trial in survivors),
-        "work": model_steps(group, ran) / (len(group) * group.epochs * steps_an_epoch(group)),
-        "work_of_starting_all_over": 1 + share,
-        "jobs": len(ran),
-    }
-
-
-def steps_an_epoch(group: Group) -> int:
-    """Optimizer steps of one member in one epoch."""
-    return len(group.load().train)  # type: ignore[arg-type]
-
-
-def model_steps(group: Group, ran: list[Ran]) -> int:
-    """The optimizer steps of all jobs: of epochs that were told, and of those that were begun and lost.
-
-    A member that was evicted had begun one; when the process ends, every member that has not finished had.
-    """
-    whole = steps_an_epoch(group)
-    begun = int(group.space.params["fault_step"]) % whole + 1
-    total = 0
-    for job in ran:
-        total += whole * sum(isinstance(event, Epoch) and not event.replayed for event in job.events)
-        ended = {event.trial for event in job.events if isinstance(event, Final | Evicted)}
-        evicted = sum(isinstance(event, Evicted) for event in job.events)
-        lost = len(job.spec.members) - len(ended) if job.crashed else 0
-        total += begun * (evicted + lost)
-    return total
-
-
-def same_checkpoint(one: Path, other: Path, trial: int) -> bool:
-    """Whether a trial's newest checkpoints below two roots hold the same bits: weights, optimizer, streams, history."""
-    values, tensors = pack(_state(one, trial))
-    others_values, others_tensors = pack(_state(other, trial))
-    return (
-        values == others_values
-        and tensors.keys() == others_tensors.keys()
-        and all(torch.equal(tensor, others_tensors[name]) for name, tensor in tensors.items())
-    )
-
-
-def _state(root: Path, trial: int) -> dict[str, Any]:
-    state = CheckpointStore(trial_dir(root, trial)).load_newest()
-    if state is None:
-        raise RuntimeError(f"trial {trial} left no checkpoint in {root}")
-    return {key: value for key, value in state.items() if key != "seconds"}
-
-
-def _accuracy_gap(one: Path, other: Path, trial: int) -> float:
-    first, second = (_state(root, trial)["history"][-1]["val_accuracy"] for root in (one, other))
-    return abs(float(first) - float(second))
 
 
 def detection_share(group: Group, folder: Path) -> float:

@@ -1,4 +1,1 @@
-"""What the commands of `cli.py` do: a file a command, and what only commands use.
-
-The flows beside this folder import nothing of it, but those that do a command's work on a schedule: recover, retention.
-"""
+"""What the commands of `cli.py` do: a file or a room a command. Nothing beside `cli.py` imports it."""

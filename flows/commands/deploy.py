@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from nasflow.config.search import SearchConfig
 from nasflow.errors import UserError
 
+from ..server.client import prefect_client, set_up_prefect
 from ..server.errors import refuse_no_server
 from .console import console
-from .run import prefect_client, set_up_prefect
 from .schedules import When, schedule_text
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 from nasflow.training_service.ssh.probe import HostGpu, HostReport, Problem, probe, problems
 
+from ..server.client import set_up_prefect
 from ..server.secrets import use_prefect_blocks
-from .run import set_up_prefect
 
 _AT_A_TIME = 32
 _COLUMNS = ("host", "reachable", "key accepted", "Python", "torch", "GPUs, and who uses them", "disk free", "clock")

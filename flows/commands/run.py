@@ -3,7 +3,6 @@
 import atexit
 import functools
 import gc
-import os
 import shutil
 import sys
 import time
@@ -19,21 +18,14 @@ from nasflow.config.services import LocalServiceConfig
 from nasflow.garbage import uncollected
 from nasflow.training_service.local.service import LocalService
 
-from ..server.errors import clear_prefect_errors
+from ..server.client import set_up_prefect
 from ..session.signals import leave_on_sigterm
 from .console import console, score_command
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
     from ..session.session import SearchSession
 
 _INTERRUPTED = 130
-_PREFECT_DEFAULTS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes its database
-}
 
 
 def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, take_over: bool) -> int:
@@ -125,23 +117,6 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
         return flow(config, **options)
     except CancelledRun:
         return None
-
-
-@contextmanager
-def prefect_client() -> Iterator["SyncPrefectClient"]:
-    """A client of the Prefect server in use. Raises PrefectApiError if it is not to be had."""
-    from prefect.client.orchestration import get_client  # noqa: PLC0415 - slow
-
-    with clear_prefect_errors(), get_client(sync_client=True) as client:
-        client.raise_for_api_version_mismatch_once()
-        yield client
-
-
-def set_up_prefect(verbose: bool) -> None:
-    """Before Prefect is imported: quiet, no analytics, patient with its own server. What the user set stays."""
-    level = "INFO" if verbose else "CRITICAL"  # what fails is shown by nasflow itself, and logged in Prefect's API
-    for name, value in {**_PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
-        os.environ.setdefault(name, value)
 
 
 def _say_interrupted(terminal: Console, config: SearchConfig) -> int:

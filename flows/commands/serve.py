@@ -2,10 +2,10 @@
 
 from nasflow.config.search import SearchConfig
 
+from ..server.client import prefect_client, set_up_prefect
 from ..server.errors import refuse_no_server
 from .console import console
 from .deploy import described
-from .run import prefect_client, set_up_prefect
 from .schedules import When
 
 

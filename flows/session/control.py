@@ -156,15 +156,18 @@ class Control:
             get_run_logger().exception("the jobs of study '%s' could not be ended", self._session.config.name)
 
 
+_controls: dict[SearchSession, Control] = {}
+
+
 @contextmanager
 def controlled(session: SearchSession) -> Iterator[Control]:
     """The control of a session: of the flow run that enters this first; of its rounds, which enter it again, too."""
     run = _this_run()
-    if session.control is not None:
-        with session.control.of_round(run):
-            yield session.control
+    if present := _controls.get(session):
+        with present.of_round(run):
+            yield present
         return
-    session.control = control = Control(session, run)
+    control = _controls[session] = Control(session, run)
     try:
         with control.watching():
             yield control
@@ -173,7 +176,7 @@ def controlled(session: SearchSession) -> Iterator[Control]:
             raise
         raise Pause(state=control.left) from error  # of a deployment that limits its runs Prefect ends this one now
     finally:
-        session.control = None
+        del _controls[session]
 
 
 @contextmanager

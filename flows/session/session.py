@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nasflow.attempt.follower import AttemptFollower
 from nasflow.config.search import DataConfig, SearchConfig
@@ -34,9 +33,6 @@ from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents
 from ..ui.trial_loggers import logged_trials
 from .signals import deaf_to_sigterm
-
-if TYPE_CHECKING:
-    from .control import Control
 
 Listener = Callable[[Attempt, Event], None]
 
@@ -78,7 +74,6 @@ class SearchSession:
         flow_began: when the search flow's own code began, by `time.monotonic`.
         stop: set while whatever follows a job is to end soon.
         interrupted: and the session with it.
-        control: by the flow run that works on the session.
     """
 
     def __init__(
@@ -97,7 +92,6 @@ class SearchSession:
         self.listeners = listeners
         self.stop = threading.Event()
         self.interrupted = False
-        self.control: Control | None = None
         self.flow_began: float | None = None
         self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
@@ -144,6 +138,10 @@ class SearchSession:
         if trial.number not in self._outlines:
             self.check(trial)
         return self._outlines[trial.number]
+
+    def is_interrupted(self) -> bool:
+        """Whether `interrupt` was called."""
+        return self.interrupted
 
     def interrupt(self) -> None:
         """Make everything that follows a job end soon, and then the session."""

@@ -3,23 +3,22 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .session import SearchSession
 
 
 @contextmanager
-def interruptible(session: "SearchSession") -> Iterator[None]:
-    """Within it, Ctrl-C ends the session in good order: finished epochs are kept. A second one ends it at once."""
+def interruptible(interrupted: Callable[[], bool], interrupt: Callable[[], None]) -> Iterator[None]:
+    """Within it, Ctrl-C calls `interrupt`, which ends a search in good order, unless it is `interrupted` already.
+
+    Then Ctrl-C raises KeyboardInterrupt: a second one ends the search at once.
+    """
 
     def on_sigint(number: int, frame: FrameType | None) -> None:
-        if session.interrupted:
+        if interrupted():
             raise KeyboardInterrupt
-        session.interrupt()
+        interrupt()
 
     with _handler(signal.SIGINT, on_sigint):
         yield

@@ -18,7 +18,7 @@ from benchmarks.merging_floor import count_work
 from benchmarks.merging_group import NEVER, ROOT
 from benchmarks.merging_plain import Manner
 from benchmarks.merging_timing import interleave
-from benchmarks.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults
+from benchmarks.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults, w5_outcome
 from benchmarks.workloads.spaces import FrozenTrunk
 from nasflow.job.events import Epoch, Planned
 from nasflow.space.architecture import Architecture
@@ -144,8 +144,8 @@ def test_a_changed_survivor_is_seen(tmp_path):
     group = w5_faults.make_group(channels=2, members=2, epochs=1, seed=0)
     run_job(group.job("one"), tmp_path / "one")
     run_job(replace(group, data_seed=1).job("other"), tmp_path / "other")
-    assert w5_faults.same_checkpoint(tmp_path / "one", tmp_path / "one", 0)
-    assert not w5_faults.same_checkpoint(tmp_path / "one", tmp_path / "other", 0)
+    assert w5_outcome.same_checkpoint(tmp_path / "one", tmp_path / "one", 0)
+    assert not w5_outcome.same_checkpoint(tmp_path / "one", tmp_path / "other", 0)
 
 
 def test_w1_tells_ratios_that_follow_from_its_runs(tmp_path, capsys):

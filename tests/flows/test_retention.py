@@ -11,7 +11,7 @@ from flow_searches import Searches
 
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
-from nasflow.flows.commands.purge import Purge, purge_studies
+from nasflow.flows.purge import Purge, purge_studies
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
 
@@ -84,7 +84,7 @@ def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch
             raise CheckpointError("no weights")
         return [out]
 
-    monkeypatch.setattr("nasflow.flows.commands.purge._export", export)
+    monkeypatch.setattr("nasflow.flows.purge._export", export)
     gone, said = lines_of(store, Purge("*", older_than_days=0, export=tmp_path / "kept"))
     assert not gone
     assert said[0] == "bad: could not be removed: no weights"

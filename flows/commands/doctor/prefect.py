@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from ...server.client import prefect_client, set_up_prefect
 from ...server.errors import api_url
-from ..run import prefect_client, set_up_prefect
 from .findings import Finding, Level, examined
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from nasflow.config.search import SearchConfig
 
+from ...server.client import prefect_client, set_up_prefect
 from ...server.errors import api_url, refuse_no_server
-from ..run import prefect_client, set_up_prefect
 from .automations import ensure_automation, patience, wanted_automations
 from .made import Made
 from .pool import ensure_pool, searches_at_once

@@ -1,4 +1,4 @@
-"""`nasflow purge`: remove the old studies of a store, with their folders and checkpoints."""
+"""Remove the old studies of a store, with their folders and checkpoints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
 
 def _export(study: Study, out: Path) -> list[Path]:
     """The best trial's export; none if no trial was scored."""
-    from ..result import BestTrial  # noqa: PLC0415 - slow
+    from .result import BestTrial  # noqa: PLC0415 - slow
 
     return [BestTrial(study.config, trial).export(out) for trial in study.leaderboard(1)]
 
@@ -90,7 +90,7 @@ def _export(study: Study, out: Path) -> list[Path]:
 def _end_jobs(study: Study) -> None:
     from nasflow.training_service.make import make_service  # noqa: PLC0415 - slow
 
-    from ..server.secrets import use_prefect_blocks  # noqa: PLC0415 - slow
+    from .server.secrets import use_prefect_blocks  # noqa: PLC0415 - slow
 
     config = study.config
     use_prefect_blocks()

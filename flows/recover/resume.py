@@ -1,0 +1,146 @@
+"""Find the searches of a store that are dead, and resume them."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nasflow.config.search import SearchConfig
+from nasflow.study.study import Study, list_studies
+
+from ..budget import is_finished
+from ..server.client import prefect_client, set_up_prefect
+from .judge import Facts, Run, Standing, judge
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from .flow_runs import SearchRuns
+
+Say = Callable[[str], None]
+
+BURIED = "its process is gone; nasflow resumes the search"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A search, and what is to be done about it."""
+
+    config: SearchConfig
+    standing: Standing
+    why: str
+    run: Run | None
+
+
+def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
+    """Resume every dead search of a store, side by side, to its end; the exit code.
+
+    Args:
+        store: SQLAlchemy URL.
+        dry_run: only say what would be done.
+        grace: how long a flow run may take from its start until it holds its study.
+        say: gets a line about each search.
+
+    Returns:
+        0 if all that was dead has been resumed and ended well, 1 otherwise.
+
+    Raises:
+        UserError: the store or Prefect can't be reached.
+    """
+    set_up_prefect(verbose=False)
+    dead = []
+    for found in look(store, grace):
+        if found.standing is Standing.DEAD:
+            dead.append(found)
+        else:
+            say(f"{found.config.name}: {found.standing}: {found.why}")
+    if dry_run:
+        for found in dead:
+            say(f"{found.config.name}: {found.why}; would be resumed")
+        return 0
+    here = []
+    for found in dead:
+        if found.run is not None and found.run.deployed and found.run.id is not None:
+            with prefect_client() as client:
+                runs = search_runs(client, found.config)
+                runs.bury(BURIED)
+                runs.hand_over(found.run.id)
+            say(f"{found.config.name}: {found.why}; handed over to a worker of its deployment")
+        else:
+            here.append((found, _resume(found.config)))
+    ended_well = True
+    for found, process in here:
+        code = process.wait()
+        log = _log(found.config)
+        say(f"{found.config.name}: {found.why}; resumed, {_outcome(code, log)}")
+        ended_well &= code == 0
+    return 0 if ended_well else 1
+
+
+def look(store: str, grace: timedelta) -> list[Found]:
+    """How each search of a store stands. Prefect is asked only about those that no one seems to run."""
+    known = []
+    for info in list_studies(store):
+        study = Study.load(store, info.name)
+        try:
+            known.append((study.config, _record(study)))
+        finally:
+            study.close()
+    if any(facts.in_doubt for _, facts in known):
+        with prefect_client() as client:
+            known = [(config, _with_run(client, config, facts) if facts.in_doubt else facts) for config, facts in known]
+    now = datetime.now(UTC)
+    return [Found(config, *judge(facts, now, grace), facts.run) for config, facts in known]
+
+
+def _record(study: Study) -> Facts:
+    if is_finished(study):
+        return Facts(finished=True)
+    folder = study.config.study_dir
+    there = folder.is_dir() or not study.trials(limit=1)
+    return Facts(
+        finished=False,
+        folder=None if there else folder,
+        holder=study.controller(),
+        deserter=study.deserted_by(),
+    )
+
+
+def _with_run(client: "SyncPrefectClient", config: SearchConfig, facts: Facts) -> Facts:
+    since = facts.deserter.since if facts.deserter else None
+    return dataclasses.replace(facts, run=search_runs(client, config).newest(since))
+
+
+def _resume(config: SearchConfig) -> subprocess.Popen[bytes]:
+    """A process that resumes one search, and writes what it says into the study's folder."""
+    log = _log(config)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+    environment["NASFLOW_STORE"] = config.store  # not an argument: it may hold a password
+    command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]
+    with log.open("ab") as output:
+        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def _log(config: SearchConfig) -> Path:
+    return config.study_dir / "recover.log"
+
+
+def _outcome(code: int, log: Path) -> str:
+    if code == 0:
+        return "ended well"
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    said = f": {lines[-1][:300]}" if lines else ""
+    return f"ended with code {code} (see {log}){said}"
+
+
+def search_runs(client: "SyncPrefectClient", config: SearchConfig) -> "SearchRuns":
+    """The flow runs of a search."""
+    from .flow_runs import SearchRuns  # noqa: PLC0415 - slow
+
+    return SearchRuns(client, config)
