@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 import reused_spaces
+import torch
 from chosen_costs import ChosenCosts, RandomCosts
 from fused_jobs import fused_and_apart, fused_members
-from training_jobs import evaluator
+from training_jobs import evaluator, make_job, outcome, sample, train
 
-from nasflow.job.events import DIFFERS, Planned
+from nasflow.checkpoint.packing import unpack
+from nasflow.config.evaluator import OptimizerConfig
+from nasflow.job.events import DIFFERS, Event, Planned
 from nasflow.training.unit import grouping
 
 IMAGES = ("conv_twice", "image_block_for_all", "scales")
@@ -25,6 +28,13 @@ def config(space: str, optimizer: str = "sgd"):
     return evaluator(data={"target": data}, epochs=3, precision="64-true", optimizer={"name": optimizer, "lr": 0.05})
 
 
+def first_gradients(events: list[Event], root: Path, trial: int) -> list[torch.Tensor]:
+    """The gradients of a job of one step: what SGD's momentum is after it."""
+    ended = outcome(events, root, trial)
+    state = unpack(ended.values, ended.tensors)["fitting"]["optimizer"]["state"]
+    return [entry["momentum_buffer"] for _, entry in sorted(state.items())]
+
+
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
 def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +46,36 @@ def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, m
     assert not [why for why in reasons if why.startswith(DIFFERS)]
     if fuse in ("always", "batched"):
         assert len(fused_members(events)) > 1 or reasons
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
+def test_the_first_gradients_of_reused_layers_in_float32(
+    space: str, fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float32 is what native kernels run."""
+    if COSTS.get(fuse):
+        monkeypatch.setattr(grouping, "CostModel", COSTS[fuse])
+    whole = config(space)
+    one_step = whole.model_copy(
+        update={
+            "data": whole.data.model_copy(update={"params": {"batch_size": 64}}),
+            "epochs": 1,
+            "precision": "32-true",
+            "optimizer": OptimizerConfig(name="sgd", lr=0.05, momentum=0.9),
+        }
+    )
+    drawn = dict(enumerate(sample(f"reused_spaces.py:{space}", one_step, 6)))
+    mode = "always" if fuse == "always" else "measured"
+    events = {}
+    for name, options in (("fused", {"fuse": mode}), ("apart", {})):
+        events[name] = train(make_job(f"reused_spaces.py:{space}", one_step, drawn, **options), tmp_path / name)
+    reasons = [why for event in events["fused"] if isinstance(event, Planned) for why in event.alone.values()]
+    assert not [why for why in reasons if why.startswith(DIFFERS)]
+    for trial in drawn:
+        fused, apart = (first_gradients(events[name], tmp_path / name, trial) for name in ("fused", "apart"))
+        largest = max(float(grad.abs().max()) for grad in apart)
+        assert len(fused) == len(apart) > 0
+        for one, other in zip(fused, apart, strict=True):
+            size = max(float(other.abs().max()), 1e-2 * largest)
+            assert float((one - other).abs().max()) <= 1e-4 * size

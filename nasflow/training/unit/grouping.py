@@ -128,26 +128,30 @@ class Former:
     def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
         """Members to which the unit does something else than their own models do, and what.
 
-        A structure that runs by kernels by which it was found to agree before is not looked at again, and of the others
-        only so many members that all they do in any batch is looked at for one of them.
+        A structure that was found to agree with the kernels that run it is not compared again. Of the other members,
+        all that run code of their own are compared, and so many of the rest that each operation of each batch is one of
+        theirs.
         """
         subjects = {member: Subject(member, graphs[member]) for member in unit.members}
         model = unit.model
         assert isinstance(model, MergedModel)  # noqa: S101 - of several members
-        asked: list[Member] = []
-        seen: set[Hashable] = set()
-        agreed: set[Hashable] = set()
         runs = dict(zip(unit.members, model.operations_by_member, strict=True))
-        for member in sorted(runs, key=lambda member: -len(runs[member])):
-            key = (subjects[member].structure, tuple([kernel for _, _, kernel in runs[member]]))
-            here = {(index, operation.node.signature) for index, operation, _ in runs[member]}
-            if key not in self._agreed and (subjects[member].has_state or not here <= seen):
-                asked.append(member)
-                seen |= here
-            agreed.add(key)
+        keys = {
+            member: (subjects[member].structure, tuple([kernel for _, _, kernel in run]))
+            for member, run in runs.items()
+        }
+        new = {member: run for member, run in runs.items() if keys[member] not in self._agreed}
+        asked = [member for member in new if subjects[member].is_opaque]
+        asked += _cover(
+            {
+                member: {(index, operation.node.signature) for index, operation, _ in run}
+                for member, run in new.items()
+                if not subjects[member].is_opaque
+            }
+        )
         wrong = differences(unit, subjects, (batch[0], batch[1]), asked) if asked else {}
         if not wrong:
-            self._agreed.update(agreed)
+            self._agreed.update(keys.values())
         return wrong
 
     def _compare_one(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> None:
@@ -197,6 +201,16 @@ class Former:
         merged = self._fuse(kept, graphs, batch, failed) if len(kept) > 1 else []
         alone = members if len(kept) == 1 else wrong
         return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not tell all
+
+
+def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
+    """Few of the members, whose sets have together what all sets have. Each is the one that adds most."""
+    found: list[Member] = []
+    missing = set().union(*sets.values())
+    while missing:
+        found.append(max(sets, key=lambda member: len(missing & sets[member])))
+        missing -= sets[found[-1]]
+    return found
 
 
 def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from nasflow.job import blame
 from nasflow.merge.trace.graph import Graph
-from nasflow.merge.trace.op_properties import is_random
+from nasflow.merge.trace.op_properties import is_changing, is_random
 from nasflow.merge.trace.signature import put_back, untouched
 from nasflow.training.member.member import Member
 
@@ -37,6 +37,7 @@ class Subject:
     """A member that is looked at.
 
     Attributes:
+        is_opaque: whether it runs code that its graph does not show.
         has_state: whether a step changes more than weights.
         trained: the parameters that train, by name.
     """
@@ -46,10 +47,10 @@ class Subject:
         module: Any = member.module
         self._module, self._model = module, module.model
         self._graph = graph
-        self._is_opaque = graph.has_opaque
+        self.is_opaque = graph.has_opaque
         self._draws = any(map(is_random, graph.nodes))  # to enter a stream takes time
         self._buffers = dict(self._model.named_buffers())
-        self.has_state = self._is_opaque or bool(self._buffers)
+        self.has_state = self.is_opaque or any(map(is_changing, graph.nodes))
         self.trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
 
     @property
@@ -80,9 +81,9 @@ class Subject:
         """Whatever runs inside, model and random stream are as before; weights only where own code may write them."""
         position = self._member.rng.position() if self._draws else None
         kept = [(buffer, buffer.clone()) for buffer in self._buffers.values()]
-        if self._is_opaque:
+        if self.is_opaque:
             kept += [(p.detach(), p.detach().clone()) for p in self._model.parameters()]
-        with untouched(self._model) if self._is_opaque else nullcontext():
+        with untouched(self._model) if self.is_opaque else nullcontext():
             try:
                 yield
             finally:
