@@ -1,5 +1,4 @@
-"""Many candidates into one model, and how it runs.
+"""Merges many candidates into one model and runs it.
 
-A staircase of rooms, each of which imports only those before it: `trace`, `values`, `tape`, `kernels`, `planning`,
-`run`, `view`.
+Its rooms, each of which imports only those before it: `trace`, `values`, `tape`, `kernels`, `planning`, `run`, `view`.
 """

@@ -1,4 +1,4 @@
-"""The changes are looked at with the costs of the training room's tests."""
+"""The changes are tested with the costs of the training room's tests."""
 
 import sys
 from pathlib import Path

@@ -39,15 +39,15 @@ _fork = multiprocessing.get_context("fork")
 
 
 def compared(copy: Path) -> str:
-    """What the comparison before the first step refuses in a copy; empty if nothing."""
+    """Return what the comparison before the first step refuses in a copy; empty if nothing."""
     return _apart(_compare, copy)
 
 
 def caught(change: Change, known: Callable[[], set[int]]) -> str:
-    """What catches a change, and how; empty if nothing does.
+    """Return what catches a change, and how; empty if nothing does.
 
     Args:
-        known: gives the numbers of the trust suite's cases that differ as it is.
+        known: returns the numbers of the trust suite's cases that differ without the change.
     """
     with tempfile.TemporaryDirectory(prefix="nasflow-sabotage-") as folder:
         copy = copied(Path(folder), change)
@@ -62,7 +62,7 @@ def caught(change: Change, known: Callable[[], set[int]]) -> str:
 
 
 def copied(folder: Path, change: Change | None) -> Path:
-    """The code in a folder, changed."""
+    """Copy the code to a folder, with the change."""
     for name in ("nasflow", "flows", "tests"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -72,13 +72,13 @@ def copied(folder: Path, change: Change | None) -> Path:
 
 
 def known_cases() -> set[int]:
-    """Those of the trust suite that differ without a change."""
+    """Return the numbers of the trust suite's cases that differ without a change."""
     with tempfile.TemporaryDirectory(prefix="nasflow-sabotage-") as folder:
         return set(map(int, _apart(_trust, copied(Path(folder), None), None).split()))
 
 
 def _apart(function: Callable[..., str], copy: Path, *args: object) -> str:
-    """What a function gives in a process of its own, in which the code is that of the copy."""
+    """Return a function's result from a separate process, in which the code is that of the copy."""
     receiver, sender = _fork.Pipe(duplex=False)
     process = _fork.Process(target=_work, args=(function, copy, sender, *args))
     process.start()
@@ -119,7 +119,7 @@ def _compare() -> str:
 
 
 def _test(tests: Sequence[str]) -> str:
-    """The first test that fails."""
+    """Return the first test that fails."""
     import pytest
 
     failed: list[str] = []
@@ -138,7 +138,7 @@ def _test(tests: Sequence[str]) -> str:
 
 
 def _trust(known: set[int] | None) -> str:
-    """The first case that differs beside the known ones; of none are known, all that differ."""
+    """Return the first case that differs and is not known; if none are known, all that differ."""
     from trust_command import campaign
 
     torch.set_num_threads(1)
@@ -155,7 +155,7 @@ def _trust(known: set[int] | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the changes as the command line says; 1 if there is one that nothing catches."""
+    """Try the changes that the command line names; return 1 if nothing catches one of them."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.sabotage",
         description="Make single changes for the worse to copies of the code, and say what catches each: "

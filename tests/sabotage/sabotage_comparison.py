@@ -1,4 +1,4 @@
-"""Units formed of many models: whether the comparison before the first step refuses any member."""
+"""Units of many models: whether the comparison before the first step refuses any member."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
 
 def refused(only: Sequence[str] = ()) -> str:
-    """Why a member of a unit is refused, the first that is; empty if none is.
+    """Return why the first refused member of a unit is refused; empty if none is.
 
     Args:
         only: the kinds of models, all by default.
@@ -46,7 +46,7 @@ def refused(only: Sequence[str] = ()) -> str:
 
 
 def _reasons(kind: Kind, precision: Literal["32-true", "64-true"], costs: str) -> list[str]:
-    """Why members are alone that should not be."""
+    """Return why members are alone that should not be."""
     trainer = make_trainer(precision)
     members = [_member(number, make, precision, trainer) for number, make in enumerate(kind.makes)]
     dtype = torch.float32 if precision == "32-true" else torch.float64
@@ -63,7 +63,7 @@ def _reasons(kind: Kind, precision: Literal["32-true", "64-true"], costs: str) -
 
 
 def _once(run: Any, device: torch.device) -> float:
-    """In the place of the measurement: a try is enough."""
+    """Replace the measurement: one try is enough."""
     run()
     return 0.0
 

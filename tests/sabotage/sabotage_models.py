@@ -1,4 +1,4 @@
-"""Models of every kind that runs merged, by the batches that they take. Members of a kind mix well."""
+"""Models of every kind that runs merged, by the batches that they read. Members of a kind merge well."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ ACTIVATIONS: tuple[Callable[[], nn.Module], ...] = (nn.ReLU, nn.GELU, nn.Tanh, n
 
 @dataclass(frozen=True)
 class Kind:
-    """Models that take the same input.
+    """Models that read the same input.
 
     Attributes:
         x: a batch of it.
-        makes: give the models.
+        makes: functions that return the models.
     """
 
     x: torch.Tensor
@@ -28,7 +28,7 @@ class Kind:
 
 
 class Twice(nn.Module):
-    """A layer that is called twice, and its input added."""
+    """A layer that is called twice, with its input added."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
@@ -39,7 +39,7 @@ class Twice(nn.Module):
 
 
 class Gated(nn.Module):
-    """Two activations read one value, which is read by itself too."""
+    """Two activations that read one value, which is also read directly."""
 
     def __init__(self, width: int, one: nn.Module, other: nn.Module):
         super().__init__()
@@ -159,7 +159,7 @@ def _flat(width: int, pool: nn.Module) -> nn.Module:
 
 
 def kinds() -> dict[str, Kind]:
-    """By name, float64."""
+    """Return the kinds by name, in float64."""
     generator = torch.Generator().manual_seed(1)
     rows, images, sequences = (
         torch.randn(BATCH, *shape, generator=generator, dtype=torch.float64) for shape in ((8,), (2, 6, 6), (5, 4))

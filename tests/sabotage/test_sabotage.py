@@ -1,4 +1,4 @@
-"""The comparison before the first step catches what is changed for the worse, and nothing else."""
+"""The comparison before the first step catches changes for the worse, and nothing else."""
 
 from pathlib import Path
 

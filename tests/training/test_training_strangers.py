@@ -38,7 +38,7 @@ def test_what_no_stack_can_hold_says_why(model: str, tmp_path: Path) -> None:
     events = train(make_job(SPACE, config, members, fuse="always"), tmp_path / "merged")
     [planned] = [event for event in events if isinstance(event, Planned)]
     why = {
-        "TiedByData": "'one.weight' and 'two.weight' lie in the same memory",
+        "TiedByData": "'one.weight' and 'two.weight' share memory",
         "Bag": "the gradient of 'table' is sparse",
     }
     assert planned.alone == dict.fromkeys(members, why[model])

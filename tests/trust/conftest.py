@@ -1,4 +1,4 @@
-"""The trust suite runs jobs as the tests of the training room do."""
+"""The trust suite runs jobs like the tests of the training room."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls in a process of their own, for what is found may end it."""
+"""Calls in a separate process, because what they find may end it."""
 
 import multiprocessing
 import signal
@@ -21,7 +21,7 @@ class RaisedError(Exception):
 
 
 def each(function: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, R | EndedError | RaisedError]]:
-    """What a function gives for each item, all in one other process, or in another one after it was ended."""
+    """Yield each item with the function's result, computed in a separate process that is replaced if it ends."""
     left = list(items)
     while left:
         receiver, sender = _fork.Pipe(duplex=False)

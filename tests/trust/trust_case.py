@@ -37,7 +37,7 @@ from nasflow.training.unit.grouping import Former
 
 HERE = Path(__file__).parent
 EXACT, SINGLE = 1e-9, 1e-4
-ROUNDING = 1e-6  # the most that rounding is allowed to grow to, where a model alone lets it grow as much
+ROUNDING = 1e-6  # most that rounding may grow to, where it grows as much in a model alone
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 _OPTIMIZERS: list[dict[str, Any]] = [
     {"name": "sgd", "lr": 0.05},
@@ -55,15 +55,15 @@ class Case:
     """What is trained, and how.
 
     Attributes:
-        inputs: what kind of values the models are given.
+        inputs: the kind of values that the models read.
         programs: the members' models.
         fuse: `always`, or `measured` with random costs.
         seed: of the costs, the weights and the data.
-        loop: by how much the random costs of the loop are dearer.
-        single: float32 instead of float64: gradients of two steps instead of all that becomes of the members.
+        loop: the factor by which the random costs of the loop are higher.
+        single: float32 instead of float64; then the gradients of two steps are compared instead of all results.
         compares: whether the comparison of a unit's first outputs with the members' own is on.
-        job: what befalls the members of a whole job; empty for a unit by itself.
-        optimizers: of the members, one each, as places in a list.
+        job: what happens to the members of a whole job; empty for a unit by itself.
+        optimizers: one for each member, as positions in a list.
         batches: sizes of the batches of an epoch.
     """
 
@@ -83,11 +83,11 @@ class Case:
 
     @property
     def precision(self) -> Literal["32-true", "64-true"]:
-        """As the config has it."""
+        """The precision, as the config names it."""
         return "32-true" if self.single else "64-true"
 
     def config(self, member: int) -> dict[str, Any]:
-        """The evaluator's section of a member."""
+        """Return the evaluator's section of a member."""
         optimizer = dict(_OPTIMIZERS[self.optimizers[member]])
         if self.single:  # so that the weights stay equal, and so does what a step leaves of the gradients
             optimizer |= {"lr": 1e-6, "weight_decay": 0.0}
@@ -103,12 +103,12 @@ class Case:
 
 @dataclass
 class Verdict:
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
-        differences: where merged and alone are not the same.
+        differences: where merged and alone differ.
         refused: why members were in no unit with others.
-        paths: what ran.
+        paths: the kernels and paths that ran.
         failed_alone: the members that fail alone.
     """
 
@@ -119,12 +119,12 @@ class Verdict:
 
 
 def evaluator_config(values: dict[str, Any]) -> EvaluatorConfig:
-    """The section of the config."""
+    """Return the section of the config."""
     return _EVALUATOR.validate_python(values)
 
 
 def draw_case(seed: int, number: int) -> Case:
-    """Case `number` of a seed."""
+    """Return case `number` of a seed."""
     rng = random.Random(f"{seed} {number}")
     hidden = rng.random() < 0.08
     family = draw_family(rng, hidden=hidden)
@@ -151,7 +151,7 @@ def draw_case(seed: int, number: int) -> Case:
 
 
 def run(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
-    """Train the members together and alone, and say where they differ.
+    """Train the members together and alone, and return where they differ.
 
     Args:
         may_fail: the members that may fail alone; there is no verdict if others do.
@@ -165,7 +165,7 @@ def run(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
     try:
         with as_drawn(case):
             verdict.paths.look(together.run())
-    except Exception as error:  # alone it was none
+    except Exception as error:  # alone, none was raised
         trace = traceback.extract_tb(error.__traceback__)[-1]
         verdict.differences = [f"raised {type(error).__name__}: {error} ({Path(trace.filename).name}:{trace.lineno})"]
         return verdict
@@ -181,7 +181,7 @@ def run(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
             verdict.differences = [text for text in verdict.differences if _what(text) not in touchy]
         return verdict
     found = together.differs_from(alone, EXACT)
-    if found and not together.differs_from(alone, ROUNDING):  # is the model alone so touchy?
+    if found and not together.differs_from(alone, ROUNDING):  # does rounding grow as much in the model alone?
         touchy = {
             text.partition("/")[0] for nudged in _nudged(case) for text in nudged.differs_from(alone, EXACT / 100)
         }
@@ -200,7 +200,7 @@ def _what(text: str) -> str:
 
 
 def _nudged(case: Case) -> "Iterator[_Training]":
-    """The members alone, several times, their weights rounded another way each time."""
+    """Yield the members alone several times, each time with their weights rounded another way."""
     for seed in range(1, 4):
         training = _Training(case, _members(case, nudge=seed), Former(MergeConfig(fuse="never"), HERE, {}))
         training.run()
@@ -213,7 +213,7 @@ def _is_refusal(reason: str) -> bool:
 
 @contextmanager
 def as_drawn(case: Case) -> Iterator[None]:
-    """The planner's choices and the comparison as the case has them."""
+    """Set the planner's choices and the comparison as the case says."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(cost_model, "_fastest", once))
         costs = lambda device: RandomCosts(device, case.seed, case.loop)  # noqa: E731
@@ -229,7 +229,7 @@ def _trainer(precision: str) -> Any:
 
 
 def _members(case: Case, nudge: int = 0) -> list[Member]:
-    """New members, up to their first step; with weights that are rounded another way for each `nudge` that is not 0."""
+    """Return new members before their first step; each `nudge` other than 0 rounds their weights another way."""
     noise, bit = torch.Generator().manual_seed(nudge), 2**-22 if case.single else 2**-51
     members, frozen, trainer = [], FrozenPool(), _trainer(case.precision)
     for number, program in enumerate(case.programs):
@@ -251,10 +251,10 @@ def _members(case: Case, nudge: int = 0) -> list[Member]:
 
 @dataclass
 class _Training:
-    """Members on their way, as a job drives them.
+    """Members in training, driven as by a job.
 
     Attributes:
-        failed: what members have raised, by number.
+        failed: the exceptions that members raised, by number.
         gradients: after each step, of each member's parameters by name.
     """
 
@@ -265,7 +265,7 @@ class _Training:
     gradients: list[dict[str, torch.Tensor | None]] = field(default_factory=list)
 
     def run(self) -> list[Unit]:
-        """Train all epochs; the units."""
+        """Train all epochs and return the units."""
         batches = [_batch(self.case, number) for number in range(len(self.case.batches) + 1)]
         units: list[Unit] = []
         for _ in range(self.case.epochs):
@@ -285,7 +285,7 @@ class _Training:
         return units
 
     def differs_from(self, other: "_Training", tolerance: float) -> list[str]:
-        """Where members that have not failed are not what they are in another training."""
+        """Return where members that have not failed differ from those of another training."""
         found = []
         for one, twin in zip(self.members, other.members, strict=True):
             if one.number not in self.failed:
@@ -318,7 +318,7 @@ class _Training:
 
 
 def gradients(members: Sequence[Member], units: Sequence[Unit]) -> dict[str, torch.Tensor | None]:
-    """The gradients of the last step, by member and parameter."""
+    """Return the gradients of the last step, by member and parameter."""
     found: dict[nn.Parameter, torch.Tensor | None] = {}
     for unit in units:
         for stack in unit.model.stacks if isinstance(unit, FusedUnit) else ():
@@ -333,7 +333,7 @@ def gradients(members: Sequence[Member], units: Sequence[Unit]) -> dict[str, tor
 
 
 def _batch(case: Case, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch to train on; the last one is to validate."""
+    """Return a batch to train on; the last one is for validation."""
     generator = torch.Generator().manual_seed(derive_seed(case.seed, "data", number) % (1 << 31))
     size, dtype = (*case.batches, 5)[number], torch.float32 if case.single else torch.float64
     x = sample(case.inputs, size, generator, dtype)

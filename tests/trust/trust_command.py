@@ -20,12 +20,12 @@ from nasflow.merge.kernels.registry import KERNELS
 
 @dataclass
 class Report:
-    """What came of many cases.
+    """The outcome of many cases.
 
     Attributes:
         bad: the verdicts on those that differ, by number.
-        met: in how many cases each kernel and path was met.
-        refused: why how many members were in no unit with others.
+        met: how many cases ran each kernel and path.
+        refused: how many members were in no unit with others, by reason.
     """
 
     cases: int = 0
@@ -35,7 +35,7 @@ class Report:
 
 
 def campaign(seed: int, first: int, cases: int, stop_after: int) -> Report:
-    """Run cases; no further ones after so many bad ones."""
+    """Run cases, and stop after `stop_after` bad ones."""
     report = Report()
     for number, found in each(lambda one: judged(draw_case(seed, one)), range(first, first + cases)):
         if isinstance(found, RaisedError):
@@ -53,13 +53,13 @@ def campaign(seed: int, first: int, cases: int, stop_after: int) -> Report:
 
 
 def smallest(seed: int, report: Report) -> str:
-    """The first bad case, with as little in it as still differs, as code."""
+    """Return the first bad case as code, with as little in it as still differs."""
     case = draw_case(seed, min(report.bad))
     return as_code(*shrink(case, judge(case)))
 
 
 def summary(report: Report) -> str:
-    """The report for people."""
+    """Return the report as text."""
     lines = [f"{report.cases} cases: {len(report.bad)} with differences"]
     lines += [f"  {name:20} {report.met[name]:5}" for name in [*(kernel.__name__ for kernel in KERNELS), *PATHS]]
     lines += [f"  members alone {count:5}: {why}" for why, count in report.refused.most_common()]
@@ -67,7 +67,7 @@ def summary(report: Report) -> str:
 
 
 def say(text: str) -> None:
-    """Print at once."""
+    """Print without buffering."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -15,11 +15,11 @@ _can_run: dict[tuple[Any, ...], bool] = {}
 
 
 class RandomCosts(CostModel):
-    """A cost model that knows what can run and draws what it takes.
+    """A cost model that knows what can run, and draws what it costs.
 
     Args:
         seed: of the costs.
-        loop: by how much the loop is dearer than it would be.
+        loop: the factor by which the loop costs more.
     """
 
     def __init__(self, device: torch.device, seed: int, loop: float):
@@ -39,17 +39,17 @@ class RandomCosts(CostModel):
         return self._drawn("gather", layout.value, numbers)
 
     def step(self) -> float:
-        """More than all kernels of a unit, so that members form as few units as they can."""
+        """Return more than all kernels of a unit cost, so that members form as few units as possible."""
         return 1.0
 
     def save(self) -> None:
-        """There is nothing to keep."""
+        """Do nothing: random costs are not kept."""
 
     def _drawn(self, *of: Any) -> float:
         return float(10 ** random.Random(repr((self._seed, *of))).uniform(-6, -4))
 
 
 def once(run: Any, device: torch.device) -> float:
-    """In the place of `nasflow.merge.planning.cost_model._fastest`: a try is enough."""
+    """Replace `nasflow.merge.planning.cost_model._fastest`: one try is enough."""
     run()
     return 0.0

@@ -1,4 +1,4 @@
-"""A family: models of one structure, each with some of its choices made its own way."""
+"""A family: models of one structure, each with some choices of its own."""
 
 import random
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _INPUTS = ("rows", "rows", "images", "images", "sequences", "words")
 
 @dataclass(frozen=True)
 class Gene:
-    """One part of the structure: what it is, and the seed of its choices."""
+    """One part of the structure: its kind, and the seed of its choices."""
 
     name: str
     seed: int
@@ -27,8 +27,8 @@ class Kin:
 
     Attributes:
         seed: of its own choices.
-        own: the places of genes that it has its own way.
-        without: the places of those that it does not have.
+        own: the positions of genes with choices of its own.
+        without: the positions of genes that it lacks.
     """
 
     seed: int
@@ -41,7 +41,7 @@ class Family:
     """A structure and its members.
 
     Attributes:
-        inputs: what kind of values they are given.
+        inputs: the kind of values that they read.
     """
 
     inputs: str
@@ -49,7 +49,7 @@ class Family:
     kin: tuple[Kin, ...]
 
     def draft(self, member: int) -> Draft:
-        """The model of one of its members."""
+        """Return the model of one of its members."""
         kin = self.kin[member]
         with torch.random.fork_rng(devices=()):
             draft = Draft(sample(self.inputs, 2, torch.Generator().manual_seed(0), torch.float32))
@@ -64,11 +64,11 @@ class Family:
         return draft
 
     def programs(self) -> list[Program]:
-        """Of all members."""
+        """Return the programs of all members."""
         return [self.draft(member).program() for member in range(len(self.kin))]
 
     def without_gene(self, place: int) -> "Family":
-        """The same with one gene fewer."""
+        """Return the same family with one gene fewer."""
 
         def moved(places: frozenset[int]) -> frozenset[int]:
             return frozenset(p - (p > place) for p in places if p != place)
@@ -78,7 +78,7 @@ class Family:
 
 
 def sample(inputs: str, batch: int, generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-    """A batch of such inputs."""
+    """Return a batch of such inputs."""
     if inputs == "words":
         return torch.randint(WORDS, (batch, 3), generator=generator)
     shape = {"rows": (4,), "images": (2, 4, 4), "sequences": (3, 4)}[inputs]
@@ -86,7 +86,7 @@ def sample(inputs: str, batch: int, generator: torch.Generator, dtype: torch.dty
 
 
 def draw_family(rng: random.Random, *, hidden: bool) -> Family:
-    """A family; `hidden` for one whose models may do what a trace can't see."""
+    """Return a random family; with `hidden`, its models may do what a trace can't see."""
     names = [name for name in GENES if name != "hidden"]
     genes = [Gene(rng.choice(names), rng.randrange(1 << 30)) for _ in range(rng.randint(4, 14))]
     if hidden:

@@ -1,4 +1,4 @@
-"""What random models are made of: each gene writes a few lines for the value it finds, or none if it does not fit."""
+"""The genes of random models: each writes a few lines for the current value, or none if it does not fit."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _LAYERS = ("nn.Tanh()", "nn.GELU()", "nn.SiLU()", "nn.Sigmoid()", "nn.ELU()", "n
 
 
 def gene(*dims: int, repeat: int = 1) -> Callable[[Gene], Gene]:
-    """Add a gene for values of so many dimensions, any if none is said; drawn `repeat` times as often as others."""
+    """Add a gene for values with so many dimensions, by default any; drawn `repeat` times as often as others."""
 
     def add(write: Gene) -> Gene:
         def fitting(draft: Draft, rng: random.Random) -> None:
@@ -29,7 +29,7 @@ def gene(*dims: int, repeat: int = 1) -> Callable[[Gene], Gene]:
 
 
 def width(rng: random.Random) -> int:
-    """Of a layer."""
+    """Return the width of a layer."""
     return rng.choice((2, 3, 4, 6))
 
 
@@ -52,7 +52,7 @@ def activation(d: Draft, rng: random.Random) -> None:
 
 @gene(repeat=2)
 def in_place(d: Draft, rng: random.Random) -> None:
-    """What is written into was made for it; sometimes others read it before."""
+    """Write into a value that was made for it; sometimes others read it before."""
     x = d.step(f"{d.current} * {rng.choice((0.5, 1.5))}")
     how = rng.randrange(5)
     if how == 0:
@@ -69,7 +69,7 @@ def in_place(d: Draft, rng: random.Random) -> None:
 
 @gene(repeat=3)
 def combine(d: Draft, rng: random.Random) -> None:
-    """A value that others read too."""
+    """Combine the value with one that others read too."""
     if other := d.other(rng):
         operation = rng.choice(("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.add({}, {})"))
         d.step(operation.format(*rng.sample((d.current, other), 2)))
@@ -102,7 +102,7 @@ def detached(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def earlier(d: Draft, rng: random.Random) -> None:
-    """Go on from another value: what came after it is in vain, or is read once more later."""
+    """Continue from another value: what came after it is unused, or is read again later."""
     names = [name for name, value in d.values.items() if value.is_floating_point() and value.ndim == len(d.shape)]
     d.current = rng.choice(names)
 
@@ -122,7 +122,7 @@ def drawn(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def normalized(d: Draft, rng: random.Random) -> None:
-    """Over the last dimension."""
+    """Normalize over the last dimension."""
     size = d.shape[-1]
     options = [f"nn.LayerNorm({size})", f"nn.LayerNorm({size}, bias=False)", f"nn.RMSNorm({size})"]
     options.append(f"nn.LayerNorm({size}, elementwise_affine=False)")
@@ -132,7 +132,7 @@ def normalized(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def scaled(d: Draft, rng: random.Random) -> None:
-    """A parameter of the model's own, and maybe a buffer."""
+    """Scale by a parameter of the model, and sometimes add a buffer."""
     scale = d.layer(f"nn.Parameter(torch.rand({d.shape[-1]}))")
     d.step(f"{d.current} * {scale}")
     if rng.random() < 0.3:
@@ -145,7 +145,7 @@ def scaled(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def counted(d: Draft, rng: random.Random) -> None:
-    """A buffer that forward writes, and maybe reads."""
+    """Write a buffer in the forward, and sometimes read it."""
     name = f"b{len(d.layers)}"
     d.note(f"self.register_buffer('{name}', torch.zeros(()))")
     if rng.random() < 0.5:
@@ -163,13 +163,13 @@ def never_used(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def in_vain(d: Draft, rng: random.Random) -> None:
-    """Called, but nothing reads what it gives."""
+    """Call a layer with an output that nothing reads."""
     d.step(f"{d.linear(width(rng))}({d.current})", goes_on=False)
 
 
 @gene()
 def frozen(d: Draft, rng: random.Random) -> None:
-    """Parts of an earlier layer, or all."""
+    """Freeze an earlier layer, or parts of it."""
     if d.linears:
         name = rng.choice(d.linears)[0]
         d.note(f"{name}{rng.choice(('', '.weight', '.weight'))}.requires_grad_(False)")
@@ -177,7 +177,7 @@ def frozen(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def part(d: Draft, rng: random.Random) -> None:
-    """A module with a forward of its own."""
+    """Call a module with its own forward."""
     size = d.shape[-1]
     options = [
         f"Block({size}, {rng.choice(_LAYERS)})",
@@ -192,7 +192,7 @@ def part(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def hidden(d: Draft, rng: random.Random) -> None:
-    """Does what a trace can't see, or what it refuses."""
+    """Do what a trace can't see, or what it refuses."""
     size = d.shape[-1]
     d.hidden = True
     d.step(f"{d.layer(rng.choice((f'Slope({size})', f'Shrinks({size})', f'Counts({size})')))}({d.current})")
@@ -208,7 +208,7 @@ def linear(d: Draft, rng: random.Random) -> None:
 
 @gene(repeat=2)
 def again(d: Draft, rng: random.Random) -> None:
-    """An earlier layer once more, or a new one twice."""
+    """Call an earlier layer again, or a new one twice."""
     fitting = [name for name, inputs, _ in d.linears if inputs == d.shape[-1]]
     if fitting:
         d.step(f"{rng.choice(fitting)}({d.current})")
@@ -221,7 +221,7 @@ def again(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def tied(d: Draft, rng: random.Random) -> None:
-    """A new layer with an old weight or bias."""
+    """Make a new layer with an old weight or bias."""
     fitting = [entry for entry in d.linears if entry[1] == d.shape[-1]]
     if fitting:
         name, _, outputs = rng.choice(fitting)
@@ -232,7 +232,7 @@ def tied(d: Draft, rng: random.Random) -> None:
 
 @gene()
 def functional(d: Draft, rng: random.Random) -> None:
-    """The weight of an earlier layer, by itself or transposed."""
+    """Use the weight of an earlier layer directly, as it is or transposed."""
     straight = [name for name, inputs, _ in d.linears if inputs == d.shape[-1]]
     turned = [name for name, _, outputs in d.linears if outputs == d.shape[-1]]
     if straight and (rng.random() < 0.5 or not turned):

@@ -78,7 +78,7 @@ def _data(case: Case) -> dict[str, Any]:
 
 
 def _train(spec: JobSpec, root: Path, case: Case) -> list[Event]:
-    """The job's events; begun twice if it is to be resumed."""
+    """Return the job's events; it is started twice if it is to be resumed."""
     if case.job == "resume":
 
         def tell(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""A model as text: what its `__init__` makes and what its `forward` does, written line by line while it runs."""
+"""A model as text: the lines of its `__init__` and its `forward`, written one by one while they run."""
 
 import functools
 import inspect
@@ -29,8 +29,8 @@ class Program:
 
     Attributes:
         layers: lines of `__init__`.
-        steps: lines of `forward`, which is given `x`.
-        output: the name of the value that it gives.
+        steps: lines of `forward`, with the argument `x`.
+        output: the name of the value that it returns.
     """
 
     layers: tuple[str, ...]
@@ -39,7 +39,7 @@ class Program:
 
     @property
     def source(self) -> str:
-        """The class."""
+        """Return the source of the class."""
         layers = "".join(f"        {line}\n" for line in self.layers)
         steps = "".join(f"        {line}\n" for line in self.steps)
         return (
@@ -56,7 +56,7 @@ class Program:
 
 @functools.lru_cache(maxsize=64)
 def compiled(source: str) -> type[nn.Module]:
-    """The class of a program's source; the same for equal ones."""
+    """Return the class of a program's source; the same for equal sources."""
     space: dict[str, Any] = dict(_NAMES)
     exec(compile(source, "<random model>", "exec"), space)
     model: type[nn.Module] = space["Model"]
@@ -64,7 +64,7 @@ def compiled(source: str) -> type[nn.Module]:
 
 
 def build(source: str) -> nn.Module:
-    """The model, with nothing zero that starts as zero."""
+    """Return the model, with nothing zero that is initialized as zero."""
     model = compiled(source)()
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
@@ -73,17 +73,17 @@ def build(source: str) -> nn.Module:
 
 
 def source_of(part: str) -> str:
-    """The source of a class of trust_parts.py."""
+    """Return the source of a class of trust_parts.py."""
     return inspect.getsource(_NAMES[part])
 
 
 @dataclass
 class Draft:
-    """A model while it is written: every line runs at once, on a batch of two, so that shapes are known.
+    """A model that is being written: every line runs at once, on a batch of two, so that shapes are known.
 
     Attributes:
         current: the name of the value that the next operation usually reads.
-        linears: the layers so far that are called with vectors: name, inputs and outputs.
+        linears: the layers so far that read vectors: name, inputs and outputs.
         hidden: whether it does what a trace can't see.
     """
 
@@ -100,7 +100,7 @@ class Draft:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the current value."""
+        """The shape of the current value."""
         return self.values[self.current].shape
 
     @property
@@ -109,23 +109,23 @@ class Draft:
         return self.values[self.current].is_floating_point()
 
     def layer(self, text: str) -> str:
-        """Make a layer, or anything else that the model holds; `self.` and its name."""
+        """Make a layer, or anything else that the model holds; return `self.` and its name."""
         name = f"self.l{len(self.layers)}"
         self.note(f"{name} = {text}")
         return name
 
     def note(self, line: str) -> None:
-        """A line of `__init__`."""
+        """Add a line to `__init__`."""
         exec(line, {**_NAMES, "self": self.model})
         self.layers.append(line)
 
     def do(self, line: str) -> None:
-        """A line of `forward` that gives nothing new."""
+        """Add a line to `forward` that makes no new value."""
         exec(line, {**_NAMES, "self": self.model, **self.values})
         self.steps.append(line)
 
     def step(self, text: str, *, goes_on: bool = True) -> str:
-        """A line of `forward` that gives a value, by default the current one from here on; its name."""
+        """Add a line to `forward` that makes a value, by default the current one from now on; return its name."""
         name = f"v{len(self.steps)}"
         self.values[name] = eval(text, {**_NAMES, "self": self.model, **self.values})
         self.steps.append(f"{name} = {text}")
@@ -141,7 +141,7 @@ class Draft:
         return name
 
     def other(self, rng: random.Random) -> str | None:
-        """An earlier value of the current one's shape, if there is one."""
+        """Return an earlier value with the current one's shape, if there is one."""
         alike = [
             name
             for name, value in self.values.items()
@@ -150,5 +150,5 @@ class Draft:
         return rng.choice(alike) if alike else None
 
     def program(self) -> Program:
-        """What was written."""
+        """Return what was written."""
         return Program(tuple(self.layers), tuple(self.steps), self.current)

@@ -1,4 +1,4 @@
-"""Modules that random models are made of, beside torch's own: what code does that is more than a line."""
+"""Modules for random models, beside torch's own: code that takes more than one line."""
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class SometimesUsed(nn.Module):
 
 
 class Hypernetwork(nn.Module):
-    """A layer whose weights another layer makes."""
+    """A layer with weights that another layer computes."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -40,7 +40,7 @@ class Hypernetwork(nn.Module):
 
 
 class Looks(nn.Module):
-    """Chooses by what it sees."""
+    """Chooses a branch by the values it reads."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -51,7 +51,7 @@ class Looks(nn.Module):
 
 
 class Pairs(nn.Module):
-    """Passes a dict and a tuple on."""
+    """Passes a dict and a tuple to other modules."""
 
     class Inner(nn.Module):
         def __init__(self, width: int):
@@ -72,7 +72,7 @@ class Pairs(nn.Module):
 
 
 class Renormalized(nn.Module):
-    """One weight used by two branches, whose longer one is used again."""
+    """One weight used by two branches, the longer of which is used again."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -152,7 +152,7 @@ class Shrinks(nn.Module):
 
 
 class Counts(nn.Module):
-    """Does another thing in every call, by a number that is no buffer."""
+    """Computes something else in every call, by a counter that is not a buffer."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What ran: the kernels and the paths of units."""
+"""Records the kernels and the paths of units that ran."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ PATHS = (
 
 @dataclass
 class Paths:
-    """Names of kernels and of `PATHS` that a case has met."""
+    """Names of kernels and of `PATHS` that a case used."""
 
     met: set[str] = field(default_factory=set)
 
     def look(self, units: Sequence[Unit]) -> None:
-        """At what runs these."""
+        """Record what runs these units."""
         for unit in units:
             model = merged_model(unit)
             if model is not None:
@@ -61,5 +61,5 @@ class Paths:
 
 
 def counted(cases: Sequence[Paths]) -> Counter[str]:
-    """In how many cases each was met."""
+    """Return how many cases used each."""
     return Counter(name for paths in cases for name in paths.met)

@@ -1,4 +1,4 @@
-"""Where two things differ."""
+"""Finds where two results differ."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ _WIDER = dict.fromkeys(("val_rmse", "val_r2"), 1e-06)  # torchmetrics adds these
 
 
 def differences(one: Any, other: Any, tolerance: float, where: str) -> list[str]:
-    """The places where nested values differ by more than rounding."""
+    """Return the places where nested values differ by more than rounding."""
     return list(_differences(one, other, tolerance, where))
 
 
@@ -41,7 +41,7 @@ def _differences(one: Any, other: Any, tolerance: float, where: str) -> Iterator
 def gradient_differences(
     together: Mapping[str, torch.Tensor | None], alone: Mapping[str, torch.Tensor | None], tolerance: float, where: str
 ) -> list[str]:
-    """The parameters whose gradients differ by more than this share of their size."""
+    """Return the parameters with gradients that differ by more than this share of their size."""
     largest = max([float(grad.abs().max()) for grad in alone.values() if grad is not None], default=0.0)
     found = []
     for name, own in alone.items():

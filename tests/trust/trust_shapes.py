@@ -1,4 +1,4 @@
-"""Genes of vectors, sequences and images, and how they become each other."""
+"""Genes of vectors, sequences and images, and conversions between them."""
 
 import random
 
@@ -49,7 +49,7 @@ def parts_of(d: Draft, rng: random.Random) -> None:
 
 @gene(ROWS)
 def reshaped(d: Draft, rng: random.Random) -> None:
-    """To a sequence or an image."""
+    """Reshape to a sequence or an image."""
     if d.shape[1] % 2 == 0:
         d.step(f"{d.current}.view({d.current}.shape[0], 2, -1)")
     else:
@@ -64,7 +64,7 @@ def summed(d: Draft, rng: random.Random) -> None:
 
 @gene(ROWS)
 def mapped(d: Draft, rng: random.Random) -> None:
-    """Layers without a kernel of their own."""
+    """Call layers without a kernel of their own."""
     size = d.shape[1]
     if rng.random() < 0.5:
         d.step(f"{d.layer('nn.PReLU()')}({d.current})")

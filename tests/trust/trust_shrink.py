@@ -1,4 +1,4 @@
-"""The smallest case that still fails."""
+"""Finds the smallest case that still fails."""
 
 import re
 import time
@@ -14,7 +14,7 @@ _VALUE = re.compile(r"\b(?:v\d+|x)\b")
 
 
 def shrink(case: Case, verdict: Verdict, seconds: float = 60.0) -> tuple[Case, Verdict]:
-    """A smaller case, and its verdict: nothing more can be left out of it, or time is up."""
+    """Return a smaller case and its verdict: nothing more can be left out of it, or time is up."""
     end, place, since_last = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
         smaller = list(_smaller(case))
@@ -30,12 +30,12 @@ def shrink(case: Case, verdict: Verdict, seconds: float = 60.0) -> tuple[Case, V
 
 
 def judged(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
-    """The verdict on a unit or a whole job."""
+    """Return the verdict on a unit or a whole job."""
     return run_job(case) if case.job else run(case, may_fail)
 
 
 def judge(case: Case, may_fail: frozenset[int] | None = None) -> Verdict:
-    """The verdict on a case that may end the process; what raises alone is no case."""
+    """Return the verdict on a case that may end the process; if it raises alone, it is no case."""
     [(_, found)] = each(lambda one: judged(one, may_fail), [case])
     if isinstance(found, EndedError):
         return Verdict(differences=[str(found)])
@@ -68,7 +68,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def _shorter(program: Program) -> Iterator[Program]:
-    """The program with a line fewer."""
+    """Yield the program with one line fewer."""
     for place in range(len(program.steps) - 1, -1, -1):
         rest = program.steps[:place] + program.steps[place + 1 :]
         name, _, text = program.steps[place].partition(" = ")
@@ -81,7 +81,7 @@ def _shorter(program: Program) -> Iterator[Program]:
 
 
 def as_code(case: Case, verdict: Verdict) -> str:
-    """A failing case for people."""
+    """Return a failing case as code to read."""
     lines = [
         f"# {case.inputs} in batches of {case.batches}, {case.epochs} epochs, {case.kind}, {case.precision}",
         f"# merge.fuse: {case.fuse}, random costs of seed {case.seed} and a loop {case.loop:g} times as dear",

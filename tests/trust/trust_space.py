@@ -12,12 +12,12 @@ from nasflow.space.pick import Pick
 
 
 def build(pick: Pick, sources: Sequence[str]) -> nn.Module:
-    """One of the models that these are the sources of."""
+    """Return one of the models with these sources."""
     return build_source(sources[pick("member", list(range(len(sources))))])
 
 
 def data(inputs: str) -> tuple[TensorLoader, TensorLoader]:
-    """Batches of 6, 6 and 4 to train, one of 5 to validate."""
+    """Return batches of 6, 6 and 4 to train, and one of 5 to validate."""
     generator = torch.Generator().manual_seed(3)
     x, y = sample(inputs, 21, generator, torch.float32), torch.randint(OUTPUTS, (21,), generator=generator)
     return TensorLoader((x[:16], y[:16]), 6, shuffle=True), TensorLoader((x[16:], y[16:]), 5)

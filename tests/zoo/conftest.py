@@ -1,4 +1,4 @@
-"""The zoo trains by the jobs of the training room's tests, and downloads nothing."""
+"""The zoo trains in jobs like those of the training room's tests, and downloads nothing."""
 
 import os
 import sys
@@ -13,5 +13,5 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Small nets are fastest so, and the order of summation is then the same on every machine."""
+    """One thread: small nets are fastest this way, and the order of summation is the same on every machine."""
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Models that nobody here wrote end merged as each does by itself. All of them: `python -m tests.zoo`."""
+"""Models from other libraries train merged as each does alone. All of them: `python -m tests.zoo`."""
 
 from pathlib import Path
 

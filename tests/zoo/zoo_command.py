@@ -17,7 +17,7 @@ MODES: tuple[Fuse, ...] = ("always", "measured")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train the groups that the command line names; 1 if merging changed one."""
+    """Train the groups that the command line names; return 1 if merging changed one."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.zoo",
         description="Train four of each architecture merged and each by itself, in float64, and print what differs and "
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def row(name: str, results: Sequence[Result]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     cells = [name, str(results[0].operations), *(str(result.fused) for result in results)]
     for result in results:
         cell = f"{result.difference:.0e}" + f" at {result.where}" * (result.difference > TOLERANCE)
@@ -62,5 +62,5 @@ def row(name: str, results: Sequence[Result]) -> str:
 
 
 def say(line: str) -> None:
-    """At once, for a run takes minutes."""
+    """Print without buffering, because a run takes minutes."""
     print(line, file=sys.stdout, flush=True)

@@ -101,7 +101,7 @@ def network(name: str, width: int, depth: int) -> nn.Module:
     model: nn.Module = kind(**given | {"num_classes": CLASSES, "in_size": (size(name),) * 2} | instead)
     for part in list(model.modules()):
         if isinstance(getattr(part, "final_pool", None), nn.AvgPool2d):
-            part.final_pool = nn.AdaptiveAvgPool2d(1)  # in place of a window as large as images of 224 x 224 need
+            part.final_pool = nn.AdaptiveAvgPool2d(1)  # instead of a window that needs images of 224 x 224
     return model
 
 
@@ -111,7 +111,7 @@ def size(name: str) -> int:
 
 
 def _asked(module: ModuleType, function: str) -> tuple[type[nn.Module], dict[str, Any]]:
-    """The class, and the arguments, with which one of pytorchcv's functions makes a network."""
+    """Return the class and the arguments with which one of pytorchcv's functions makes a network."""
     calls: list[tuple[type[nn.Module], dict[str, Any]]] = []
     networks = {
         name: lambda _kind=kind, **arguments: calls.append((_kind, arguments)) or nn.Module()

@@ -41,7 +41,7 @@ Fuse = Literal["always", "measured", "never"]
 
 
 class RandomCosts:
-    """Stands for `CostModel`, so that kernels are drawn: no result may depend on which ones run."""
+    """Stands in for `CostModel` and draws kernels: no result may depend on which ones run."""
 
     def __init__(self, device: torch.device):
         self._drawn: dict[Hashable, float] = {}
@@ -59,19 +59,19 @@ class RandomCosts:
         return 1e3  # so that units are formed
 
     def save(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: random costs are not kept."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a group.
+    """The outcome of a group.
 
     Attributes:
         operations: of all members, as they would run one by one; 0 where none was in a unit with others.
         fused: of those, the ones that ran together.
         alone: why members were in no unit with others.
         difference: the largest between merged and alone, relative to 1 or the value if that is larger.
-        where: that is.
+        where: the place of that difference.
         rounding: 0, or how far one unit in the last place of its weights takes a member by itself: then only the
             gradients of the first step were compared, relative to the largest of the member.
     """
@@ -92,7 +92,7 @@ class _Trained:
     root: Path
 
     def left(self) -> dict[str, Any]:
-        """All that is left of each member."""
+        """Return all results of each member."""
         found = {f"member {trial}": outcome(self.events, self.root, trial) for trial in range(len(MEMBERS))}
         return {
             name: {"epochs": left.epochs, "final": left.final, "state": unpack(left.values, left.tensors)}
@@ -100,7 +100,7 @@ class _Trained:
         }
 
     def gradients(self) -> dict[str, Any]:
-        """Of each member's only step, in units of its largest."""
+        """Return the gradients of each member's only step, relative to its largest."""
         found = {}
         for name, left in self.left().items():
             states = left["state"]["fitting"]["optimizer"]["state"]
@@ -111,13 +111,13 @@ class _Trained:
 
 
 class Group:
-    """Four members of an architecture, whose jobs are kept below a folder."""
+    """Four members of an architecture; their jobs are kept in a folder."""
 
     def __init__(self, name: str, root: Path):
         self._name, self._root = name, root
 
     def compare(self, fuse: Fuse) -> Result:
-        """Train it merged in one of the ways, and compare all that is left with what it is alone."""
+        """Train it merged in one of the ways, and compare all results with those of the members alone."""
         merged = self._train(fuse, fuse)
         plan = next(event for event in merged.events if isinstance(event, Planned))
         operations, fused = (sum(getattr(unit, name) for unit in plan.units) for name in ("operations", "fused"))
@@ -138,11 +138,11 @@ class Group:
 
     @cached_property
     def _rounding(self) -> float:
-        """How far one unit in the last place takes the members."""
+        """Return how far one unit in the last place takes the members."""
         return _largest_difference(self._train("nudged", "never", nudge=True).left(), self._alone.left())[0]
 
     def _train(self, folder: str, fuse: Fuse, *, steps: int | None = None, nudge: bool = False) -> _Trained:
-        """A job of the members, of two epochs or of so many steps."""
+        """Run a job of the members, of two epochs or of `steps` steps."""
         config = evaluator(
             precision="64-true",
             data={"target": "zoo_spaces.py:samples", "params": {"name": self._name, "steps": steps or 3}},
@@ -173,7 +173,7 @@ def _largest_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[flo
 
 
 def _differences(one: Any, other: Any, where: str) -> Iterator[tuple[float, str]]:
-    """By place; infinite where they are not of a kind."""
+    """Yield the difference and its place; infinite where the two are of different kinds."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key, value in one.items():
             yield from _differences(value, other[key], f"{where}/{key}")

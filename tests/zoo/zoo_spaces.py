@@ -12,7 +12,7 @@ ARCHITECTURES = [*NETWORKS, *MODELS]
 
 
 def build(pick: Pick, name: str, nudge: bool) -> nn.Module:
-    """An architecture of two widths and two depths; nudged, each weight is off by one unit in the last place."""
+    """Return an architecture of two widths and two depths; `nudge` moves each weight by one unit in the last place."""
     make = network if name in NETWORKS else transformer
     model = make(name, pick("width", [1, 2]), pick("depth", [1, 2])).double()
     if nudge:
@@ -24,7 +24,7 @@ def build(pick: Pick, name: str, nudge: bool) -> nn.Module:
 
 
 def samples(name: str, steps: int) -> tuple[TensorLoader, TensorLoader]:
-    """What an architecture takes, for so many batches, 3 at most: images, words, or series of two channels."""
+    """Return an architecture's data in `steps` batches, 3 at most: images, words, or series of two channels."""
     generator = torch.Generator().manual_seed(3)
     fed = "pixel_values" if name in NETWORKS else MODELS[name][2][0]
     if fed == "input_ids":

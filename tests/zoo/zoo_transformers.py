@@ -11,7 +11,7 @@ WORDS = 64
 
 
 class First(nn.Module):
-    """The first that a model of transformers gives for one tensor, as which argument or arguments it may be passed."""
+    """Returns the first output of a transformers model for one tensor, passed as the given argument or arguments."""
 
     def __init__(self, model: nn.Module, arguments: tuple[str, ...]):
         super().__init__()

@@ -1,1 +1,1 @@
-"""Kernels: how one operation runs for several members at a time."""
+"""Kernels: how one operation runs for several members at once."""

@@ -1,4 +1,4 @@
-"""The contract of a kernel."""
+"""The base class of kernels."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -10,19 +10,19 @@ from nasflow.merge.values.parameter_stacks import Bench
 
 
 class Kernel(ABC):
-    """Runs one node of each of `n` members; row `i` of its values is the member `bench.members[i]`.
+    """Runs one node of each of `n` members; row `i` of its values belongs to the member `bench.members[i]`.
 
-    A row must not depend on the other rows, bit for bit, not even where they hold NaN. That rules out reductions over
-    rows, and products with zeros in the place of other members' weights.
+    A row must not depend on the other rows, bit for bit, not even if they hold NaN. That rules out reductions over
+    rows, and products with zeros in place of other members' weights.
 
     Args:
-        nodes: of equal `batch_key`, one a member.
-        bench: lays the members' tensors side by side.
+        nodes: one for each member, with equal `batch_key`.
+        bench: stacks the members' tensors.
 
     Attributes:
-        label: what it is called in a plan.
-        is_batched: one call serves all rows.
-        devices: the types of device it is made for; None for all.
+        label: its name in a plan.
+        is_batched: whether one call serves all rows.
+        devices: the types of device it supports; None for all.
     """
 
     label: str
@@ -37,18 +37,18 @@ class Kernel(ABC):
     @classmethod
     @abstractmethod
     def fits(cls, node: Node) -> bool:
-        """Whether it can run such a node."""
+        """Whether the kernel can run such a node."""
 
     @classmethod
     def batch_key(cls, node: Node) -> Hashable:
-        """Nodes of equal keys may run together."""
+        """Return a key; nodes with equal keys may run together."""
         return node.signature
 
     @classmethod
     @abstractmethod
     def layouts(cls, node: Node, given: Sequence[Layout]) -> tuple[list[Layout], Layout]:
-        """The layouts it wants its inputs in, of those `given`, and the one of its output."""
+        """Return the layouts that it needs for its inputs, which come as `given`, and the layout of its output."""
 
     @abstractmethod
     def __call__(self, inputs: list[Any], training: bool) -> Any:
-        """The rows of the output from those of the inputs."""
+        """Return the rows of the output for those of the inputs."""

@@ -21,7 +21,7 @@ _CALLS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {nn.Conv1d: F.conv1
 
 
 class GroupedConvolution(Kernel):
-    """A grouped convolution, each member's channels a group (or its groups), images channels last."""
+    """A grouped convolution with each member's channels as a group (or several), images channels last."""
 
     label = "grouped convolution"
 
@@ -50,7 +50,7 @@ class GroupedConvolution(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """Those of images with a padding in numbers are, on the CPU."""
+        """Whether it convolves images, with padding in numbers, on the CPU."""
         return self._weight.is_cpu and self._weight.ndim == 5 and not isinstance(self._geometry["padding"], str)
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
@@ -85,9 +85,9 @@ class GroupedConvolution(Kernel):
         return [y]
 
     def _products(self) -> OneByOne | None:
-        """What takes the place of torch's convolution if that is of single pixels."""
+        """Return what replaces torch's convolution if the window is a single pixel, else None."""
         weight, bias = self._weight.detach(), None if self._bias is None else self._bias.detach()
-        in_one = self._groups in (1, self.rows)  # a group for all, or one for each
+        in_one = self._groups in (1, self.rows)  # one group for all, or one for each
         moves = self._geometry["stride"] != (1, 1) or self._geometry["padding"] != (0, 0)
         if not in_one or moves or weight.shape[3:] != (1, 1) or not fits(weight):
             return None
@@ -103,7 +103,7 @@ class GroupedConvolution(Kernel):
 
 
 class DenseConvolution(GroupedConvolution):
-    """One dense convolution for all members that read the same images: theirs are output channels of a wide one."""
+    """One dense convolution for all members that read the same images: members are output channels of a wide one."""
 
     label = "dense convolution"
 

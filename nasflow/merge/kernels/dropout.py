@@ -1,4 +1,4 @@
-"""Dropout: each member's mask comes from its own random stream, as it would alone."""
+"""Dropout: each member's mask comes from its own random stream, as it does alone."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -47,6 +47,6 @@ class BatchedDropout(Kernel):
         for row, (keep, member) in enumerate(zip(self._keep, self.bench.members, strict=True)):
             if 0 < keep < 1:
                 mask[row].bernoulli_(keep, generator=self.bench.generators[member]).div_(keep)
-            else:  # torch draws nothing where it drops nothing, or everything
+            else:  # torch draws nothing if it drops nothing, or everything
                 mask[row].fill_(keep)
         return x * (mask.permute(0, *(1 + place for place in self._spec.places)) if self._spec.order else mask)

@@ -15,7 +15,7 @@ from nasflow.merge.values.parameter_stacks import Bench
 
 
 class BatchedEmbedding(Kernel):
-    """All members' tables in one, each member's indices moved to its own."""
+    """All members' tables in one, with each member's indices shifted to its own table."""
 
     label = "embedding"
 
@@ -41,8 +41,8 @@ class BatchedEmbedding(Kernel):
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
         index = inputs[0]
-        if index.stride(0) and not self._in_range(index):  # else members would read each other's tables
-            raise IndexError("index out of range of an embedding")
+        if index.stride(0) and not self._in_range(index):  # otherwise members would read each other's tables
+            raise IndexError("an index of an embedding is out of range")
         first = self._first_N.view(-1, *[1] * (index.ndim - 1))
         y = F.embedding(index + first, self._weight_NVE.flatten(0, 1))
         return y if self._padding is None else torch.where((index == self._padding).unsqueeze(-1), y.detach(), y)

@@ -1,4 +1,4 @@
-"""One of several results."""
+"""Selects one of several results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nasflow.merge.values.layout import Layout
 
 
 class Item(Kernel):
-    """`results[index]`, where a layer gave a tuple of tensors."""
+    """`results[index]`, for a layer that returns a tuple of tensors."""
 
     label = "item"
 

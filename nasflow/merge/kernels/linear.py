@@ -19,7 +19,7 @@ from nasflow.native import program as native
 
 
 class BatchedLinear(Kernel):
-    """`baddbmm` over the members; a shared input is read by all without a copy."""
+    """`baddbmm` over the members, which all read a shared input without a copy."""
 
     label = "baddbmm"
 
@@ -41,11 +41,11 @@ class BatchedLinear(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """Rows of vectors are."""
+        """Whether its input is a batch of vectors."""
         return len(self.nodes[0].spec.shape) == 2
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
-        """See `Tapeable`. Runs of rows from several places get products of their own: joining them takes longer."""
+        """See `Tapeable`. Runs of rows from several places get separate products, because joining them takes longer."""
         runs, weight_NOI = [tape.join([x], fixed=True) for x in inputs[0]], self.weight_NOI.detach()
         y_NBO = weight_NOI.new_empty(len(weight_NOI), runs[0].data.shape[1], weight_NOI.shape[1])
         needs_grad = bool(self._trained) or any(x.needs_grad for x in runs)
@@ -95,7 +95,7 @@ class BatchedLinear(Kernel):
 
 
 class DenseLinear(BatchedLinear):
-    """One dense product for all members that read the same input: theirs are columns of one wide layer."""
+    """One dense product for all members that read the same input: members are columns of one wide layer."""
 
     label = "dense"
 
@@ -111,7 +111,7 @@ class DenseLinear(BatchedLinear):
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
         """See `Tapeable`."""
-        if native.fits(inputs[0][0].data, self.weight_NOI):  # products by themselves cost nothing then
+        if native.fits(inputs[0][0].data, self.weight_NOI):  # then separate products cost nothing extra
             shared = inputs[0][0]
             rows = Spot(shared.data.expand(self.rows, -1, -1), self.rows, Layout.STACK, needs_grad=False, fixed=True)
             return super().record(tape, [[rows]], training, cuts)
@@ -125,7 +125,7 @@ class DenseLinear(BatchedLinear):
         y = Spot(stacked, self.rows, Layout.STACK, needs_grad=bool(self._trained), fixed=True)
 
         def backward() -> None:
-            wide_grad = y.grad.movedim(0, -2).flatten(-2)  # a view, for a spot's gradient lies as its value does
+            wide_grad = y.grad.movedim(0, -2).flatten(-2)  # a view, because a spot's gradient has its value's strides
             if self.weight_NOI.requires_grad:
                 tape.write_parameter_grad(
                     self.weight_NOI, lambda memory: tape.do(torch.mm, wide_grad.t(), x_BI, out=memory.flatten(0, 1))
@@ -139,7 +139,7 @@ class DenseLinear(BatchedLinear):
 def _product(
     x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None, adds: bool = False
 ) -> Callable[[], Any]:
-    """What writes `x @ y + bias` to `out`, or adds it to what is there."""
+    """Return a call that writes `x @ y + bias` to `out`, or with `adds` adds it to what is there."""
     found = native.products(x, y, out, bias, adds)
     if found is not None:
         return found

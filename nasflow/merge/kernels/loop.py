@@ -1,4 +1,4 @@
-"""Member by member."""
+"""Runs operations member by member."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ from nasflow.merge.values.parameter_stacks import Bench, LeftError
 class Loop(Kernel):
     """Calls each member's own node as it is, within the member's random stream if it may draw from it.
 
-    What a member's own module raises is that member's failure: its row is NaN from then on and the others go on.
+    An exception in a member's own module is that member's failure: its row is NaN from then on; the others continue.
     """
 
     label = "loop"
@@ -64,8 +64,8 @@ class Loop(Kernel):
 
 
 def overwriting_nothing(node: Node) -> Callable[[list[Any], bool], Any]:
-    """The node itself as a function of its inputs' values and of whether it trains; the values stay as they are."""
-    if node.opaque:  # it may write into any
+    """Return the node as a function of its inputs' values, which it leaves unchanged, and of whether it trains."""
+    if node.opaque:  # it may write into any input
         return lambda values, training: call(node, list(map(_copied, values)), training)
     if not changes_in_place(node):
         return lambda values, training: call(node, values, training)
@@ -84,7 +84,7 @@ def _copied(value: Any) -> Any:
 
 
 def call(node: Node, values: list[Any], training: bool) -> Any:
-    """The node itself, on the values of its inputs."""
+    """Run the node as it is on the values of its inputs."""
     places = dict(zip(node.inputs, values, strict=True))
     args, kwargs = (node.args, node.kwargs) if training or node.eval_args is None else node.eval_args
     args, kwargs = (map_nodes(tree, places.__getitem__) for tree in (args, kwargs))
@@ -98,9 +98,9 @@ def call(node: Node, values: list[Any], training: bool) -> Any:
 
 
 def _nothing(node: Node, values: list[Any]) -> torch.Tensor:
-    """NaN in the shape that the node would have given."""
+    """Return NaN in the shape of the node's output."""
     if not isinstance(node.spec, Spec):
-        raise TypeError(f"{node.name} gives no single tensor")
+        raise TypeError(f"{node.name} does not return a single tensor")
     batch = values[0].shape[0]
     sizes = [batch if a != b else a for a, b in zip(node.spec.shape, node.spec.other, strict=True)]
     return torch.full(sizes, torch.nan, dtype=node.spec.dtype, device=values[0].device)

@@ -1,4 +1,4 @@
-"""Any other layer, through `torch.func.vmap`."""
+"""Runs other layers through `torch.func.vmap`."""
 
 import copy
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from nasflow.merge.trace.signature import is_hooked
 from nasflow.merge.values.layout import Layout
 from nasflow.merge.values.parameter_stacks import Bench
 
-# vmap has no rules for recurrent layers, and for embeddings some that forget their options
+# vmap has no rules for recurrent layers, and those for embeddings ignore some options
 _NOT_MAPPED = (nn.RNNBase, nn.RNNCellBase, nn.Embedding, nn.EmbeddingBag)
 
 
 class MappedLayer(Kernel):
-    """A deterministic layer of torch's, called once with all members' parameters along a mapped dimension."""
+    """One of torch's deterministic layers, called once with all members' parameters along a mapped dimension."""
 
     label = "vmap"
 

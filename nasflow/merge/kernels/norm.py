@@ -60,7 +60,7 @@ class BatchedBatchNorm(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """On the CPU."""
+        """Whether it has weights and biases, on the CPU."""
         return self._weight is not None and self._bias is not None and self._weight.is_cpu
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
@@ -69,7 +69,7 @@ class BatchedBatchNorm(Kernel):
         training = training and not self._frozen
         by_batch = training or self._mean is None
         if by_batch and x.data.numel() == x.data.shape[1]:
-            self([x.data], training)  # torch refuses to take the variance of one number
+            self([x.data], training)  # torch raises an error, because one number has no variance
         mean, variance, weight, bias = (None if tensor is None else tensor.detach() for tensor in self._flat())
         assert weight is not None and bias is not None  # noqa: S101 - `is_tapeable` said so
         parameters = [tensor for tensor in (self._weight, self._bias) if tensor is not None and tensor.requires_grad]
@@ -108,13 +108,13 @@ class BatchedBatchNorm(Kernel):
 
 
 class _Normalized(Spot):
-    """What batch norm gives of `x`; not written down as long as nothing but activations read it.
+    """The output of batch norm for `x`; it is not stored as long as only activations read it.
 
     Args:
         of_channels: means, scales, weights and biases.
 
     Attributes:
-        is_due: whether the values have yet to be written down.
+        is_due: whether the values are not stored yet.
     """
 
     def __init__(self, x: Spot, rows: int, of_channels: Sequence[Any], needs_grad: bool):
@@ -124,10 +124,10 @@ class _Normalized(Spot):
 
     @property
     def data(self) -> torch.Tensor:
-        """The values."""
+        """The values, stored when first read."""
         if self.is_due:
             if not self.write(None, 0, self.count, self._values):
-                raise RuntimeError("values that were normalized can't be written down")
+                raise RuntimeError("the output of a batch norm can't be stored")
             self.is_due = False
         return self._values
 
@@ -171,7 +171,7 @@ class BatchedLayerNorm(Kernel):
 
 
 class BatchedGroupNorm(Kernel):
-    """Group norm over the channels of all members: groups never cross from one to the next."""
+    """Group norm over the channels of all members; no group spans two members."""
 
     label = "group norm over channels"
 
@@ -194,5 +194,5 @@ class BatchedGroupNorm(Kernel):
         weight, bias = (None if tensor is None else tensor.flatten() for tensor in (self._weight, self._bias))
         x: torch.Tensor = inputs[0]
         if not x.requires_grad:
-            x = x.contiguous()  # torch 2.13's backward crashes on images channels last that need no gradient
+            x = x.contiguous()  # torch 2.13's backward crashes on channels-last images that need no gradient
         return F.group_norm(x, self._groups, weight, bias, self._eps)

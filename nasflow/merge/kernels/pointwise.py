@@ -1,4 +1,4 @@
-"""Operations that go value by value."""
+"""Elementwise operations."""
 
 import itertools
 from collections.abc import Hashable, Sequence
@@ -20,7 +20,7 @@ from nasflow.native import program as native
 from nasflow.native.activations import activate, activate_backward
 
 _aten = torch.ops.aten
-# Overloads by name, for torch takes as long to find them as to run them on little data.
+# Overloads by name, because on little data torch takes as long to find them as to run them.
 _OF_TORCH: dict[str, Functions] = {
     "identity": (lambda x, out: out.copy_(x), lambda grad, x, y, out: out.copy_(grad)),
     "relu": (
@@ -59,15 +59,15 @@ def _native_first(name: str, of_torch: Functions) -> Functions:
 
 
 _SEGMENTS = {name: _native_first(name, functions) for name, functions in _OF_TORCH.items()}
-_BY_OUTPUT = native.BY_OUTPUT | {"identity"}  # whose backward does without the input
+_BY_OUTPUT = native.BY_OUTPUT | {"identity"}  # the backward of these does not need the input
 _SEGMENT_LAYERS = {nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
 
 
 class Pointwise(Kernel):
-    """Any functions of one tensor, also a different one for each run of rows (activations that are searched).
+    """Any functions of one tensor, also different ones for runs of rows (activations that are searched).
 
     Attributes:
-        overwrite: the input may be overwritten, for nothing else reads it.
+        overwrite: whether the input may be overwritten, because nothing else reads it.
     """
 
     label = "pointwise"
@@ -106,11 +106,11 @@ class Pointwise(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """The usual activations are."""
+        """Whether all functions are among the usual activations."""
         return self._segments is not None
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
-        """See `Tapeable`. What only this reads is overwritten, value and gradient, where the backward allows it."""
+        """See `Tapeable`. Value and gradient are overwritten if only this reads them and the backward allows it."""
         runs = inputs[0]
         if len(runs) == 1 and runs[0].fixed and runs[0].layout is Layout.STACK:
             return [self._record_in_place(tape, runs[0])]
@@ -140,7 +140,7 @@ class Pointwise(Kernel):
         return y
 
     def _record_from_place_to_place(self, tape: Tape, runs: list[Spot], cuts: Sequence[int]) -> list[Spot]:
-        """Each run of rows is written to where it is read: nothing has to be gathered, before or after."""
+        """Write each run of rows to where it is read, so that nothing has to be gathered before or after."""
         in_place = self.overwrite and self._by_output and len(cuts) == 2 and runs[0].still
         needs_grad = any(x.needs_grad for x in runs)
         parts = [
@@ -187,7 +187,7 @@ class Pointwise(Kernel):
 
 
 class _Segments(torch.autograd.Function):
-    """Different activations over runs of rows, into one result, with neither a split nor a concatenation."""
+    """Applies different activations to runs of rows, with one result and neither a split nor a concatenation."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, segments: Any, sizes: list[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Pooling: no weights, so members are only more channels, or more samples."""
+"""Pooling: without weights, members are only more channels, or more samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,7 @@ class BatchedPool(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """Windows of two dimensions."""
+        """Whether it pools images."""
         return isinstance(self.nodes[0].module, nn.MaxPool2d | nn.AvgPool2d)
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
@@ -94,11 +94,11 @@ class BatchedPool(Kernel):
 
 
 class _Maximum:
-    """`nn.MaxPool2d` as calls."""
+    """`nn.MaxPool2d` as a call for the forward and one for the backward."""
 
     def __init__(self, layer: nn.MaxPool2d):
         self._window = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
-        self._places: list[torch.Tensor] = []  # of the largest, from forward to backward
+        self._places: list[torch.Tensor] = []  # positions of the maxima, from forward to backward
 
     def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
         y: torch.Tensor
@@ -113,7 +113,7 @@ class _Maximum:
 
 
 class _Average:
-    """`nn.AvgPool2d` as calls."""
+    """`nn.AvgPool2d` as a call for the forward and one for the backward."""
 
     def __init__(self, layer: nn.AvgPool2d):
         where = (layer.kernel_size, layer.stride, layer.padding)

@@ -1,4 +1,4 @@
-"""Which kernels can run a node, the best guess first. A kernel of one's own is added to `KERNELS`."""
+"""The kernels that can run a node, the best guess first. Add your own kernel to `KERNELS`."""
 
 from nasflow.merge.kernels.attention import BatchedAttention
 from nasflow.merge.kernels.base import Kernel
@@ -24,19 +24,19 @@ _FOR_SHARED = (DenseLinear, DenseConvolution)
 
 
 def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel]]:
-    """Kernels that can run the node on a device of that type; the loop, which runs all but plain values, is the last.
+    """Return the kernels that can run the node on that type of device, the loop last. It runs all but plain values.
 
     Args:
-        shared_input: all members read the same first input.
+        shared_input: whether all members read the same first input.
     """
     if ShapeOf.fits(node):
-        return [ShapeOf]  # a plain value is no row of a list, which is all that the loop gives
+        return [ShapeOf]  # a plain value is not a list of rows, and the loop returns only those
     fitting: list[type[Kernel]] = []
     for kernel in KERNELS:
         if kernel in _FOR_SHARED and not shared_input:
             continue
         if kernel is MappedLayer and fitting:
-            continue  # what has a kernel of its own is not worth measuring this one too
+            continue  # not worth measuring where a kernel for this operation fits
         if (kernel.devices is None or device in kernel.devices) and kernel.fits(node):
             fitting.append(kernel)
     return fitting

@@ -1,4 +1,4 @@
-"""Operations on shapes, and reductions: along a member's own dimensions, which in a stack come one later."""
+"""Operations on shapes, and reductions, along a member's own dimensions, which are shifted by one in a stack."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -33,11 +33,11 @@ _SHAPED = frozenset(
     ]
 )
 _LAYERS = (nn.Flatten, nn.Softmax, nn.LogSoftmax)
-_IN_ORDER = frozenset(["flatten", "view", "reshape", "unsqueeze"])  # numbers stay in their order
+_IN_ORDER = frozenset(["flatten", "view", "reshape", "unsqueeze"])  # elements keep their order
 
 
 class Shaping(Kernel):
-    """flatten, view, reshape, permute, transpose, unsqueeze, mean, sum, amax, amin, softmax, log_softmax."""
+    """Runs flatten, view, reshape, permute, transpose, unsqueeze, mean, sum, amax, amin, softmax and log_softmax."""
 
     label = "reshape"
 
@@ -78,7 +78,7 @@ class Shaping(Kernel):
 
     @property
     def is_tapeable(self) -> bool:
-        """What only takes the numbers for those of another shape."""
+        """Whether it only changes the shape and keeps the elements in order."""
         return self._name in _IN_ORDER
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
@@ -125,7 +125,7 @@ class Concatenation(Kernel):
 
 
 class ShapeOf(Kernel):
-    """What a model asks of a tensor's shape, and what it computes from the answers: one plain value for all rows."""
+    """Queries of a tensor's shape, and what a model computes from the results: one plain value for all rows."""
 
     label = "shape"
 
@@ -151,7 +151,7 @@ class ShapeOf(Kernel):
         return tuple(result) if isinstance(result, torch.Size) else result
 
     def _member_view(self, value: Any, source: Node) -> Any:
-        """A tensor of one member's shape, its values never looked at."""
+        """Return a tensor of one member's shape; its values are never read."""
         if not isinstance(source.spec, Spec):
             return value
         if isinstance(value, list):
@@ -165,7 +165,7 @@ class ShapeOf(Kernel):
 
 
 def _call_of(node: Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """The operation by its name, and its arguments after the tensor."""
+    """Return the operation's name, and its arguments after the tensor."""
     match node.module:
         case nn.Flatten(start_dim=start, end_dim=end):
             return "flatten", (start, end), {}
@@ -193,7 +193,7 @@ def _is_spatial_mean(node: Node) -> bool:
 
 
 def _later(dim: Any, first: int) -> Any:
-    """A member's dimension in the stack; those counted from the end stay."""
+    """Return a member's dimension as one of the stack; those counted from the end are the same."""
     if isinstance(dim, tuple | list):
         return tuple(_later(item, first) for item in dim)
     return dim + first if dim >= 0 else dim

@@ -1,4 +1,4 @@
-"""Which members form a unit and which kernel runs each operation, by what kernels were measured to cost.
+"""Decides which members form a unit and which kernel runs each operation, by the measured costs of kernels.
 
 Imports `kernels` and the rooms before it.
 """

@@ -1,4 +1,4 @@
-"""What kernels cost on this machine: measured once for each operation and number of members, and kept on disk."""
+"""Measures what kernels cost on this machine, once per operation and number of members, and keeps it on disk."""
 
 import copy
 import dataclasses
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.05
-_LARGEST = 64  # rows that are measured; more cost as much for each row
+_LARGEST = 64  # most rows that are measured; with more, the cost per row stays the same
 
 
 class CostModel:
     """Seconds of forward and backward, by kernel, operation and rows.
 
-    Figures hold for one device, torch version and number of threads; they lie in a JSON file for these, below
+    Figures are valid for one device, torch version and number of threads. Each such combination has a JSON file in
     `$XDG_CACHE_HOME/nasflow` (or `~/.cache/nasflow`).
 
     Args:
@@ -49,8 +49,8 @@ class CostModel:
 
     Attributes:
         path: of the file.
-        measured: how many figures had to be measured, for the file had none.
-        seconds: that took.
+        measured: how many figures were measured because the file did not have them.
+        seconds: how long that took.
     """
 
     def __init__(self, device: torch.device, folder: Path | None = None):
@@ -62,7 +62,7 @@ class CostModel:
         self._met: dict[Hashable, float] = {}
 
     def kernel(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
-        """Seconds of a kernel for `rows` members that do what `node` does; between measured sizes a straight line."""
+        """Return the seconds of a kernel for `rows` members like `node`, interpolated between measured sizes."""
         if kernel is Loop:
             return rows * self._measured(Loop, node, 2, shared) / 2
         below = min(1 << (rows.bit_length() - 1), _LARGEST)
@@ -75,14 +75,14 @@ class CostModel:
         return least + (most - least) * (rows - below) / below
 
     def gather(self, layout: Layout, numbers: int) -> float:
-        """Seconds to put together a value of so many float32 from two runs of rows, there and back."""
+        """Return the seconds to join a value of `numbers` float32 from two runs of rows, forward and backward."""
         if layout in (Layout.LIST, Layout.SHARED, Layout.SCALAR):
             return 0.0
         small, large = self._gathered(layout, 1 << 12), self._gathered(layout, 1 << 18)
         return max(small + (large - small) * (numbers - (1 << 12)) / ((1 << 18) - (1 << 12)), small / 2)
 
     def step(self) -> float:
-        """Seconds that a step takes beside its kernels, about: loss, autograd and optimizer of the least model."""
+        """Return roughly the seconds of a step beside its kernels: loss, autograd and optimizer of a minimal model."""
         key = "a step of next to nothing"
         if key not in self._known:
             model = nn.Linear(1, 2, device=self._device)
@@ -100,7 +100,7 @@ class CostModel:
         return self._known[key]
 
     def save(self) -> None:
-        """Add what was measured to the file, if it can be written."""
+        """Add new measurements to the file, if it can be written."""
         if not self._new:
             return
         aside = self.path.with_suffix(f".{os.getpid()}")
@@ -109,7 +109,7 @@ class CostModel:
             aside.write_text(json.dumps(_read(self.path) | self._new, indent=0, sort_keys=True))
             aside.replace(self.path)
         except OSError as error:
-            logger.warning("costs of kernels are measured anew each time, for they can't be kept: %s", error)
+            logger.warning("costs of kernels can't be saved, so they are measured again each time: %s", error)
         self._new = {}
 
     def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
@@ -117,7 +117,7 @@ class CostModel:
         if short not in self._met:
             key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
             if key not in self._known:
-                # copies of a module refer to what its functions have captured
+                # a copied module still refers to what its functions have captured
                 with nullcontext() if node.module is None else untouched(node.module):
                     self._note(key, lambda: self._measure(kernel, node, rows, shared))
             self._met[short] = self._known[key]
@@ -144,7 +144,7 @@ class CostModel:
             if isinstance(runner, Tapeable) and runner.is_tapeable and Layout.CHANNELS not in wanted:
                 return _fastest(_on_tape(runner, inputs, wanted, rows), self._device)
             return self._time(lambda: runner(inputs, True), inputs)
-        except (Exception, SystemExit):  # a kernel that can't run here is no choice; the loop always is one
+        except (Exception, SystemExit):  # a kernel that can't run here is no option; the loop always is
             return 0.0 if kernel is Loop else float("inf")
 
     def _gathered(self, layout: Layout, numbers: int) -> float:
@@ -173,7 +173,7 @@ class CostModel:
 
 
 def describe(node: Node) -> str:
-    """A node for people, and the same in every process: what it does, to which shapes."""
+    """Return a readable description of a node, the same in every process: its operation, with shapes."""
 
     def show(source: Node) -> str:
         spec = source.spec
@@ -197,7 +197,7 @@ class _Shown(str):
 
 
 def _canonical(kernel: type[Kernel], source: Node, shared: bool) -> Layout:
-    """The layout in which inputs usually come."""
+    """Return the layout in which an input usually comes."""
     if isinstance(source.spec, Scalar):
         return Layout.SCALAR
     if shared:
@@ -223,7 +223,7 @@ def _made_up(source: Node, rows: int, layout: Layout, device: torch.device) -> A
 
 
 def _on_tape(kernel: Tapeable, inputs: Sequence[Any], layouts: Sequence[Layout], rows: int) -> Callable[[], None]:
-    """Forward and backward as they run from a tape, where they mostly do."""
+    """Return a function that runs forward and backward from a tape, as most kernels do."""
     tape = Tape({}, trains=True)
     given = [
         Spot(value.detach(), rows, layout, needs_grad=value.requires_grad, fixed=True)

@@ -1,4 +1,4 @@
-"""The logical plan: what all members of a unit compute, which passes then rewrite."""
+"""The logical plan: what all members of a unit compute. Passes rewrite it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from nasflow.merge.trace.node import Node
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """A node in its place among all members'.
+    """A node in the plan of all members.
 
     Attributes:
-        member: its position in the plan; None where one operation serves all members.
-        inputs: what the node's inputs became, in their order.
+        member: the member's position in the plan; None if one operation serves all members.
+        inputs: the operations of the node's inputs, in order.
     """
 
     node: Node
@@ -23,7 +23,7 @@ class Operation:
 
     @property
     def is_shared(self) -> bool:
-        """Computed once for all members."""
+        """Whether it is computed once for all members."""
         return self.member is None
 
 
@@ -32,9 +32,9 @@ class Batch:
     """Operations that run as one kernel.
 
     Attributes:
-        operations: one of each member at most, the rows of the kernel's values.
+        operations: at most one for each member, the rows of the kernel's values.
         kernel: the class in nasflow.merge.kernels that runs them.
-        reason: why these run so, for people.
+        reason: why they run this way, for display.
     """
 
     operations: list[Operation]
@@ -47,11 +47,11 @@ class LogicalPlan:
     """All members' operations, each member's in its own order.
 
     Attributes:
-        graphs: one a member.
-        data: what feeds each member; equal values share one input.
+        graphs: one for each member.
+        data: what data each member reads; equal values share one input.
         operations: in an order in which inputs come first.
-        outputs: one a member.
-        batches: what a batching pass made of the operations, in the order in which they run.
+        outputs: one for each member.
+        batches: the groups that a batching pass made of the operations, in the order in which they run.
     """
 
     graphs: list[Graph]
@@ -62,7 +62,7 @@ class LogicalPlan:
 
     @classmethod
     def of(cls, graphs: Sequence[Graph], data: Sequence[str] | None = None) -> "LogicalPlan":
-        """The plan before any pass: nothing shared, nothing batched."""
+        """Return the plan before any pass: nothing shared, nothing batched."""
         operations: list[Operation] = []
         outputs = []
         for member, graph in enumerate(graphs):
@@ -75,7 +75,7 @@ class LogicalPlan:
         return cls(list(graphs), list(data or [""] * len(graphs)), operations, outputs)
 
     def share(self, replaced: dict[Operation, Operation]) -> None:
-        """Let every reader of a replaced operation read what replaces it."""
+        """Let every reader of a replaced operation read its replacement."""
         if not replaced:
             return
         self.operations = [operation for operation in self.operations if operation not in replaced]

@@ -1,4 +1,4 @@
-"""How many members a unit can hold at a time."""
+"""How many members fit into memory at a time."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ import torch
 from nasflow.merge.trace.graph import Graph
 from nasflow.merge.trace.shape_inference import Spec
 
-_SHARE = 0.8  # of what is free: kernels need room of their own
+_SHARE = 0.8  # of free memory, because kernels need some too
 
 
 def members_that_fit(graphs: Sequence[Graph], device: torch.device) -> int:
-    """So many of the largest of the members fit into what is free now, at least one.
+    """Return how many members as large as the largest fit into the memory that is free now, at least one.
 
-    Each needs its activations twice (themselves, and their gradients), its weights' gradients, and its weights once
-    more while they are laid side by side.
+    Each needs its activations twice (values and gradients), its weights' gradients, and its weights once more while
+    they are stacked.
     """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     return max(1, int(_SHARE * free / max(_bytes(graph) for graph in graphs)))

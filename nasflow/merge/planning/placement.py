@@ -1,4 +1,4 @@
-"""Which trials share a job, and how many jobs there are."""
+"""Decides which trials share a job, and how many jobs there are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Load:
-    """What placing a trial needs to know.
+    """What has to be known about a trial to place it.
 
     Attributes:
         trial: its number.
         shares: trials with equal values can share one pass over their data.
-        cost: relative work of a step; the number of parameters stands in for it until steps are measured.
+        cost: relative work of a step; the number of parameters, until steps are measured.
     """
 
     trial: int
@@ -20,11 +20,12 @@ class Load:
 
 
 def place(loads: Sequence[Load], slots: int) -> list[list[int]]:
-    """Groups of trial numbers, one job each.
+    """Return groups of trial numbers, one for each job.
 
-    Trials that can share data are spread over one job a slot, the costliest first and each to the job with the least
-    work so far (Graham's LPT rule, 1969), of those the one with the fewest members, so that jobs that run side by side
-    end about together. A job may have more members than can train at a time: the others wait inside it.
+    Trials that can share data are spread over one job per slot, the most expensive first and each to the job with the
+    least work so far (Graham's LPT rule, 1969), or of those with equal work to the one with the fewest members, so that
+    jobs that run side by side end at about the same time. A job may have more members than can train at a time: the
+    others wait inside it.
     """
     groups: list[list[int]] = []
     for shares in dict.fromkeys(load.shares for load in loads):

@@ -1,4 +1,4 @@
-"""Decides which members form a unit, and how a unit runs: by what its kernels were measured to cost."""
+"""Decides which members form a unit, and how a unit runs, by the measured costs of its kernels."""
 
 import itertools
 from collections.abc import Hashable, Sequence
@@ -20,7 +20,7 @@ from nasflow.merge.values.layout import Layout
 
 Choices = dict[Node, type[Kernel]]
 
-_GAIN = 0.93  # of the time alone: what a unit may cost at most to be formed, for an estimate is not exact
+_GAIN = 0.93  # most that a unit may cost, as a share of the time alone, because estimates are not exact
 _SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -30,7 +30,7 @@ class Planner:
     Args:
         passes: the user's own, run before operations are batched.
         device: where the job trains.
-        costs: what kernels cost; without it everything is fused that can be.
+        costs: what kernels cost; without it, everything that can be fused is.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Planner:
         self.costs = costs
 
     def plan(self, graphs: Sequence[Graph], choices: Choices | None = None) -> LogicalPlan:
-        """The plan of one unit.
+        """Return the plan of one unit.
 
         Args:
             graphs: of its members.
@@ -59,9 +59,9 @@ class Planner:
         return plan
 
     def partition(self, graphs: Sequence[Graph], limit: int) -> list[list[int]]:
-        """Which of the graphs form units of at most `limit`, as positions; alike ones are neighbours.
+        """Return units of at most `limit` graphs, as positions; similar graphs are neighbours.
 
-        Those that would be no faster in a unit are in units of one.
+        Graphs that would be no faster in a unit are in units of one.
         """
         order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
         if self.costs is None:
@@ -74,18 +74,18 @@ class Planner:
         return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
 
     def alone(self, graph: Graph) -> float:
-        """Seconds of a member's step by itself, without its optimizer."""
-        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        """Return the seconds of a member's step by itself, without its optimizer."""
+        assert self.costs is not None  # noqa: S101 - callers have costs
         x = graph.input
         return sum(self.costs.kernel(Loop, node, 1, x in node.inputs) for node in graph.nodes if node is not x)
 
     def cost(self, plan: LogicalPlan) -> float:
-        """Seconds of a unit's step, without its optimizer."""
+        """Return the seconds of a unit's step, without its optimizer."""
         return sum(self.batch_costs(plan))
 
     def batch_costs(self, plan: LogicalPlan) -> list[float]:
-        """Seconds of each of a plan's batches: its kernel, and the gathers of what it reads."""
-        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        """Return the seconds of each batch: its kernel, and the gathers of its inputs."""
+        assert self.costs is not None  # noqa: S101 - callers have costs
         found = []
         home = {operation: index for index, batch in enumerate(plan.batches) for operation in batch.operations}
         for batch in plan.batches:
@@ -105,8 +105,8 @@ class Planner:
         return found
 
     def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
-        """Seconds of all units' steps, from the plans of a few of them."""
-        assert self.costs is not None  # noqa: S101 - asked by those who have them
+        """Return the seconds of all units' steps, estimated from the plans of a few of them."""
+        assert self.costs is not None  # noqa: S101 - callers have costs
         asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
         members = sum(map(len, asked))
         total = sum(self.cost(self.plan([graphs[index] for index in chunk])) for chunk in asked)
@@ -114,7 +114,7 @@ class Planner:
 
 
 class _Cheapest:
-    """Chooses the kernel that was measured to be the cheapest."""
+    """Chooses the kernel with the lowest measured cost."""
 
     is_measured = True
 
@@ -133,14 +133,14 @@ class _Cheapest:
         return self._known[key]
 
     def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
-        """Whether the groups cost less than all in one, gathered before."""
+        """Whether separate groups cost less than one group that is gathered first."""
         layout, numbers = _usual(node.inputs[0]), _numbers(node.inputs[0]) * sum(rows)
         together = self._costs.kernel(kernel, node, sum(rows), shared=False) + self._costs.gather(layout, numbers)
         return sum(self._costs.kernel(kernel, node, count, shared=False) for count in rows) < together
 
 
 def _chunks(order: list[int], size: int) -> list[list[int]]:
-    """As few runs of at most `size` as there can be, of about equal length."""
+    """Return as few runs of at most `size` as possible, of about equal length."""
     if not order:
         return []
     count = -(-len(order) // size)

@@ -1,4 +1,4 @@
-"""Kernels that have no calls of their own for a tape: autograd, asked for one kernel at a time."""
+"""Puts kernels that can't record themselves on a tape: autograd runs for one kernel at a time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,8 +16,8 @@ class Nested:
     """Puts any kernel on a tape.
 
     Args:
-        kernel: whose output is a tensor, or a list of them.
-        wanted: the layouts it wants its inputs in.
+        kernel: its output is a tensor, or a list of them.
+        wanted: the layouts that it needs for its inputs.
         gives: the layout of its output.
         parameters: what it trains.
     """
@@ -79,7 +79,7 @@ class Nested:
         return value if isinstance(value, list) else [value]
 
     def _spot(self, value: torch.Tensor) -> Spot:
-        """The place of an output; a row of a list is a value of one row."""
+        """Return the spot of an output; each row of a list is a value of one row."""
         if self._gives is not Layout.LIST:
             return Spot(value, self._kernel.rows, self._gives, needs_grad=value.requires_grad)
         layout = Layout.CHANNELS if value.ndim == 4 else Layout.STACK
@@ -90,6 +90,6 @@ class Nested:
 
 
 def _is_own(grad: torch.Tensor, like: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether a gradient lies as its value does, in memory that is none of the others'."""
+    """Whether a gradient has its value's strides, and memory that none of the others uses."""
     memory = grad.untyped_storage().data_ptr()
     return grad.stride() == like.stride() and all(memory != other.untyped_storage().data_ptr() for other in others)

@@ -1,4 +1,4 @@
-"""A plan put to work: the merged model of several members."""
+"""The merged model of several members, made from a plan."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from nasflow.merge.values.row_ranges import Piece, partitions
 
 Operand = Callable[[dict[Any, Any]], Any]
 
-_LEAST = 3  # batches of a region: shorter ones gain less than it takes to bring values in and out
+_LEAST = 3  # batches of a region: in shorter ones, copying values in and out costs more than is gained
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
 
 
@@ -37,9 +37,9 @@ class _Step:
     """A batch, or a region, in the order of execution.
 
     Attributes:
-        run: gives values by index, from earlier ones.
-        splits: for each index the pieces that its value is split into, and their sizes.
-        done: whose values nobody reads after.
+        run: computes values by index, from earlier ones.
+        splits: indexes of values to split, with their pieces and the pieces' sizes.
+        done: values that nothing reads afterwards.
     """
 
     run: Callable[[dict[Any, Any], bool], dict[int, Any]]
@@ -50,20 +50,20 @@ class _Step:
 class MergedModel:
     """All members' models as one program over stacked values.
 
-    Building it moves the members' tensors into stacks, of which their own become views: a member's `state_dict` stays
-    current, and a member that leaves needs no conversion.
+    Building it moves the members' tensors into stacks, and their own become views of these: a member's `state_dict`
+    stays current, and a member that leaves needs no conversion.
 
     Args:
         plan: with its batches.
-        streams: a member's random stream, in force inside `with`; one a member.
-        generators: a member's generator of random numbers on the CPU; one a member.
+        streams: a member's random stream, active inside `with`; one for each member.
+        generators: a member's generator of random numbers on the CPU; one for each member.
         own_code: see `Bench`.
 
     Attributes:
         stacks: the parameters that autograd sees.
-        regions: which of the plan's batches run from a tape.
-        gathers_at: how many inputs of each of the plan's batches (the last entry: of the outputs) have to be put
-            together from several values.
+        regions: the plan's batches that run from a tape.
+        gathers_at: how many inputs of each of the plan's batches (the last entry: of the outputs) have to be gathered
+            from several values.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class MergedModel:
 
     @property
     def operations_by_member(self) -> list[list[tuple[int, Operation, str]]]:
-        """Each member's operations: in which batch, which, and by which kernel it runs, on a tape or not."""
+        """Each member's operations: the batch's index, the operation, and its kernel, `on a tape` if so."""
         found: list[list[tuple[int, Operation, str]]] = [[] for _ in self.plan.graphs]
         for index, batch in enumerate(self.plan.batches):
             taped = any(index in region for region in self.regions)
@@ -108,16 +108,16 @@ class MergedModel:
 
     @property
     def has_opaque(self) -> bool:
-        """Whether it calls modules of members' own as they are."""
+        """Whether it calls members' own modules as they are."""
         return any(graph.has_opaque for graph in self.plan.graphs)
 
     @property
     def gathers(self) -> int:
-        """How often a step's input has to be put together from several values."""
+        """How often a step's input has to be gathered from several values."""
         return sum(self.gathers_at)
 
     def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor:
-        """The members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read.
+        """Return the members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read.
 
         Args:
             taped: whether regions run from their tapes; by default they do outside of autocast.
@@ -133,7 +133,7 @@ class MergedModel:
         return result
 
     def backpropagate(self, x: torch.Tensor, losses_of: LossesOf, taped: bool | None = None) -> torch.Tensor:
-        """The members' losses `[n]` for one batch in training; the gradients lie in the stacks and parameters."""
+        """Return the members' losses `[n]` for one batch in training; gradients are set on stacks and parameters."""
         region = self._whole
         if region is not None and not x.requires_grad and _is_taped(x, taped):
             imports = [convert(x, *self._form(index)) for index in region.imports]
@@ -145,14 +145,14 @@ class MergedModel:
 
     @cached_property
     def _whole(self) -> Region | None:
-        """The region that everything is in, if there is one: it needs no autograd."""
+        """The region that includes everything, if there is one: it needs no autograd."""
         if len(self._steps) != 1 or len(self.regions) != 1:
             return None
         [region] = self.regions
         return region if region.exports == [OUTPUTS] and set(region.imports) <= set(self._inputs) else None
 
     def _lay_out(self, batch: Batch, bench: Bench) -> None:
-        """Make the batch's kernel and settle what it reads, in which layouts."""
+        """Make the batch's kernel, and determine its inputs and their layouts."""
         first = batch.operations[0]
         requests: list[tuple[list[Piece], Layout]] = []
         kernel = None
@@ -174,7 +174,7 @@ class MergedModel:
         self._rows.append(len(batch.operations))
 
     def _pieces(self, sources: Sequence[Operation]) -> list[Piece]:
-        """Where the rows of a value come from, runs drawn together."""
+        """Return where the rows of a value come from, with adjacent rows as one piece."""
         home = self._place[sources[0]][0]
         if sources[0].is_shared or self._layout[home] is Layout.SCALAR:
             return [Piece(home, 0, self._rows[home])]
@@ -188,7 +188,7 @@ class MergedModel:
 
     @cached_property
     def _steps_of_autograd(self) -> list[_Step]:
-        """Without regions: a tape knows of no automatic casts."""
+        """The steps without regions, because tapes do no automatic casts."""
         return self._assemble([])
 
     def _assemble(self, regions: Sequence[Region]) -> list[_Step]:
@@ -239,7 +239,7 @@ class MergedModel:
         return run
 
     def _form(self, index: int) -> tuple[int, Layout, Layout]:
-        """A value's rows, its layout, and the one on a tape."""
+        """Return a value's number of rows, its layout, and its layout on a tape."""
         return self._rows[index], self._layout[index], self._layout_on_tape(index)
 
     def _layout_on_tape(self, index: int) -> Layout:
@@ -249,7 +249,7 @@ class MergedModel:
         return Layout.CHANNELS if isinstance(spec, Spec) and len(spec.shape) == 4 else Layout.STACK
 
     def _find_regions(self) -> list[Region]:
-        """Stretches of batches that can run from a tape, if enough of their kernels have calls of their own for it."""
+        """Return runs of batches that can run from a tape, if enough of their kernels record themselves."""
         regions = []
         for tapeable, run in groupby(range(len(self._requests)), self._is_tapeable):
             indexes = list(run)
@@ -259,7 +259,7 @@ class MergedModel:
         return regions
 
     def _is_tapeable(self, index: int) -> bool:
-        """Whether a batch takes and gives tensors, for each row its own."""
+        """Whether the batch's inputs and output are tensors, with a row of their own for each member."""
         batch = self.plan.batches[index]
         if self._kernels[index] is None or batch.operations[0].node.opaque:
             return False
@@ -296,7 +296,7 @@ class MergedModel:
         return piece.start == 0 and piece.stop == self._rows[piece.batch]
 
     def _operand(self, pieces: list[Piece], target: Layout, rows: int | None = None) -> Callable[[dict[Any, Any]], Any]:
-        """A function that puts a value together from what earlier steps gave."""
+        """Return a function that joins a value from those of earlier steps."""
         total = rows or len(self.plan.outputs)
         keys = [piece.batch if self._is_whole(piece) else piece for piece in pieces]
         layouts = [self._layout[piece.batch] for piece in pieces]
@@ -320,7 +320,7 @@ class MergedModel:
         return lambda values: join([convert(values[key], size, layout, target) for key, size, layout in parts], target)
 
     def _settle_in_place(self) -> None:
-        """Let an activation overwrite what only it reads and nothing keeps for its backward."""
+        """Let an activation overwrite an input that nothing else reads and that no backward needs."""
         requests = [pieces for several in self._requests for pieces, _ in several]
         readers = Counter(piece.batch for pieces in [*requests, self._outputs] for piece in pieces)
         for index, kernel in enumerate(self._kernels):
@@ -350,7 +350,7 @@ def _is_native(kernel: Kernel | None) -> bool:
 
 
 def _parameters(kernel: Kernel) -> list[torch.Tensor]:
-    """What a kernel trains: stacks, or where it runs row by row the members' own."""
+    """Return the tensors that a kernel trains: stacks, or the members' own if it runs row by row."""
     if kernel.is_batched:
         return [stack.tensor for stack in kernel.bench.stacks]
     return [tensor for node in kernel.nodes for tensor in tensors_of(node) if tensor.requires_grad]

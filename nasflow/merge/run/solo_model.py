@@ -1,4 +1,4 @@
-"""One member's model as it is, where nothing is gained by merging it."""
+"""One member's model as it is, where merging gains nothing."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -16,13 +16,13 @@ from nasflow.merge.values.parameter_stacks import LeftError, OwnCode, ParameterS
 
 
 class DirectModel:
-    """Calls the model, images channels last on a CPU, where convolutions are faster so.
+    """Calls the model, with images channels last on a CPU, where this makes convolutions faster.
 
     Args:
         model: of the member.
-        graph: its graph, None if it can't be traced; then it gets a batch of its own, which it may write into.
+        graph: its graph, or None if it can't be traced; then it gets a copy of each batch, which it may write into.
         stream: the member's random stream.
-        own_code: runs the model, given 0 and how; see `Bench`.
+        own_code: runs the model, given 0 and a function; see `Bench`.
     """
 
     stacks: tuple[ParameterStack, ...] = ()
@@ -40,7 +40,7 @@ class DirectModel:
         self._is_plain = not runs_own_code
         draws = graph is None or any(is_random(node) for node in graph.nodes)
         self._stream = stream if draws else nullcontext()
-        self._backward_stream = stream if runs_own_code else nullcontext()  # to enter it takes time
+        self._backward_stream = stream if runs_own_code else nullcontext()  # entering it takes time
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         parameters = list(model.parameters())
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
@@ -51,7 +51,7 @@ class DirectModel:
                 parameter.data = parameter.data.contiguous(memory_format=layout)
 
     def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor | None:
-        """The output as `[1, B, ...]`, or None if the model has failed; it has no tapes."""
+        """Return the output as `[1, B, ...]`, or None if the model has failed; `taped` has no effect."""
         if self._images:
             x = channels_last(x)
         try:
@@ -61,7 +61,7 @@ class DirectModel:
         return output.unsqueeze(0)
 
     def backpropagate(self, x: torch.Tensor, losses_of: LossesOf, taped: bool | None = None) -> torch.Tensor | None:
-        """The loss `[1]` for one batch in training, or None if the model has failed."""
+        """Return the loss `[1]` for one batch in training, or None if the model has failed."""
         outputs = self(x, training=True)
         if outputs is None:
             return None
@@ -76,7 +76,7 @@ class DirectModel:
 
 
 def _minds(node: Node) -> bool:
-    """Whether it does something else to images channels last."""
+    """Whether the node may behave differently for channels-last images."""
     return minds_strides(node) and any(
         isinstance(source.spec, Spec) and len(source.spec.shape) == 4 for source in node.inputs
     )

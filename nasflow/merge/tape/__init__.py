@@ -1,4 +1,4 @@
-"""Stretches of a merged model that run as a straight line of calls, forward and backward, without autograd.
+"""Parts of a merged model that run as a fixed list of calls, forward and backward, without autograd.
 
 Imports `values`.
 """

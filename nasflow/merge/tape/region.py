@@ -1,4 +1,4 @@
-"""Batches of a merged model that follow each other and run from a tape."""
+"""Consecutive batches of a merged model that run from a tape."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -11,16 +11,16 @@ from nasflow.merge.tape.tape import Tape, Tapeable
 from nasflow.merge.tape.tape_values import Spot
 from nasflow.merge.values.layout import Layout
 
-_MOST_SIZES = 8  # of batches for which recordings are kept
+_MOST_SIZES = 8  # of batches, as many as keep their recordings
 
 OUTPUTS = -1
 """Stands for the model's outputs where a batch's index is expected."""
 
 LossesOf = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Gives the members' losses `[n]` for their outputs `[n, B, ...]`, and the gradients of the losses' sum for these."""
+"""Returns the members' losses `[n]` for their outputs `[n, B, ...]`, and the gradients of the losses' sum by these."""
 
 Source = tuple[int, int, int]
-"""Rows `start` to `stop` of what a batch gives: (batch, start, stop)."""
+"""Rows `start` to `stop` of a batch's output: (batch, start, stop)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Stretch:
 
     Attributes:
         index: of the batch.
-        inputs: for each input where its rows come from, and the layout the kernel wants it in.
+        inputs: for each input where its rows come from, and the layout that the kernel needs.
     """
 
     index: int
@@ -46,17 +46,17 @@ class _Recording:
 
 
 class Region:
-    """Runs its batches from a tape, as one node of autograd.
+    """Runs its batches from a tape, as one autograd node.
 
     Args:
         stretches: in order.
-        forms: the layout of a batch's value and how many rows it has, by index.
-        exports: whose values are read outside.
-        outputs: where the rows of the model's outputs come from, if all of them do from here.
+        forms: the layout of a batch's value and its number of rows, by index.
+        exports: batches with values that are read outside.
+        outputs: where the rows of the model's outputs come from, if all of them come from this region.
 
     Attributes:
-        imports: the batches before it that it reads.
-        exports: as given, and `OUTPUTS` if it gives those.
+        imports: the earlier batches that it reads.
+        exports: as given, and `OUTPUTS` if it computes those.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Region:
         )
         self._recordings: dict[Hashable, _Recording] = {}
         self._parameter_grads: dict[torch.Tensor, torch.Tensor] = {}
-        self._anchor = torch.zeros((), requires_grad=True)  # so that autograd calls the backward
+        self._anchor = torch.zeros((), requires_grad=True)  # makes autograd call the backward
 
     @property
     def first(self) -> int:
@@ -95,13 +95,13 @@ class Region:
         return self._stretches[0].index <= index <= self._stretches[-1].index
 
     def __call__(self, imports: Sequence[torch.Tensor], training: bool) -> tuple[torch.Tensor, ...]:
-        """The values of `exports` from those of `imports`."""
+        """Return the values of `exports` for those of `imports`."""
         trains = torch.is_grad_enabled()
         outputs: tuple[torch.Tensor, ...] = _Run.apply(self, training, trains, self._anchor, *imports)  # type: ignore[no-untyped-call]
         return outputs
 
     def backpropagate(self, imports: Sequence[torch.Tensor], losses_of: LossesOf) -> torch.Tensor:
-        """The losses; gradients are where `finish` puts them. For a region that gives `OUTPUTS` and nothing else."""
+        """Return the losses, and set gradients as `finish` does. For a region that exports only `OUTPUTS`."""
         with torch.no_grad():
             recording = self.start(imports, [False] * len(imports), training=True, trains=True)
             losses, gradient = losses_of(recording.exports[0].data)
@@ -111,7 +111,7 @@ class Region:
     def start(
         self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool
     ) -> _Recording:
-        """The forward: the recording that was run. Values go in by copy, for its places are used again."""
+        """Run the forward and return its recording. Inputs are copied, because the recording's memory is used again."""
         key = (training, trains, tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True)))
         recording = self._recordings.pop(key, None)
         if recording is None:
@@ -120,14 +120,14 @@ class Region:
             for spot, value in zip(recording.imports, imports, strict=True):
                 spot.data.copy_(value)
             recording.tape.forward()
-        self._recordings[key] = recording  # the last one is the newest
+        self._recordings[key] = recording  # the newest is last
         if len(self._recordings) > _MOST_SIZES:
             del self._recordings[next(iter(self._recordings))]
         recording.runs += 1
         return recording
 
     def finish(self, recording: _Recording, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The backward: gradients of the parameters are put in their places, those of `imports` are returned."""
+        """Run the backward: set the gradients of parameters, and return those of `imports`."""
         own = self._parameter_grads
         overwritten = {tensor: grad.clone() for tensor, grad in own.items() if tensor.grad is grad}
         recording.tape.backward(grads, recording.exports, recording.imports)
@@ -139,7 +139,7 @@ class Region:
     def _record(
         self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool
     ) -> _Recording:
-        """Make a recording; this is its first run."""
+        """Make a recording, which is also its first run."""
         tape = Tape(self._parameter_grads, trains)
         spots: dict[int, list[Spot]] = {}
         for index, value, needs in zip(self.imports, imports, needs_grad, strict=True):
@@ -156,7 +156,7 @@ class Region:
         return _Recording(tape, origins, ends)
 
     def _settle(self, index: int, spots: Sequence[Spot]) -> None:
-        """What several read stays where it is."""
+        """Let no value move that has several readers."""
         row = 0
         for spot in spots:
             spot.may_move &= all(self._reads[index, i] == 1 for i in range(row, row + spot.count))
@@ -164,7 +164,7 @@ class Region:
 
 
 def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> list[Spot]:
-    """The spots that these rows are in."""
+    """Return the spots that hold these rows."""
     found = []
     for index, start, stop in sources:
         at = 0
@@ -179,7 +179,7 @@ def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> lis
 class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: Region, training: bool, trains: bool, anchor: Any, *imports: torch.Tensor) -> Any:
-        ctx.set_materialize_grads(False)  # zeros in the place of no gradient would reach parameters that get none
+        ctx.set_materialize_grads(False)  # zeros in place of missing gradients would reach parameters that get none
         recording = region.start(imports, ctx.needs_input_grad[4:], training, trains)
         ctx.region, ctx.recording, ctx.run = region, recording, recording.runs
         return tuple(spot.data.clone() for spot in recording.exports)
@@ -187,5 +187,5 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         if ctx.run != ctx.recording.runs:
-            raise RuntimeError("a merged model's values are gone, for it has run again since; run its backward first")
+            raise RuntimeError("the merged model has run again since, so these values are gone; run its backward first")
         return (None, None, None, None, *ctx.region.finish(ctx.recording, grads))

@@ -12,18 +12,18 @@ from nasflow.merge.tape.tape_values import Spot, room_for
 from nasflow.merge.values.layout import Layout
 
 Functions = tuple[Callable[..., Any], Callable[..., Any]]
-"""Forward into `out`, and backward into `out` from the gradient, the input and the output."""
+"""A forward into `out`, and a backward into `out` from the gradient, the input and the output."""
 
 
 def room_like(like: Spot, rows: int, needs_grad: bool) -> Spot:
-    """Room for rows like those of another spot."""
+    """Return memory for rows like those of another spot."""
     fixed = like.layout is not Layout.CHANNELS
     return Spot(room_for(like, rows), rows, like.layout, needs_grad=needs_grad, still=True, fixed=fixed)
 
 
 @dataclass(frozen=True)
 class Move:
-    """A function from some rows of `x`, from `x_start` on, to as many of `y`."""
+    """A function from `rows` rows of `x`, starting at `x_start`, to as many of `y`."""
 
     name: str
     functions: Functions
@@ -50,15 +50,16 @@ class Move:
     @property
     def _y_data(self) -> torch.Tensor:
         data = self.y.data
-        if not self._seen or self._seen[0] is not data:  # it has moved
+        if not self._seen or self._seen[0] is not data:  # `y` has moved
             self._seen[:] = [data, self._y(data)]
         return self._seen[1]
 
     def backward(self, adds: bool, by_output: bool) -> None:
-        """Bring the gradient of `y` to `x`, to be added there or not.
+        """Compute the gradient of `x` from that of `y`.
 
         Args:
-            by_output: whether the function's backward does without its input, which may be gone.
+            adds: whether it is added to the gradient that is there.
+            by_output: whether the function's backward does not need its input, which may be gone.
         """
         grad, x = self._y(self.y.grad), None if by_output else self._x_data
         if by_output and not adds and self.x.takes and self.rows == self.x.count:
@@ -81,7 +82,7 @@ class Move:
 def moves_between(
     segments: Mapping[str, Functions], names: Sequence[str], runs: Sequence[Spot], parts: Sequence[Spot]
 ) -> list[Move]:
-    """The functions of the rows, by name, cut where they, runs of the input or parts of the output change."""
+    """Return the functions of the rows, given by name, split where they, the input's or the output's spots change."""
     sources = [(x, i) for x in runs for i in range(x.count)]
     targets = [(y, i) for y in parts for i in range(y.count)]
     moves: list[Move] = []

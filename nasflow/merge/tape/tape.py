@@ -1,8 +1,8 @@
-"""A stretch of a merged model as a straight line of calls, forward and backward.
+"""Part of a merged model as a fixed list of calls, forward and backward.
 
-Autograd makes a node, allocates and looks up what to run in every step anew, and gathers values whole. A tape is
-recorded once for a size of batch, while it runs for the first time; a step then only makes the calls. Values of linear
-layers stay in their places, and activations write their results to where they are read.
+In every step, autograd creates nodes, allocates memory and looks up what to run, and gathering copies whole values. A
+tape is recorded once for each batch size, during its first run; later steps only make the calls. Values of linear
+layers stay in place, and activations write their results to where they are read.
 """
 
 import itertools
@@ -26,7 +26,7 @@ class Tape:
         trains: whether there will be a backward.
 
     Attributes:
-        graded: the parameters to whose gradients the backward contributes, once it is recorded.
+        graded: parameters with a gradient from the backward, once it is recorded.
     """
 
     def __init__(self, parameter_grads: dict[torch.Tensor, torch.Tensor], trains: bool):
@@ -40,7 +40,7 @@ class Tape:
         self._to_record: list[tuple[list[Spot], Callable[[], None]]] = []
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Make a call, and put it at the end of what is recorded now."""
+        """Make a call, and append it to the current recording."""
         call = partial(function, *args, **kwargs) if args or kwargs else function
         call()
         self._program.append(call)
@@ -48,10 +48,10 @@ class Tape:
     def on_backward(
         self, outputs: Sequence[Spot], record: Callable[[], None], parameters: Sequence[torch.Tensor] = ()
     ) -> None:
-        """Let `record` put the calls on the tape that use the gradients of `outputs`.
+        """Register `record`, which records the calls that use the gradients of `outputs`.
 
         Args:
-            parameters: to whose gradients these calls contribute.
+            parameters: those with gradients to which these calls contribute.
         """
         self._uses.update(parameters)
         self._to_record.append((list(outputs), record))
@@ -63,14 +63,14 @@ class Tape:
         parameters: Sequence[torch.Tensor | None],
         differentiate: Callable[[list[bool]], Sequence[Any]],
     ) -> None:
-        """As `on_backward`, for a layer of which one call gives the gradients of its input and its parameters.
+        """As `on_backward`, for a layer with one call that computes the gradients of its input and its parameters.
 
         Args:
             y: its output.
             x: its input.
             parameters: `[n, C, ...]`; None where it has none.
-            differentiate: gives the gradients of `x` and of the parameters over the channels of all rows, `[n*C, ...]`,
-                those that are wanted.
+            differentiate: returns the gradients of `x` and of the parameters over the channels of all rows,
+                `[n*C, ...]`, as far as they are wanted.
         """
         trained = {i: tensor for i, tensor in enumerate(parameters, 1) if tensor is not None and tensor.requires_grad}
         wanted = [x.needs_grad, *(place in trained for place in range(1, len(parameters) + 1))]
@@ -94,7 +94,7 @@ class Tape:
         self.on_backward([y], backward, list(trained.values()))
 
     def write_parameter_grad(self, parameter: torch.Tensor, record: Callable[[torch.Tensor], None]) -> None:
-        """Let `record` put calls on the tape that write a contribution to a parameter's gradient into given memory.
+        """Let `record` record calls that write a contribution to a parameter's gradient into the memory it is given.
 
         If an earlier call has contributed already, that memory is separate, and is added afterwards.
         """
@@ -109,12 +109,12 @@ class Tape:
             self.do(memory.add_, contribution)
 
     def contribute_to_parameter(self, parameter: torch.Tensor, grad: Callable[[], torch.Tensor]) -> None:
-        """Let a tensor go into a parameter's gradient."""
+        """Record a contribution to a parameter's gradient."""
         adds = not self._is_first(parameter)
         self.do(lambda: self._set_parameter_grad(parameter, grad(), adds))
 
     def _is_first(self, parameter: torch.Tensor) -> bool:
-        """Whether no call before the next one, in a backward, contributes to the gradient of a parameter."""
+        """Whether no call has contributed to the parameter's gradient in a backward; from now on one has."""
         first = parameter not in self.graded
         self.graded.add(parameter)
         return first
@@ -124,13 +124,13 @@ class Tape:
             self.parameter_grads[parameter] = grad
         elif adds:
             self.parameter_grads[parameter].add_(grad)
-        elif parameter in self.parameter_grads:  # in its place, which other calls have been told
+        elif parameter in self.parameter_grads:  # in place, because other calls refer to it
             self.parameter_grads[parameter].copy_(grad)
         else:
             self.parameter_grads[parameter] = torch.empty_like(parameter).copy_(grad)
 
     def join(self, spots: Sequence[Spot], fixed: bool = False) -> Spot:
-        """Several runs of rows in one value; dense, and in its place if `fixed`."""
+        """Join runs of rows in one value, which is dense, and stays in place if `fixed`."""
         first = spots[0]
         if len(spots) == 1 and not first.is_part and (first.fixed or not fixed):
             return first
@@ -153,7 +153,7 @@ class Tape:
         def backward() -> None:
             for i, spot in enumerate(spots):
                 if moved[i]:
-                    spot.claim(self)  # it is there
+                    spot.claim(self)  # its gradient is in place
                 elif spot.needs_grad:
                     self.contribute(spot, partial(run_of_grad, i))
 
@@ -161,7 +161,7 @@ class Tape:
         return joined
 
     def lay_out(self, spots: Sequence[Spot], layout: Layout, rows: int) -> list[Spot]:
-        """The same rows in another layout; in one of them, whichever, if LIST is wanted."""
+        """Return the same rows in another layout; if LIST is wanted, all in the layout of the first."""
         wanted = spots[0].layout if layout is Layout.LIST else layout
         return [spot if spot.layout is wanted else self._convert(spot, wanted, rows) for spot in spots]
 
@@ -172,7 +172,7 @@ class Tape:
         def forward() -> None:
             converted.data = convert(spot.data, rows, spot.layout, layout)
 
-        def backward() -> None:  # rows that are shared have no gradient
+        def backward() -> None:  # not called for shared rows, which have no gradient
             self.contribute(spot, lambda: convert(converted.grad, rows, layout, spot.layout))
 
         self.do(forward)
@@ -180,7 +180,7 @@ class Tape:
         return converted
 
     def contribute(self, spot: Spot, grad: Callable[[], torch.Tensor], fresh: bool = False) -> None:
-        """Let a tensor go into a spot's gradient; one that is `fresh` belongs to nobody else."""
+        """Record a contribution to a spot's gradient; a `fresh` tensor is used by nothing else."""
         first = spot.claim(self)
         if first and fresh and spot.takes:
             self.do(lambda: spot.take(grad()))
@@ -190,7 +190,7 @@ class Tape:
             self.do(lambda: spot.grad.add_(grad()))
 
     def end_forward(self) -> None:
-        """The forward is recorded."""
+        """End the recording of the forward."""
         self._forward = as_programs(self._forward)
 
     def forward(self) -> None:
@@ -202,12 +202,12 @@ class Tape:
         """Make the calls of the backward; the first time, record them.
 
         Args:
-            grads: of `ends`; None for one that nothing depends on.
+            grads: of `ends`; None if nothing depends on the value.
             ends: values that are read elsewhere too; always the same, as are `origins`.
-            origins: values that come from elsewhere, whose gradients are wanted if they need any.
+            origins: values that come from elsewhere; their gradients are computed if they need any.
 
         Raises:
-            RuntimeError: an end has a gradient that had none when the calls were recorded.
+            RuntimeError: an end has a gradient, but had none when the calls were recorded.
         """
         for end, grad in zip(ends, grads, strict=True):
             if grad is None:
@@ -215,7 +215,7 @@ class Tape:
                     end.grad.zero_()
             elif end.needs_grad:
                 if self._backward is not None and not any(end.graded):
-                    raise RuntimeError("a value has a gradient now that it had not when the tape was recorded")
+                    raise RuntimeError("a value has a gradient now, but had none when the tape was recorded")
                 end.grad.copy_(grad)
         if self._backward is None:
             self._backward = self._program = []
@@ -229,7 +229,7 @@ class Tape:
         for end in ends:
             end.claim(self)
         for outputs, record in reversed(self._to_record):
-            if any(output.needs_grad and any(output.graded) for output in outputs):  # else no gradient gets here
+            if any(output.needs_grad and any(output.graded) for output in outputs):  # else no gradient arrives here
                 for output in outputs:
                     output.complete(self)
                 record()
@@ -245,7 +245,7 @@ def _copy(spot: Spot, place: torch.Tensor) -> None:
 
 
 def _runs(whole: Spot, spots: Sequence[Spot], tensor: torch.Tensor) -> list[torch.Tensor]:
-    """A tensor that is laid out as `whole` is, in runs of as many rows as the spots have."""
+    """Split a tensor with the layout of `whole` into runs with as many rows as the spots have."""
     runs, start = [], 0
     for spot in spots:
         runs.append(whole.of(tensor, start, start + spot.count))
@@ -255,16 +255,16 @@ def _runs(whole: Spot, spots: Sequence[Spot], tensor: torch.Tensor) -> list[torc
 
 @runtime_checkable
 class Tapeable(Protocol):
-    """A kernel that can put itself on a tape, at least in some cases."""
+    """A kernel that can record itself on a tape, at least in some cases."""
 
     @property
     def is_tapeable(self) -> bool:
         """Whether this one can."""
 
     def record(self, tape: Tape, inputs: list[list[Spot]], training: bool, cuts: Sequence[int]) -> list[Spot]:
-        """Record its forward, and how to record its backward; its output, as one or several runs of rows.
+        """Record the forward, and how to record the backward; return the output as one or several runs of rows.
 
         Args:
             inputs: for each, the runs of rows that make it up, in the layout that the kernel asks for.
-            cuts: where the rows of its output part ways, from 0 to their number; runs may end there and nowhere else.
+            cuts: rows, from 0 to their number, at which the output may be divided into runs, and nowhere else.
         """

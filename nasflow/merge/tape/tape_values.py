@@ -9,27 +9,27 @@ from nasflow.merge.values.layout import Layout
 
 
 class Recorder(Protocol):
-    """What calls are recorded with: a tape."""
+    """Records calls, as a tape does."""
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Make a call, and put it at the end of what is recorded now."""
+        """Make a call, and append it to the current recording."""
 
 
 class Spot:
     """A value of several rows, in layout STACK or CHANNELS, or one that all rows read, in layout SHARED.
 
     Args:
-        data: the value; calls of the forward may put another tensor in its place, unless it is `still`.
+        data: the value; calls of the forward may replace the tensor, unless it is `still`.
         rows: how many.
-        needs_grad: whether gradients go through it.
-        still: the value stays where it is.
-        fixed: the gradient does so too, and calls can be recorded with both.
-        grad_in: the spot whose gradient's memory its own takes.
+        needs_grad: whether gradients flow through it.
+        still: the value stays in its memory.
+        fixed: so does the gradient, and calls can be recorded with both.
+        grad_in: the spot that provides the gradient's memory.
 
     Attributes:
-        graded: by row, whether the gradient has got a contribution, as far as the backward is recorded.
-        may_move: whether the value may be told to lie elsewhere from now on, for whoever writes it looks each time,
-            and one value only is made of it.
+        graded: for each row, whether its gradient has a contribution in the backward as recorded so far.
+        may_move: whether the value may be stored elsewhere from now on, because calls that write it look up the place
+            each time, and only one value is made from it.
         is_part: whether it is some rows of a larger one.
     """
 
@@ -56,11 +56,11 @@ class Spot:
         self.may_move = False
         self._grad_in = grad_in
         self._grad: torch.Tensor | None = None
-        self._parts = 0  # spots that lie in this one and whose backward is not recorded yet
+        self._parts = 0  # spots inside this one with a backward that is not recorded yet
 
     @property
     def grad(self) -> torch.Tensor:
-        """The gradient, or memory for it, laid out as the value is."""
+        """The gradient, or uninitialized memory for it, with the value's strides."""
         if self._grad_in is not None:
             return self._grad_in.grad
         if self._grad is None:
@@ -69,25 +69,25 @@ class Spot:
 
     @property
     def takes(self) -> bool:
-        """Whether another tensor can be its gradient."""
+        """Whether another tensor can become its gradient."""
         return not self.fixed and self._grad_in is None
 
     def move(self, whole: "Spot", start: int, place: torch.Tensor) -> None:
-        """Lie in `place`, the rows of `whole` from `start` on, and have the gradient there too."""
+        """Store the value in `place`, the rows of `whole` from `start` on, and the gradient in its rows."""
         self.data = place.copy_(self.data)
         self._grad_in = whole.rows(start, start + self.count)
         whole._parts += 1
 
     def take(self, grad: torch.Tensor) -> None:
-        """Have a tensor as the gradient, from here to the end of this run."""
+        """Use a tensor as the gradient until the end of this run."""
         self._grad = grad
 
     def rows(self, start: int, stop: int) -> "Spot":
-        """Some of its rows."""
+        """Return some of its rows as a spot."""
         return self if stop - start == self.count else _Rows(self, start, stop)
 
     def of(self, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Rows of a tensor that is laid out as this is."""
+        """Return rows of a tensor that has this spot's layout."""
         if stop - start == self.count:
             return tensor
         if self.layout is Layout.CHANNELS:
@@ -96,15 +96,15 @@ class Spot:
         return tensor.narrow(0, start, stop - start)
 
     def write(self, activation: str, start: int, stop: int, out: torch.Tensor) -> bool:
-        """Write an activation of some rows to `out`, if the values themselves have yet to be written down."""
+        """Write an activation of some rows to `out`, if the values are not stored yet; return whether it did."""
         return False
 
     def claim(self, tape: Recorder) -> bool:
-        """Whether a contribution to the gradient may overwrite what is there; else it has to be added to it."""
+        """Whether a contribution may overwrite the gradient, not be added. From now on, the rows are graded."""
         return _claim(self, tape, 0, self.count)
 
     def complete(self, tape: Recorder) -> None:
-        """No further contribution comes: rows that nobody read have a gradient of zero."""
+        """Set the gradient of rows that nothing read to zero, because no more contributions follow."""
         if not all(self.graded):
             if not any(self.graded):
                 self.graded[0] = True
@@ -112,18 +112,18 @@ class Spot:
             _claim(self, tape, 0, self.count)
 
     def done(self) -> "list[Spot]":
-        """Those that can let go when what uses this one's gradient has been recorded."""
+        """Return the spots that can release memory when the use of this one's gradient has been recorded."""
         if self._grad_in is None or self.fixed:
             return [] if self.fixed or self._parts else [self]
         return self._grad_in.part_done()
 
     def part_done(self) -> "list[Spot]":
-        """`done`, when a part of this one is."""
+        """`done`, called when a part of this one is."""
         self._parts -= 1
         return [] if self._parts else [self]
 
     def let_go(self) -> None:
-        """The tensors are no longer needed, till the next run."""
+        """Release memory that is not needed until the next run."""
         if not self.fixed:
             self._grad = None
 
@@ -177,7 +177,7 @@ def _claim(spot: Spot, tape: Recorder, start: int, stop: int) -> bool:
 
 
 def room_for(like: Spot, rows: int) -> torch.Tensor:
-    """Dense memory for so many rows like those of a spot."""
+    """Return dense memory for `rows` rows like those of a spot."""
     data, axis = like.data, int(like.layout is Layout.CHANNELS)
     shape = list(data.shape)
     shape[axis] = shape[axis] // like.count * rows

@@ -1,1 +1,1 @@
-"""The computation of one candidate as a graph with shapes, found without computing anything."""
+"""The computation of one candidate as a graph with shapes, built without computing anything."""

@@ -1,4 +1,4 @@
-"""What a module's own forward does, its children left as calls: traced by torch.fx once for each structure."""
+"""Traces a module's own forward with torch.fx, once per structure; calls of its children stay calls."""
 
 import functools
 import inspect
@@ -36,7 +36,7 @@ class TemplateStep:
 
 @dataclass(frozen=True)
 class Name:
-    """Stands for the result of a step, or for an argument of the forward."""
+    """Placeholder for the result of a step, or for an argument of the forward."""
 
     of: str
 
@@ -49,7 +49,7 @@ class Template:
     output: Any
 
     def read(self, tree: Any, values: dict[str, Any]) -> Any:
-        """Nested arguments with the names replaced."""
+        """Return nested arguments with the names replaced by values."""
         if isinstance(tree, Name):
             return values[tree.of]
         if isinstance(tree, tuple | list):
@@ -62,13 +62,13 @@ class Template:
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether it is one of torch's own layers, called as a whole."""
+    """Whether `module` is one of torch's own layers, called as a whole."""
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     return type(module).__module__.startswith("torch.nn") and type(module) not in containers
 
 
 def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a call by name; None unless every one is given, none by a default."""
+    """Return the arguments of a call by name; None unless all are passed, without relying on defaults."""
     if not inspect.ismethod(module.forward):
         return None
     signature = _signature(module.forward.__func__)
@@ -80,11 +80,12 @@ def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def template_of(module: nn.Module, key: int, given: dict[str, Any]) -> "Template | None":
-    """The template of a module's forward, or None if it can't be traced.
+    """Return the template of a module's forward, or None if it can't be traced.
 
     Args:
         key: the number of the module's structure.
-        given: its arguments. Those that hold no node are part of the template: a forward may ask whether one is None.
+        given: its arguments by name. Those without nodes become part of the template, because a forward may test
+            whether one is None.
     """
     constants = {name: value for name, value in given.items() if next(nodes_in(value), None) is None}
     known = (key, freeze(constants))
@@ -97,7 +98,7 @@ def template_of(module: nn.Module, key: int, given: dict[str, Any]) -> "Template
 
 
 class _Proxy(fx.Proxy):
-    """Takes `x += y` for what it is; fx takes it for a sum, which others that read `x` would not see."""
+    """Records `x += y` as an in-place operation; fx records a sum, which other readers of `x` would not see."""
 
 
 def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -110,7 +111,7 @@ for _name in IN_PLACE_OPERATORS:
 
 
 class _Tracer(fx.Tracer):
-    proxy_buffer_attributes = True  # what follows from a buffer's values is not to be taken for a constant
+    proxy_buffer_attributes = True  # what depends on a buffer's values is not a constant
 
     def __init__(self, constants: dict[str, Any]) -> None:
         super().__init__()
@@ -132,22 +133,22 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """Refuse what runs without gradients, in another precision, or within a Function with its own backward."""
+        """Refuse operations without gradients, in another precision, or inside a custom autograd Function."""
         if _mode() != self._mode:
-            raise ValueError("a graph does not say in which mode its operations run")
+            raise ValueError("a graph can't record operations that run in another mode")
         return super().create_node(*args, **kwargs)
 
 
 class _NoWrites(TorchDispatchMode):
-    """Refuses to let a forward write into a tensor that it has not made: nothing of that would be in the graph.
+    """Refuses writes into tensors that the forward did not create, because the graph would not show them.
 
-    What reaches a parameter as `module.weight` is seen by the tracer; what reaches it through `parameters()`, a list or
-    another module is the tensor itself.
+    The tracer sees a parameter that is read as `module.weight`. Read through `parameters()`, a list or another module,
+    it is the tensor itself.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._made: set[int] = set()  # memory, as torch's own numbers of it
+        self._made: set[int] = set()  # storages, as torch's own numbers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -156,7 +157,7 @@ class _NoWrites(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in _tensors_in(given.get(argument.name)):
                     if tensor.untyped_storage()._cdata not in self._made:
-                        raise ValueError("it writes into a tensor that it has not made")
+                        raise ValueError("it writes into a tensor that it did not create")
         result = func(*args, **kwargs)
         read = {tensor.untyped_storage()._cdata for value in given.values() for tensor in _tensors_in(value)}
         self._made.update({tensor.untyped_storage()._cdata for tensor in _tensors_in(result)} - read)
@@ -191,19 +192,19 @@ def _trace(module: nn.Module, constants: dict[str, Any]) -> "Template | None":
             if (traced := _unchanging(module, constants)) is None:
                 return None
             return _with_eval(module, constants, *traced)
-    except (Exception, SystemExit):  # fx refuses in many ways, and a forward given stand-ins may raise anything
+    except (Exception, SystemExit):  # fx fails in many ways, and a forward called with proxies may raise anything
         return None
 
 
 def _unchanging(module: nn.Module, constants: dict[str, Any]) -> tuple[list[TemplateStep], Any] | None:
-    """The steps of a forward, or None if it writes into attributes or draws: a trace would see that once for ever."""
+    """Return a forward's steps, or None if it sets attributes or draws random numbers, which a trace runs only once."""
     before = _state(module)
     steps = _steps(_Tracer(constants).trace(module))
     return steps if before == _state(module) else None
 
 
 def _state(module: nn.Module) -> Hashable:
-    """What a forward may change, the insides of tensors left out."""
+    """Return a key of what a forward may change, except the values of tensors."""
     fields = tuple(tuple(map(id, vars(part).values())) for part in module.modules())
     numpy = np.random.get_state(legacy=False)["state"].items()
     drawn = tuple((name, value.tobytes() if isinstance(value, np.ndarray) else value) for name, value in numpy)
@@ -220,9 +221,9 @@ def _state(module: nn.Module) -> Hashable:
 def _with_eval(
     module: nn.Module, constants: dict[str, Any], steps: list[TemplateStep], output: Any
 ) -> "Template | None":
-    """Both modes in one template, if they make the same calls and differ in arguments alone.
+    """Return one template for training and eval mode, or None unless their calls differ only in arguments.
 
-    A model is scored in eval mode, without gradients: a forward may ask for either.
+    A model is scored in eval mode, without gradients, and a forward may test for either.
     """
     module.eval()
     with torch.no_grad():
@@ -269,7 +270,7 @@ def _named(tree: Any, names: dict[str, str]) -> Any:
 
 
 def has_own_gradients(kind: type) -> bool:
-    """Whether the methods of a user's class speak of an autograd Function, of whose backward a trace tells nothing."""
+    """Whether methods of a user's class mention an autograd Function; a trace does not show its backward."""
     return any(
         isinstance(value, type) and issubclass(value, torch.autograd.Function)
         for base in kind.__mro__

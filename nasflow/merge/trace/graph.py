@@ -1,4 +1,4 @@
-"""A candidate's computation as a graph with shapes, found without computing anything."""
+"""A candidate's computation as a graph with shapes, built without computing anything."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -20,8 +20,8 @@ class Graph:
 
     Attributes:
         model: the candidate; nodes hold its own layers.
-        input: the one tensor that the model takes.
-        output: a node whose value is the model's output.
+        input: the node of the only tensor that the model takes.
+        output: the node that computes the model's output.
     """
 
     model: nn.Module
@@ -31,27 +31,27 @@ class Graph:
 
     @property
     def has_opaque(self) -> bool:
-        """Whether it calls modules whose forward could not be traced, or whose hooks may do anything."""
+        """Whether it calls modules with hooks, which may do anything, or with a forward that could not be traced."""
         return any(map(runs_own_code, self.nodes))
 
     @property
     def has_own_gradients(self) -> bool:
-        """Whether the class of a module speaks of an autograd Function, of whose backward nothing is known."""
+        """Whether the class of an opaque module mentions an autograd Function; nothing is known of its backward."""
         opaque = [node.module for node in self.nodes if node.opaque and node.module is not None]
         return any(map(has_own_gradients, {type(part) for module in opaque for part in module.modules()}))
 
 
 class NotTraceableError(Exception):
-    """The model as a whole can't be seen as a graph; it trains by itself."""
+    """The model as a whole can't be represented as a graph; it trains by itself."""
 
 
 def trace(model: nn.Module, x: Spec) -> Graph:
-    """The graph of `model(x)`, with shapes and signatures.
+    """Return the graph of `model(x)`, with shapes and signatures.
 
-    Modules whose forward can't be traced become opaque nodes; the rest is traced around them.
+    Modules with a forward that can't be traced become opaque nodes; the rest is traced around them.
 
     Raises:
-        NotTraceableError: not even that works; the message says why.
+        NotTraceableError: even that is impossible; the message gives the reason.
     """
     source = Node("input", "x", (), {}, x, signature=number_of(("input", x)))
     nodes = [source]
@@ -60,7 +60,7 @@ def trace(model: nn.Module, x: Spec) -> Graph:
     except NotInferableError as error:
         raise NotTraceableError(str(error)) from error
     if not isinstance(output, Node) or not isinstance(output.spec, Spec):
-        raise NotTraceableError("the model does not give one tensor")
+        raise NotTraceableError("the model does not return a single tensor")
     needed = _needed(nodes, output)
     _refuse_overwriting(needed)
     _refuse_draws_by_memory(needed)
@@ -72,26 +72,26 @@ _known_draws: dict[Hashable, bool] = {}
 
 
 def _writes(node: Node) -> bool:
-    """`changes_in_place`, found out once a signature."""
+    """`changes_in_place`, cached by signature."""
     if node.signature not in _known_writes:
         _known_writes[node.signature] = changes_in_place(node)
     return _known_writes[node.signature]
 
 
 def _draws(node: Node) -> bool:
-    """`is_random`, found out once a signature."""
+    """`is_random`, cached by signature."""
     if node.signature not in _known_draws:
         _known_draws[node.signature] = is_random(node)
     return _known_draws[node.signature]
 
 
 def _refuse_overwriting(nodes: list[Node]) -> None:
-    """An operation in place is as good as one that is not, if nothing else sees what it writes into."""
+    """Refuse in-place operations on tensors that something else reads; others are as good as out-of-place ones."""
     writing = [node for node in nodes if _writes(node) and isinstance(node.inputs[0].spec, Spec)]
     readers = Counter(source for node in nodes for source in set(node.inputs)) if writing else Counter[Node]()
     for node in nodes:
         if "out" in node.kwargs:
-            raise NotTraceableError(f"{node.name} writes into a tensor that is given to it")
+            raise NotTraceableError(f"{node.name} writes into a tensor that is passed as `out`")
     for node in writing:
         written: Node | None = node.inputs[0]
         while written is not None:
@@ -101,16 +101,16 @@ def _refuse_overwriting(nodes: list[Node]) -> None:
 
 
 def _refuse_draws_by_memory(nodes: list[Node]) -> None:
-    """Random numbers are drawn in the order of memory, and torch's attention gives another one outside of training."""
+    """Refuse draws in a permuted memory order, because torch's attention has another order outside of training."""
     for node in nodes:
         if node.module is None and node.eval_args is None and _draws(node):
             for source in node.inputs:
                 if isinstance(source.spec, Spec) and source.spec.order:
-                    raise NotTraceableError(f"{node.name} draws random numbers in the order of {source.name}'s memory")
+                    raise NotTraceableError(f"{node.name} draws random numbers in {source.name}'s memory order")
 
 
 def _needed(nodes: list[Node], output: Node) -> list[Node]:
-    """Nodes that the output depends on, and those that change something or may draw random numbers."""
+    """Return the nodes that the output depends on, and those that change something or may draw random numbers."""
     used = {output}
     for node in reversed(nodes):
         if node in used or node.op in ("input", "module") or _writes(node) or _draws(node):

@@ -1,4 +1,4 @@
-"""From a model to its nodes: children in the place of their calls, and parts that were seen before copied."""
+"""Turns a model into nodes: calls of children are replaced by their nodes, and parts seen before are copied."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -17,28 +17,28 @@ _REMEMBERED = 4_096
 
 @dataclass(frozen=True, slots=True)
 class _Ref:
-    """Stands for a node in a remembered part: its own node of that index, or an argument below zero."""
+    """Placeholder for a node in a remembered part: its own node of that index, or an argument if negative."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The nodes of a module's call, ready to be written again for another module of the same structure."""
+    """The nodes of a module's call, to be copied for other modules of the same structure."""
 
     nodes: tuple[Node, ...]
     places: tuple[tuple[str, ...], ...]
     inputs: tuple[tuple[int, ...], ...]
-    plain: tuple[bool, ...]  # whether the arguments are the inputs and nothing else
+    plain: tuple[bool, ...]  # whether the arguments are exactly the inputs
     output: Any
 
 
 _parts: "OrderedDict[Hashable, _Part | None]" = OrderedDict()
-"""None for one that was seen once: most whole candidates never come again, while their blocks do."""
+"""None for a part seen once: most whole candidates never occur again, while their blocks do."""
 
 
 class Expansion:
-    """Writes the nodes of a model's call into `nodes`.
+    """Appends the nodes of a model's call to `nodes`.
 
     Raises:
         NotInferableError: the model as a whole can't be run without data.
@@ -49,7 +49,7 @@ class Expansion:
         self._structures = Structures()
 
     def call(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The nodes of a call, and what it gives: a node, or several nested."""
+        """Append the nodes of a call; return its result, a node or nested nodes."""
         if is_layer(module):
             return self._leaf(module, path, args, kwargs)
         given = list(dict.fromkeys(nodes_in((args, kwargs))))
@@ -118,7 +118,7 @@ class Expansion:
         if op == "call_function" and not any(True for _ in nodes_in((args, kwargs))):
             return target(*args, **kwargs)
         if getattr(target, "__name__", "") == "getitem" and isinstance(args[0], tuple | list | dict):
-            return args[0][args[1]]  # packed by the trace itself
+            return args[0][args[1]]  # a tuple that the trace itself packed
         kind: Literal["function", "method"] = "function" if op == "call_function" else "method"
         key = number_of((kind, freeze(target), _shape_of((args, kwargs)), changed and _shape_of(changed)))
         spec = infer(key, target, args, kwargs)
@@ -129,7 +129,7 @@ class Expansion:
         return node
 
     def _write(self, part: _Part, module: nn.Module, path: str, given: list[Node]) -> Any:
-        """A remembered part with this module's own layers and tensors."""
+        """Append the nodes of a remembered part, with this module's own layers and tensors."""
         made: list[Node] = []
 
         def resolve(ref: _Ref) -> Node:
@@ -186,7 +186,7 @@ def _remember(nodes: list[Node], path: str, given: list[Node], output: Any) -> _
 
 
 def _resolved(tree: Any, resolve: Callable[[_Ref], Node]) -> Any:
-    """Nested arguments with the references replaced."""
+    """Return nested arguments with the references replaced."""
     if isinstance(tree, _Ref):
         return resolve(tree)
     if isinstance(tree, tuple | list):
@@ -203,7 +203,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _shape_of(tree: Any, seen: list[Node] | None = None) -> Hashable:
-    """Nested arguments as far as shapes, constants, and which nodes are the same go."""
+    """Return a key of nested arguments: shapes, constants, and which nodes are identical."""
     order: dict[Node, int] = {} if seen is None else {node: index for index, node in enumerate(seen)}
 
     def shape(tree: Any) -> Hashable:

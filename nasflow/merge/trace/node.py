@@ -17,14 +17,14 @@ class Node:
     """One operation of one member.
 
     Attributes:
-        op: `module` is a layer or a module that can't be looked into; `function` a torch or operator function;
-            `method` one of a tensor's; `attribute` a tensor that the model holds; `input` the model's input.
+        op: `module` is a layer or an opaque module; `function` a torch or operator function; `method` one of a
+            tensor's; `attribute` a tensor that the model holds; `input` the model's input.
         target: the function, the method's name, or the path of the module or tensor in the model.
         args: may hold nodes, also nested in tuples, lists and dicts.
         spec: of the output.
         signature: nodes of equal signatures do the same to inputs of the same shape.
-        opaque: a module that is called as it is, for its forward could not be traced.
-        inputs: the nodes among the arguments, in their order.
+        opaque: whether the module is called as it is, because its forward could not be traced.
+        inputs: the nodes among the arguments, in order.
         eval_args: `args` and `kwargs` outside training, where those differ.
     """
 
@@ -45,14 +45,14 @@ class Node:
 
     @property
     def name(self) -> str:
-        """For people: `conv2d`, `relu`, `add`."""
+        """The operation's display name: `conv2d`, `relu`, `add`."""
         if self.module is not None:
             return type(self.module).__name__
         return str(getattr(self.target, "__name__", self.target))
 
 
 def nodes_in(tree: Any) -> Iterator[Node]:
-    """The nodes in nested arguments, in order."""
+    """Yield the nodes in nested arguments, in order."""
     if isinstance(tree, Node):
         yield tree
     elif isinstance(tree, tuple | list):
@@ -66,7 +66,7 @@ def nodes_in(tree: Any) -> Iterator[Node]:
 
 
 def map_nodes(tree: Any, change: Callable[[Node], Any]) -> Any:
-    """The same nested arguments with every node changed."""
+    """Return the same nested arguments with `change` applied to every node."""
     if isinstance(tree, Node):
         return change(tree)
     if isinstance(tree, tuple | list):
@@ -79,7 +79,7 @@ def map_nodes(tree: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def changes_in_place(node: Node) -> bool:
-    """Whether it overwrites its first input, or one that it is given for its result."""
+    """Whether the node overwrites its first input, or a tensor passed for its result."""
     if node.module is not None:
         return bool(getattr(node.module, "inplace", False))
     if node.op not in ("function", "method"):
@@ -96,7 +96,7 @@ def changes_in_place(node: Node) -> bool:
 
 
 def tensors_of(node: Node) -> Iterable[torch.Tensor]:
-    """The parameters and buffers that a node works with."""
+    """Return the parameters and buffers that a node uses."""
     if node.module is not None:
         if node.module._modules:
             return [*node.module.parameters(), *node.module.buffers()]

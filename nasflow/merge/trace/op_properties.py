@@ -1,4 +1,4 @@
-"""What is known of torch's operations: which draw random numbers, which change a state, which go value by value."""
+"""Properties of torch's operations: which draw random numbers, which change a state, which are elementwise."""
 
 import copy
 import operator
@@ -166,7 +166,7 @@ _VIEWS = frozenset(["view", "view_as"])
 
 
 def function_name(node: Node) -> str | None:
-    """The name of a call to torch, torch.nn.functional, operator or a tensor's method; None for another function."""
+    """Return the name of a call to torch, torch.nn.functional, operator or a tensor's method; else None."""
     if node.op == "method":
         return str(node.target).removesuffix("_") if not str(node.target).startswith("__") else str(node.target)
     if node.op != "function":
@@ -180,7 +180,7 @@ def function_name(node: Node) -> str | None:
 
 
 def is_changing(node: Node) -> bool:
-    """Whether it changes the state of its layer when called in training."""
+    """Whether the node changes its layer's state when called in training."""
     module = node.module
     if module is None:
         return False
@@ -190,7 +190,7 @@ def is_changing(node: Node) -> bool:
 
 
 def is_random(node: Node) -> bool:
-    """Whether it may draw random numbers, in training or ever: what is not known to draw none, may."""
+    """Whether the node may draw random numbers, in training or always; operations not known to draw none may."""
     module = node.module
     if module is not None:
         if runs_own_code(node):
@@ -207,12 +207,12 @@ def is_random(node: Node) -> bool:
 
 
 def runs_own_code(node: Node) -> bool:
-    """Whether it runs code that a graph does not show, be it in the backward."""
+    """Whether the node runs code that a graph does not show, in the forward or the backward."""
     return node.module is not None and (node.opaque or is_hooked(node.module))
 
 
 def makes_tensor(node: Node) -> bool:
-    """Whether what it gives shares no memory with what it reads, for certain."""
+    """Whether the output certainly shares no memory with the inputs."""
     if changes_in_place(node):
         return False
     if node.module is not None:
@@ -222,19 +222,19 @@ def makes_tensor(node: Node) -> bool:
 
 
 def minds_strides(node: Node) -> bool:
-    """Whether what it gives may depend on how its inputs lie in memory, or fail by it."""
+    """Whether the output may depend on the strides of the inputs, or the call may fail because of them."""
     if type(node.module) is nn.GroupNorm or function_name(node) == "group_norm":
         return not has_trained_source(node)
     return function_name(node) in _VIEWS or (is_random(node) and type(node.module) not in _CHANNEL_DROPOUTS)
 
 
 def averages_windows(node: Node) -> bool:
-    """Whether it is an average pool, whose backward torch gets wrong on a GPU for images channels last."""
+    """Whether the node is an average pool; on a GPU, torch's backward of these is wrong for channels-last images."""
     return type(node.module) in (nn.AvgPool2d, nn.AvgPool3d) or function_name(node) in ("avg_pool2d", "avg_pool3d")
 
 
 def has_trained_source(node: Node) -> bool:
-    """Whether something that it reads, directly or not, learns: then its input may need a gradient."""
+    """Whether any direct or indirect input is trained, so that the node's input may need a gradient."""
     seen, to_see = {node}, list(node.inputs)
     while to_see:
         source = to_see.pop()
@@ -247,21 +247,21 @@ def has_trained_source(node: Node) -> bool:
 
 
 def passes_gradients(node: Node) -> bool:
-    """Whether a gradient of what it gives becomes one of what it reads."""
+    """Whether gradients flow from the node's output to its inputs."""
     if isinstance(node.spec, Spec) and not (node.spec.dtype.is_floating_point or node.spec.dtype.is_complex):
         return False
     return function_name(node) != "detach" and not (node.target is getattr and node.args[1] == "data")
 
 
 def is_training(node: Node) -> bool:
-    """Whether it holds something that learns."""
+    """Whether the node holds parameters that are trained."""
     if node.op == "attribute":
         return bool(node.args[0].requires_grad)
     return node.module is not None and any(p.requires_grad for p in node.module.parameters())
 
 
 def is_pure(node: Node) -> bool:
-    """Whether equal inputs give equal outputs always, without a trace left behind."""
+    """Whether equal inputs always give equal outputs, without side effects; nodes that are trained are not pure."""
     if node.op == "module" and isinstance(node.module, _DROPOUTS):
         return not node.module.training or node.module.p == 0
     batch_norm = isinstance(node.module, _BATCH_NORMS) and node.module.training
@@ -269,14 +269,14 @@ def is_pure(node: Node) -> bool:
 
 
 def is_dropout(node: Node) -> bool:
-    """Whether it is the plain layer, whose draws can be made outside of it."""
+    """Whether the node is a plain `nn.Dropout`, so that its mask can be drawn outside of it."""
     return type(node.module) is nn.Dropout and not is_hooked(node.module)
 
 
 def pointwise(node: Node) -> Callable[[Any], Any] | None:
-    """The node as a function of its one tensor, if each value of the result follows from the one in its place.
+    """Return the node as an elementwise function of its one tensor, or None if it is not one.
 
-    The function overwrites nothing, even if the node does.
+    The function does not work in place, even if the node does.
     """
     if node.eval_args is not None or len(node.inputs) != 1 or not isinstance(node.spec, Spec):
         return None
@@ -300,7 +300,7 @@ def pointwise(node: Node) -> Callable[[Any], Any] | None:
 
 
 def pairwise(node: Node) -> Callable[..., Any] | None:
-    """The node as a function of one or two tensors of its own shape and numbers, value by value."""
+    """Return the node as an elementwise function of one or two tensors of its own shape and numbers, or None."""
     name = function_name(node)
     name = {"iadd": "add", "imul": "mul", "isub": "sub", "itruediv": "truediv"}.get(name or "", name)
     if name not in _PAIRWISE_NAMES or node.kwargs or len(node.args) != 2 or not isinstance(node.spec, Spec):

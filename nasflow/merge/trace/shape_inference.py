@@ -1,7 +1,7 @@
-"""Shapes of results: nothing is computed, and each distinct operation is asked about once.
+"""Infers shapes of results: nothing is computed, and each distinct operation is tried once.
 
-Operations run on the meta device; one that makes tensors of its own elsewhere runs on torch's fake tensors, whose
-import alone takes a second or two and so is put off.
+Operations run on the meta device. One that creates tensors on another device runs on torch's fake tensors, which are
+imported only then, because the import takes a second or two.
 """
 
 import copy
@@ -28,13 +28,13 @@ class NotInferableError(Exception):
 
 @dataclass(frozen=True)
 class Spec:
-    """A tensor without its values, at two batch sizes, so that what depends on the batch size can be told apart.
+    """A tensor without its values, at two batch sizes, which show what depends on the batch size.
 
     Attributes:
         shape: at the batch size of the training batches.
         other: at that size plus one.
-        order: the dimensions by the strides that the tensor has where nothing is merged, the largest first; empty if
-            that is their own order. Random numbers are drawn in the order of memory.
+        order: the dimensions by decreasing stride in the model that is not merged; empty if that is their own order.
+            Random numbers are drawn in the order of memory.
     """
 
     shape: tuple[int, ...]
@@ -51,59 +51,59 @@ class Spec:
 
     @classmethod
     def batch(cls, x: torch.Tensor) -> "Spec":
-        """Of an input whose first dimension is the batch."""
+        """Return the spec of an input with the batch as its first dimension."""
         shape = tuple(x.shape)
         return cls(shape, (shape[0] + 1, *shape[1:]), x.dtype, _order(x))
 
     @classmethod
     def constant(cls, x: torch.Tensor) -> "Spec":
-        """Of a tensor that no batch changes."""
+        """Return the spec of a tensor that does not depend on the batch."""
         return cls(tuple(x.shape), tuple(x.shape), x.dtype)
 
     def is_like(self, other: Any) -> bool:
-        """Whether the other is of this shape and type, in whatever order of memory."""
+        """Whether `other` has the same shape and type, in any memory order."""
         same = isinstance(other, Spec) and (self.shape, self.other) == (other.shape, other.other)
         return same and self.dtype == other.dtype
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds."""
+        """The number of elements."""
         return torch.Size(self.shape).numel()
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Where in `order` each dimension is."""
+        """The position of each dimension in `order`."""
         return tuple(self.order.index(dim) for dim in range(len(self.order)))
 
     def arranged(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, dense, its elements in the order that they have where nothing is merged."""
+        """Return `x`, dense, with its elements in the memory order that they have where nothing is merged."""
         return x.permute(self.order).contiguous().permute(self.places) if self.order else x.contiguous()
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A plain number (or a tuple of some) that follows from shapes, at the two batch sizes."""
+    """A plain number (or a tuple of some) derived from shapes, at the two batch sizes."""
 
     value: Any
     other: Any
 
 
 def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The spec of `target(*args, **kwargs)`; nodes among the arguments stand for their specs.
+    """Return the spec of `target(*args, **kwargs)`; nodes among the arguments stand for their specs.
 
     Args:
-        key: calls of equal keys have equal results.
+        key: calls with equal keys have equal results.
         target: a module, a function, or the name of a tensor's method.
 
     Raises:
-        NotInferableError: the call fails on fake tensors.
+        NotInferableError: the call fails without data, or its result is nothing that a graph can hold.
     """
     if key in _known:
         _known.move_to_end(key)
         return _known[key]
     try:
         results = _results(target, args, kwargs)
-    except (Exception, SystemExit) as error:  # whatever a user's forward raises on tensors without data
+    except (Exception, SystemExit) as error:  # a user's forward may raise anything on tensors without data
         name = type(target).__name__ if isinstance(target, nn.Module) else target
         raise NotInferableError(f"{name} can't be run without data: {type(error).__name__}: {error}") from error
     _known[key] = spec = _spec(*results)
@@ -113,7 +113,7 @@ def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _results(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """At both batch sizes."""
+    """Return the results at both batch sizes."""
 
     def results() -> list[Any]:
         with untouched(target) if isinstance(target, nn.Module) else nullcontext():
@@ -123,7 +123,7 @@ def _results(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
         try:
             with torch.device("meta"):
                 return results()
-        except (Exception, SystemExit):  # whatever it is, the fake tensors will say it again
+        except (Exception, SystemExit):  # whatever it is, fake tensors will raise it again
             from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415
 
             try:
@@ -136,7 +136,7 @@ def _results(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 def _rehearse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: str) -> Any:
-    """What a copy of a module gives for zeros: the last resort for one that looks at values."""
+    """Run a copy of a module on zeros: the last resort for a module that looks at values."""
     tensors = [*module.parameters(), *module.buffers()]
     with torch.device(tensors[0].device if tensors else "cpu"):
         return copy.deepcopy(module)(*_fake(args, size), **_fake(kwargs, size))
@@ -144,7 +144,7 @@ def _rehearse(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 def _call(target: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(target, nn.Module):
-        # Each place once, by hand: told to tie, torch would put a fake in place of a tensor in a module of two names.
+        # Each place once: with `tie_weights`, torch would replace a tensor by a fake in a module with two names.
         fakes = {
             f"{path}.{name}" if path else name: _fake(Spec.constant(tensor), "shape")
             for path, part in target.named_modules()
@@ -185,7 +185,7 @@ def _spec(result: Any, other: Any) -> Any:
         return tuple(_spec(a, b) for a, b in zip(result, other, strict=True))
     if result is None:
         return None
-    raise NotInferableError(f"a {type(result).__name__} is no value a graph can hold")
+    raise NotInferableError(f"a {type(result).__name__} can't be part of a graph")
 
 
 def _order(x: torch.Tensor) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a module is, apart from the values of its tensors: equal structures run the same program."""
+"""Structures of modules, without the values of their tensors: equal structures run the same program."""
 
 import copy
 import functools
@@ -45,7 +45,7 @@ _next_number = itertools.count()
 
 
 class Same:
-    """Stands for an object that equals only itself, and keeps it alive, so that its id stays its own."""
+    """Wraps an object so that it equals only itself, and keeps it alive so that its id is not reused."""
 
     def __init__(self, thing: Any):
         self.thing = thing
@@ -58,31 +58,31 @@ class Same:
 
 
 def number_of(key: Hashable) -> int:
-    """A number that stands for `key` in this process: nested keys are long to hash and to compare."""
+    """Return a number that stands for `key` in this process, because nested keys are slow to hash and to compare."""
     number = _numbers.get(key)
     if number is None:
         if len(_numbers) > _MOST:
-            _numbers.clear()  # numbers are never given twice, so those that are out stay right
+            _numbers.clear()  # numbers are never reused, so those handed out stay valid
         number = _numbers[key] = next(_next_number)
     return number
 
 
 class Structures:
-    """Numbers of modules' structures, each module looked at once."""
+    """Numbers of modules' structures; each module is examined once."""
 
     def __init__(self) -> None:
         self._own: dict[nn.Module, int] = {}
         self._whole: dict[nn.Module, int] = {}
 
     def own(self, module: nn.Module) -> int:
-        """The class of a module, its plain attributes and its tensors' shapes; not its children."""
+        """Return a number for the module's class, plain attributes and tensors' shapes, without its children."""
         number = self._own.get(module)
         if number is None:
             number = self._own[module] = number_of(own_structure(module))
         return number
 
     def whole(self, module: nn.Module) -> int:
-        """The same, with its children and their names."""
+        """Return a number for the same with its children and their names."""
         if not module._modules:
             return self.own(module)
         number = self._whole.get(module)
@@ -95,10 +95,10 @@ class Structures:
 
 
 def own_structure(module: nn.Module) -> Hashable:
-    """What `Structures.own` numbers."""
+    """Return the key that `Structures.own` numbers."""
     fields = module.__dict__
     names = _attributes(tuple(fields))
-    # Comprehensions, for this is called for every layer of every candidate, and generators take longer.
+    # Comprehensions, because this is called for every layer of every candidate, and generators are slower.
     values = [fields[name] for name in names]
     kinds = tuple(map(type, values))
     for place in _not_plain(kinds):
@@ -111,36 +111,36 @@ def own_structure(module: nn.Module) -> Hashable:
 
 @functools.lru_cache(maxsize=4_096)
 def _attributes(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those names of a module's fields that are not every module's."""
+    """Return the names of a module's fields that not every module has."""
     return tuple(name for name in names if name not in _BOOKKEEPING)
 
 
 @functools.lru_cache(maxsize=4_096)
 def _not_plain(kinds: tuple[type, ...]) -> tuple[int, ...]:
-    """The places of those that have to be frozen."""
+    """Return the positions of values that have to be frozen."""
     return tuple(place for place, kind in enumerate(kinds) if kind not in _PLAIN)
 
 
 def _frozen(value: Any) -> Hashable:
-    """`freeze`, sooner for what most of these are."""
+    """`freeze`, faster for the most common values."""
     return value if type(value) is tuple and set(map(type, value)) <= _INT else freeze(value)
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
-    """Shape, type, device and whether it trains; None for none."""
+    """Return shape, type, device and whether the tensor is trained; None for None."""
     if tensor is None:
         return None
     return (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Write values into a tensor that does not have them; one that has goes on to share its memory."""
+    """Write values into a tensor unless it already has them, so that an unchanged one keeps sharing its memory."""
     if not torch.equal(tensor, values):
         tensor.detach().copy_(values)
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether something listens to its calls or its gradients, or takes their place: only a real call satisfies it."""
+    """Whether hooks listen to its calls or gradients, or its forward is replaced: then only a real call will do."""
     fields = module.__dict__
     if any(_hooks_of(fields)) or "forward" in fields:
         return True
@@ -151,7 +151,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def freeze(value: Any) -> Hashable:
-    """A hashable that equals another one only where the values can take each other's place."""
+    """Return a hashable that equals another one only if the values are interchangeable."""
     if type(value) in _PLAIN:
         return (type(value), value)
     if isinstance(value, tuple | list):
@@ -169,10 +169,10 @@ def freeze(value: Any) -> Hashable:
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, the attributes of a module and of its parts are as before, and its buffers and generators.
+    """Restore the attributes, buffers and generators of a module and its parts, whatever runs inside.
 
-    What they refer to is looked into: containers, objects of users' classes, what functions have captured. Iterators
-    are not, and neither are objects of Python's own library.
+    The same holds for objects they refer to: containers, objects of users' classes, variables captured by functions;
+    but not for iterators, nor for objects of Python's own library.
     """
     restore = [action for thing in _reachable(module) for action in _restorers(thing)]
     try:
@@ -188,9 +188,9 @@ def hidden_state(module: nn.Module) -> Hashable:
 
 
 def _reachable(module: nn.Module) -> list[Any]:
-    """All that can change and that a module or its parts refer to, parameters left out."""
+    """Return all mutable objects that a module or its parts refer to, except parameters."""
     found: list[Any] = []
-    seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is used again
+    seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is reused
     to_see: list[Any] = [module]
     while to_see:
         value = to_see.pop()
@@ -224,7 +224,7 @@ def _referred(value: Any) -> list[Any]:
 
 @functools.lru_cache(maxsize=_MOST_CLASSES)
 def _methods(kind: Any) -> tuple[FunctionType, ...]:
-    """Those of a user's class that have captured something, or may write into their defaults."""
+    """Return methods of a user's class with captured variables, or with defaults, which they may change."""
     return tuple(
         method
         for base in kind.__mro__
@@ -237,19 +237,19 @@ def _methods(kind: Any) -> tuple[FunctionType, ...]:
 def _content(cell: CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return []
 
 
 def _is_of_user(value: Any) -> bool:
-    """Whether its attributes are its state, and nobody else's."""
+    """Whether the value is an object with its own state in its attributes."""
     if isinstance(value, type | ModuleType | torch.Tensor | nn.Module) or not hasattr(value, "__dict__"):
         return False
     return type(value) is SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_USERS
 
 
 def _restorers(value: Any) -> list[Callable[[], object]]:
-    """What puts it back as it is now."""
+    """Return functions that restore the value's present state."""
     if isinstance(value, torch.jit.ScriptModule):
         return [functools.partial(value.train, value.training)]
     if isinstance(value, nn.Module):

@@ -1,4 +1,4 @@
-"""Models that stacks of parameters can't hold."""
+"""Finds models with parameters that can't be stacked."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from nasflow.tensors import address
 
 
 def why_not_stacked(model: nn.Module) -> str | None:
-    """Why no unit can take the model's parameters into stacks, each a tensor with memory and a dense gradient."""
+    """Return why the model's parameters can't be stacked, or None. Each needs its own memory and a dense gradient."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
             return f"the gradient of '{name}' is sparse"
@@ -17,14 +17,14 @@ def why_not_stacked(model: nn.Module) -> str | None:
     last_trains = False
     for start, stop, trains, name in sorted(set(_extents(model))):
         if start < end and (trains or last_trains):
-            return f"'{first}' and '{name}' lie in the same memory"
+            return f"'{first}' and '{name}' share memory"
         last_trains = trains or (start < end and last_trains)
         end, first = max(end, stop), name
     return None
 
 
 def _extents(model: nn.Module) -> Iterator[tuple[int, int, bool, str]]:
-    """Where each parameter, buffer and plain attribute of the model lies, in bytes, and whether it trains."""
+    """Yield the first byte, the end, whether it is trained, and the name of each tensor that the model holds."""
     seen: set[int] = set()
     for path, layer in model.named_modules():
         for fields in (layer._parameters, layer._buffers, layer.__dict__):

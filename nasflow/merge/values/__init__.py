@@ -1,4 +1,4 @@
-"""How the tensors of several members lie in memory: parameters, activations, and frozen tensors that are shared.
+"""How the tensors of several members are stored: parameters, activations, and frozen tensors that are shared.
 
 Imports `trace`.
 """

@@ -1,7 +1,7 @@
-"""One memory for frozen tensors that are equal in many members: a trunk costs its memory once.
+"""Shares the memory of frozen tensors that are equal in many members, so that a frozen trunk is stored once.
 
-It is shared until someone writes into it, as a forward that keeps an average of weights does: who writes gets memory of
-its own, by torch's copy on write.
+A tensor that is written to, as in a forward that keeps an average of weights, gets its own memory by torch's copy on
+write.
 """
 
 import weakref
@@ -15,18 +15,18 @@ from nasflow.tensors import address
 
 
 class FrozenPool:
-    """The frozen tensors of the members that share so far."""
+    """The frozen tensors that members share so far."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, list[torch.Tensor]] = {}
-        self._pooled: list[tuple[weakref.ref[nn.Module], torch.Tensor]] = []  # with the layer of each
+        self._pooled: list[tuple[weakref.ref[nn.Module], torch.Tensor]] = []  # each with its layer
 
     def share(self, model: nn.Module) -> None:
-        """Let the model's frozen parameters, and buffers of layers in eval mode, lie where equal ones lie already.
+        """Let the model's frozen parameters, and buffers of layers in eval mode, share memory with equal ones.
 
-        A parameter that trains is left alone, and so is a buffer that training may change. Call it once the model lies
-        on its device in its precision with its state loaded: to move it later would end the sharing, and
-        to load it would write into the others'.
+        Trained parameters, and buffers that training may change, are left alone. Call it when the model is on its
+        device, in its precision, with its state loaded: moving it later would end the sharing, and loading a state
+        would write into the others' tensors.
         """
         for module in model.modules():
             own: list[torch.Tensor] = [p for p in module._parameters.values() if p is not None and not p.requires_grad]
@@ -37,7 +37,7 @@ class FrozenPool:
                 self._pooled.append((weakref.ref(module), tensor))
 
     def part(self) -> None:
-        """Give separate memory to what is no longer frozen: parameters that train now, buffers of layers that do."""
+        """Give separate memory to what is no longer frozen: trained parameters, buffers of layers in training mode."""
         frozen = []
         for layer, tensor in self._pooled:
             if not _is_thawed(layer(), tensor):

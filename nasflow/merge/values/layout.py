@@ -1,4 +1,4 @@
-"""How the values of several members lie together, and the ways from one layout to another.
+"""Layouts of the values of several members, and conversions between them.
 
 `B` is the batch, `n` the members (rows) of a value, `C` a member's channels.
 """
@@ -11,17 +11,17 @@ import torch
 
 
 class Layout(Enum):
-    """Where a value's rows are."""
+    """How a value's rows are arranged."""
 
     STACK = "stack"  # [n, B, ...]: linear algebra
     CHANNELS = "channels"  # [B, n*C, ...], images channels last: convolutions, batch norm, pooling
-    LIST = "list"  # n tensors [B, ...]: what runs member by member
+    LIST = "list"  # n tensors [B, ...]: operations that run member by member
     SHARED = "shared"  # one tensor [B, ...] that all rows read
-    SCALAR = "scalar"  # one plain value that all rows read, from shapes
+    SCALAR = "scalar"  # one plain value that all rows read, derived from shapes
 
 
 def convert(value: Any, rows: int, source: Layout, target: Layout) -> Any:
-    """The same rows in another layout."""
+    """Return the same rows in another layout."""
     if source is target or source is Layout.SCALAR or value is None:
         return value
     if isinstance(value, tuple) or (source is Layout.LIST and not isinstance(value[0], torch.Tensor)):
@@ -45,7 +45,7 @@ def convert(value: Any, rows: int, source: Layout, target: Layout) -> Any:
             return dense_images(torch.cat([value] * rows, 1))
         case Layout.SHARED, Layout.LIST:
             return [value] * rows
-    raise ValueError(f"there is no way from {source} to {target}")
+    raise ValueError(f"there is no conversion from {source} to {target}")
 
 
 def _convert_items(value: Any, rows: int, source: Layout, target: Layout) -> Any:
@@ -61,7 +61,7 @@ def _convert_items(value: Any, rows: int, source: Layout, target: Layout) -> Any
 
 
 def split(value: Any, sizes: Sequence[int], rows: int, layout: Layout) -> Sequence[Any]:
-    """Runs of rows, one after the other. `Tensor.split` has one `cat` as its backward; slices would each zero-fill."""
+    """Split a value into runs of rows. The backward of `Tensor.split` is one `cat`; slices would each add zeros."""
     if value is None:
         return [None] * len(sizes)
     if isinstance(value, tuple):
@@ -79,7 +79,7 @@ def split(value: Any, sizes: Sequence[int], rows: int, layout: Layout) -> Sequen
 
 
 def join(pieces: Sequence[Any], layout: Layout, whole: Sequence[bool] = ()) -> Any:
-    """Runs of rows in one value. `whole` says which of them are values of their own, not runs of a larger one."""
+    """Join runs of rows into one value; `whole` says which of them are complete values, not runs of a larger one."""
     if len(pieces) == 1 or pieces[0] is None:
         return pieces[0]
     if isinstance(pieces[0], tuple):
@@ -92,17 +92,17 @@ def join(pieces: Sequence[Any], layout: Layout, whole: Sequence[bool] = ()) -> A
 
 
 def dense_images(value: torch.Tensor) -> torch.Tensor:
-    """Images `[B, C, H, W]` channels last, in which grouped convolutions run several times faster on CPU."""
+    """Return images `[B, C, H, W]` channels last, where grouped convolutions are several times faster on CPU."""
     if value.ndim != 4:
         return value.contiguous()
     dense = value.contiguous(memory_format=torch.channels_last)
-    # One image may keep an odd stride of the batch, from which torch 2.13 computes wrong gradients of weights.
+    # One image may keep an odd stride of the batch, with which torch 2.13 computes wrong gradients of weights.
     whole = dense.stride(0) == dense[0].numel()
     return dense if whole else dense.clone(memory_format=torch.channels_last)
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
-    """Images channels last; those of one channel with the strides that make torch answer channels last."""
+    """Return images channels last; those with one channel get strides for which torch returns channels last."""
     if x.ndim != 4:
         return x
     if x.shape[1] == 1 and x.is_contiguous():
@@ -112,7 +112,7 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 class _SplitChannels(torch.autograd.Function):
-    """Runs of channels, as views. The gradients of all are laid into one dense tensor, whatever their strides are."""
+    """Splits channels into views. The backward copies all gradients into one dense tensor, whatever their strides."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, ...]:
@@ -136,7 +136,7 @@ class _SplitChannels(torch.autograd.Function):
 
 
 class _JoinChannels(torch.autograd.Function):
-    """Runs of channels in one dense tensor; the gradient of a whole value is dense again."""
+    """Joins runs of channels in one dense tensor. The backward makes the gradient of a complete value dense again."""
 
     @staticmethod
     def forward(ctx: Any, whole: Sequence[bool], *pieces: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Members' tensors laid side by side: the members' own become views of the rows."""
+"""Stacks members' tensors: each member's own tensors become views of the rows."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -12,17 +12,17 @@ OwnCode = Callable[[int, Callable[[], Any]], Any]
 
 
 class LeftError(Exception):
-    """A member's own code did not run to its end: it has left, now or before."""
+    """Raised when a member's own code fails, or when the member has already left."""
 
 
 @dataclass(frozen=True)
 class ParameterStack:
-    """Parameters of several members as one leaf of autograd.
+    """Parameters of several members as one autograd leaf.
 
     Attributes:
         tensor: `[n, ...]`; its rows are the storage of the members' parameters.
-        parameters: the members' own.
-        members: whose each row is, as positions in the unit.
+        parameters: the members' own parameters.
+        members: the member of each row, as a position in the unit.
     """
 
     tensor: torch.Tensor
@@ -31,21 +31,21 @@ class ParameterStack:
 
 
 class Shelf:
-    """The stacks of a unit. A tensor is in one of them at most: kernels that use the same tensors share the stack.
+    """The stacks of a unit. A tensor is in at most one of them: kernels that use the same tensors share the stack.
 
     Attributes:
-        stacks: those that train.
+        stacks: those that are trained.
     """
 
     def __init__(self) -> None:
         self.stacks: list[ParameterStack] = []
         self._laid: dict[tuple[int, ...], tuple[torch.Tensor, ParameterStack | None]] = {}
-        self._rows: dict[int, torch.Tensor] = {}  # by id; kept alive, so that ids stay their own
+        self._rows: dict[int, torch.Tensor] = {}  # by id; kept alive, so that ids are not reused
 
     def lay(
         self, rows: Sequence[torch.Tensor], members: tuple[int, ...], channels_last: bool
     ) -> tuple[torch.Tensor, ParameterStack | None]:
-        """The stack of these tensors, and as one that trains if they do.
+        """Return the stacked tensors, and their `ParameterStack` if they are trained, else None.
 
         Raises:
             ValueError: some of them, but not all in this order, are in a stack already.
@@ -69,7 +69,7 @@ class Shelf:
                 row.data = place
         if not isinstance(rows[0], nn.Parameter) or not rows[0].requires_grad:
             return stacked, None
-        parameters: Any = tuple(rows)  # equal signatures: if one trains, all do
+        parameters: Any = tuple(rows)  # equal signatures: if one is trained, all are
         stack = ParameterStack(stacked.requires_grad_(), parameters, members)
         self.stacks.append(stack)
         return stacked, stack
@@ -80,12 +80,12 @@ class Bench:
     """What a kernel is built with.
 
     Attributes:
-        members: whose each row is, as positions in the unit.
-        streams: a member's random stream, in force inside `with`.
-        generators: a member's generator of torch's random numbers on the CPU.
-        own_code: runs code of a member's own, given its position, and gives what that gives. Raises `LeftError` if it
-            fails, or if the member is no longer there; the others go on without it.
-        shelf: where the unit's stacks are.
+        members: the member of each row, as a position in the unit.
+        streams: a member's random stream, active inside `with`.
+        generators: a member's torch generator for random numbers on the CPU.
+        own_code: runs a member's own code, given its position, and returns the result. Raises `LeftError` if the code
+            fails, or if the member has left; the others continue without it.
+        shelf: holds the unit's stacks.
         stacks: those that the kernel trains.
     """
 
@@ -97,7 +97,7 @@ class Bench:
     stacks: list[ParameterStack] = field(default_factory=list)
 
     def lay(self, tensors: Sequence[torch.Tensor | None], channels_last: bool = False) -> torch.Tensor | None:
-        """The members' tensors as rows `[n, ...]`; None where they have none. Rows `[O, I, H, W]` may lie I last."""
+        """Return the members' tensors as rows `[n, ...]`, None if there are none. Rows `[O, I, H, W]` may be I last."""
         rows = [tensor for tensor in tensors if tensor is not None]
         if not rows:
             return None

@@ -1,11 +1,11 @@
-"""Runs of rows of what a batch gives, and the splits that give them."""
+"""Ranges of rows in a batch's output, and the splits that produce them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows `start..stop` of what a batch gave."""
+    """Rows `start..stop` of a batch's output."""
 
     batch: int
     start: int
@@ -13,7 +13,7 @@ class Piece:
 
 
 def partitions(pieces: set[Piece], rows: int) -> list[tuple[list[Piece], list[int]]]:
-    """Splits of a value into runs that give all pieces; pieces that overlap need splits of their own."""
+    """Return splits of a value into runs that include all pieces; pieces that overlap need separate splits."""
     splits: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.start, piece.stop)):
         for chain in splits:
@@ -26,7 +26,7 @@ def partitions(pieces: set[Piece], rows: int) -> list[tuple[list[Piece], list[in
 
 
 def _filled(chain: list[Piece], rows: int) -> tuple[list[Piece], list[int]]:
-    """The chain with its gaps as pieces that nobody reads."""
+    """Return the chain, with its gaps filled by pieces that nothing reads, and the pieces' sizes."""
     whole: list[Piece] = []
     at = 0
     for piece in [*chain, Piece(chain[0].batch, rows, rows)]:

@@ -1,1 +1,1 @@
-"""A unit's plan for people: as plain values, and as a picture. Imports `run` and the rooms before it."""
+"""Shows a unit's plan, as plain values and as a picture. Imports `run` and the rooms before it."""

@@ -1,4 +1,4 @@
-"""A unit's plan in plain values: what runs how and for whom, what it costs, and which values it reads."""
+"""A unit's plan in plain values: how each step runs, for which members, what it costs and which values it reads."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ class Step:
     """One step of a unit.
 
     Attributes:
-        operation: for people, e.g. `Conv2d 3x3`; all of them where different activations run together.
+        operation: its display name, e.g. `Conv2d 3x3`; all names where different activations run together.
         shapes: of a member's inputs and output, without the batch.
-        members: whom it serves, as positions in the unit.
+        members: those it serves, as positions in the unit.
         kind: the `input`; computed once for all it serves (`shared`); by one kernel (`batched`); one by one (`loop`).
         kernel: what runs it.
-        reason: why it runs so; empty for what is batched with all it could be.
-        reads: earlier steps whose values it reads, and in whose lane: pairs of a step and a member.
-        gathers: how many of its inputs are put together from several values.
+        reason: why it runs this way; empty if it is batched as far as possible.
+        reads: earlier steps with values that it reads, and in which lane: pairs of a step and a member.
+        gathers: how many of its inputs are gathered from several values.
     """
 
     operation: str
@@ -44,10 +44,10 @@ class Outline:
     """A unit's steps, in the order in which they run.
 
     Attributes:
-        outputs: for each member, the step that gives its output.
+        outputs: for each member, the step that computes its output.
         output_gathers: 1 if the outputs come from several steps.
-        operations: of all members, as they would run one by one.
-        looped: of those, the ones that do.
+        operations: how many all members have, run one by one.
+        looped: how many of those do run one by one.
     """
 
     steps: tuple[Step, ...]
@@ -58,12 +58,12 @@ class Outline:
 
     @property
     def fused(self) -> int:
-        """Operations that run together with others, or once for several members."""
+        """The number of operations that run together with others, or once for several members."""
         return self.operations - self.looped
 
     @property
     def gathers(self) -> int:
-        """How often a value is put together from several."""
+        """How many values are gathered from several."""
         return sum(step.gathers for step in self.steps) + self.output_gathers
 
     @property
@@ -74,11 +74,11 @@ class Outline:
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds of a step's forward and backward, None where that is not asked of it.
+    """Seconds of a step's forward and backward; None where it does not apply.
 
     Attributes:
         seconds: as it runs, with its gathers.
-        batched: of the chosen kernel; where it loops, of the best other one. Infinite where that can't run.
+        batched: of the chosen kernel; for a loop, of the best other kernel. Infinite if that can't run.
         looped: member by member.
     """
 
@@ -88,7 +88,7 @@ class Price:
 
 
 def outline(model: MergedModel) -> Outline:
-    """What a merged model does."""
+    """Return the outline of a merged model."""
     plan = model.plan
     home = {operation: index for index, batch in enumerate(plan.batches) for operation in batch.operations}
     served = _served(plan)
@@ -122,9 +122,9 @@ def outline(model: MergedModel) -> Outline:
 
 
 def prices(plan: LogicalPlan, planner: Planner) -> list[Price]:
-    """What each of a plan's batches costs; what is not known is measured. The planner has costs."""
+    """Return the cost of each of a plan's batches, measured if it is unknown. The planner must have costs."""
     costs = planner.costs
-    assert costs is not None  # noqa: S101 - asked by those who have them
+    assert costs is not None  # noqa: S101 - callers have costs
     found = []
     for batch, seconds in zip(plan.batches, planner.batch_costs(plan), strict=True):
         first, rows = batch.operations[0], len(batch.operations)
@@ -139,7 +139,7 @@ def prices(plan: LogicalPlan, planner: Planner) -> list[Price]:
 
 
 def _served(plan: LogicalPlan) -> dict[Operation, set[int]]:
-    """For which members each operation is computed: of a shared one, those who read it, directly or not."""
+    """Return the members that each operation serves; for a shared one, those that read it, directly or not."""
     served = {operation: set() if operation.member is None else {operation.member} for operation in plan.operations}
     for member, output in enumerate(plan.outputs):
         served[output].add(member)
@@ -166,7 +166,7 @@ def _operations(nodes: Sequence[Node]) -> str:
 
 
 def _operation(node: Node) -> str:
-    """Its name, with what distinguishes convolutions and pools."""
+    """Return the node's name, with the window and groups of convolutions and pools."""
     module: Any = node.module
     window = getattr(module, "kernel_size", None)
     if node.opaque or not isinstance(window, int | tuple):
@@ -184,7 +184,7 @@ def _shapes(node: Node) -> str:
 
 
 def _shape(spec: Any) -> str:
-    """Without the dimensions that follow the batch."""
+    """Return the shape as text, without the dimensions that depend on the batch size."""
     if isinstance(spec, Spec):
         own = [str(size) for size, other in zip(spec.shape, spec.other, strict=True) if size == other]
         return "x".join(own) or "scalar"

@@ -1,7 +1,7 @@
-"""A unit's plan as a picture: a lane for each member, a box for each step over the lanes that it serves.
+"""Draws a unit's plan: a lane for each member, and a box for each step over the lanes that it serves.
 
-SVG text with its own white ground, so that it reads on light and dark pages alike. Colours are attributes, not CSS, for
-not everything that draws SVG knows CSS.
+The SVG has a white background, so that it is readable on light and dark pages. Colours are attributes, not CSS, because
+not every program that draws SVG supports CSS.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from xml.sax.saxutils import escape
 
 from nasflow.merge.view.summary import Outline, Price, Step
 
-LANE, GAP, ROW, BOX = 142, 16, 66, 48  # the width of a lane, between two; the pitch of rows, the height of a box
+LANE, GAP, ROW, BOX = 142, 16, 66, 48  # widths of a lane and of the gap between two; heights of a row and of a box
 LEFT, TOP = 20, 92
 _LARGE, _SMALL = 11, 9.5  # font sizes
-_WIDE = 0.6  # a character's width on average, of the font's size
-_COLORS = {  # ground and frame
+_WIDE = 0.6  # a character's average width, as a share of the font size
+_COLORS = {  # background and frame
     "input": ("#ececf4", "#55557a"),
     "shared": ("#dbe7fb", "#2f62b5"),
     "batched": ("#d8f0df", "#23794a"),
@@ -23,7 +23,7 @@ _COLORS = {  # ground and frame
     "output": ("#ececf4", "#55557a"),
 }
 _GATHER = "#c7400c"
-_LEGEND = 530  # its width
+_LEGEND = 530  # width
 _WORDS = {
     "shared": "computed once for all",
     "batched": "one kernel for all its members",
@@ -33,7 +33,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class _Cell:
-    """A step in its place: `runs` are neighbouring lanes, each a box."""
+    """A step and its position; each of `runs` is a box over adjacent lanes."""
 
     row: int
     kind: str
@@ -50,12 +50,12 @@ class _Cell:
 def plan_svg(
     outline: Outline, trials: Sequence[int], prices: Sequence[Price] | None = None, title: Sequence[str] = ()
 ) -> str:
-    """The picture.
+    """Return the picture as SVG.
 
     Args:
         outline: of the unit.
         trials: the numbers of its members, in the order of their positions.
-        prices: of its steps, shown in microseconds; None for none.
+        prices: of its steps, shown in microseconds; None to leave them out.
         title: lines above the lanes, two at most.
     """
     cells = _cells(outline, len(trials), prices)
@@ -76,7 +76,7 @@ def plan_svg(
 
 
 def _cells(outline: Outline, members: int, prices: Sequence[Price] | None) -> list[_Cell]:
-    """Every step below all earlier ones in the lanes it reaches over, what it reads among them."""
+    """Place every step below all earlier ones in the lanes that it spans, and so below what it reads."""
     cells: list[_Cell] = []
     free = [0] * members
     for index, step in enumerate(outline.steps):
@@ -93,13 +93,13 @@ def _cells(outline: Outline, members: int, prices: Sequence[Price] | None) -> li
 
 
 def _runs(lanes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Neighbours together: 0, 1, 3 is (0, 1), (3)."""
+    """Return adjacent lanes together: 0, 1, 3 is (0, 1), (3)."""
     groups = groupby(enumerate(lanes), key=lambda pair: pair[1] - pair[0])
     return tuple(tuple(lane for _, lane in group) for _, group in groups)
 
 
 def _words(step: Step, price: Price | None) -> tuple[tuple[str, ...], str]:
-    """The lines in a box, and what is told of the step where the mouse rests on it."""
+    """Return the lines in a box, and the tooltip."""
     how = "read once" if step.kind == "input" else step.kernel
     if price is not None and step.kind != "input":
         how += f", {price.seconds * 1e6:.0f} µs" + (" in all" if step.kind == "loop" and len(step.members) > 1 else "")
@@ -158,11 +158,11 @@ def _badge(cell: _Cell) -> Iterator[str]:
 
 
 def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
-    """From each value to who reads it, in its member's lane; around the boxes that lie between."""
+    """Yield lines from each value to its readers, in the member's lane, around boxes in between."""
     filled = {(cell.row, lane) for cell in cells for lane in cell.lanes}
     reads = [(index, source, lane) for index, step in enumerate(outline.steps) for source, lane in step.reads]
     reads += [(len(outline.steps), source, lane) for lane, source in enumerate(outline.outputs)]
-    edges: dict[bool, list[str]] = {False: [], True: []}  # by whether what they lead to gathers
+    edges: dict[bool, list[str]] = {False: [], True: []}  # by whether the reader gathers
     for index, source, lane in reads:
         start = TOP + cells[source].row * ROW + BOX
         stop = TOP + cells[index].row * ROW
@@ -191,6 +191,6 @@ def _legend(top: int) -> Iterator[str]:
 
 
 def _fitted(text: str, room: float, size: float) -> str:
-    """As much of the text as there is room for."""
+    """Return as much of the text as there is room for."""
     most = int(room / (size * _WIDE))
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,7 +1,7 @@
 """Batch operations: equal operations of different members run as one kernel.
 
 The agenda of Neubig, Goldberg and Dyer 2017 (on-the-fly operation batching): of all operations that are ready, run
-those of one key together, and choose the key so that groups grow large. Two ways to choose are tried.
+those with the same key together, and choose the key so that groups grow large. Two rules for this choice are tried.
 """
 
 from collections import defaultdict
@@ -21,43 +21,43 @@ from nasflow.merge.trace.signature import number_of
 
 
 class Chooser(Protocol):
-    """Picks the kernel of a batch.
+    """Chooses the kernel of a batch.
 
     Attributes:
-        is_measured: whether it knows what is faster, also for an operation that is alone.
+        is_measured: whether it knows what is faster, even for a single operation.
     """
 
     is_measured: bool
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
-        """One of `kernels`, for so many `rows` like `node`."""
+        """Return one of `kernels`, for `rows` rows like `node`."""
 
     def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
-        """Whether groups of so many rows, each as an earlier kernel left it, had better not be put together."""
+        """Whether groups of so many rows, each as an earlier kernel left it, should not be gathered."""
 
 
 class FirstChoice:
-    """The first kernel that fits, measured or not, for as many rows as can be."""
+    """Chooses the first kernel that fits, for as many rows as possible, without measurements."""
 
     is_measured = False
 
     def __call__(self, node: Node, rows: int, kernels: Sequence[type[Kernel]], shared: bool) -> type[Kernel]:
-        """The first."""
+        """Return the first kernel."""
         return kernels[0]
 
     def apart(self, node: Node, kernel: type[Kernel], rows: Sequence[int]) -> bool:
-        """Never."""
+        """Return False: groups are always gathered."""
         return False
 
 
 class BatchOperations:
-    """The pass.
+    """Groups operations into batches.
 
     Args:
         choose: which kernel runs a batch.
         device: the type of device it will run on.
-        choices: the kernels of nodes that were planned before. They stay when their group shrinks, and with them the
-            bits of those that are left; what is chosen anew is added.
+        choices: the kernels of nodes that were planned before. They stay when their group shrinks, so that the bits of
+            the remaining members stay the same; new choices are added.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BatchOperations:
         _order_rows(plan.batches, home, ties)
 
     def _keys(self, plan: LogicalPlan, ties: Ties) -> list[Hashable]:
-        """Of each operation, in the plan's order."""
+        """Return the key of each operation, in the plan's order."""
         reached = _reached(plan)
         keys: list[Hashable] = []
         shared: dict[Operation, int] = {}
@@ -116,7 +116,7 @@ class BatchOperations:
         return self._kernels[key]
 
     def _as_they_lie(self, batch: Batch, earlier: list[Batch], home: dict[Operation, int]) -> list[Batch]:
-        """The batch, or one for each earlier batch whose rows it reads as they are, where gathering them costs more."""
+        """Return the batch, or its parts by the earlier batches that they read as they are, if gathering costs more."""
         first = batch.operations[0]
         if batch.kernel is None or not batch.kernel.is_batched or len(first.inputs) != 1 or first.inputs[0].is_shared:
             return [batch]
@@ -150,10 +150,10 @@ class BatchOperations:
 
     def _looped(self, group: list[Operation]) -> Batch:
         self._choices.update({operation.node: Loop for operation in group})
-        return Batch(group, Loop, "it shares weights with what runs differently")
+        return Batch(group, Loop, "it shares weights with an operation that runs differently")
 
     def _kernel(self, group: list[Operation]) -> type[Kernel]:
-        """What runs a group; its first operation speaks for all."""
+        """Return the kernel of a group, by its first operation."""
         first = group[0]
         kernels = self._fitting(first)
         kernel = self._choices.get(first.node)
@@ -167,8 +167,8 @@ class BatchOperations:
 def _order_rows(batches: Sequence[Batch], home: dict[Operation, int], ties: Ties) -> None:
     """Order the rows of images, and of what is made of them, so that few runs have to be gathered.
 
-    Activations have theirs as their readers are ordered, for they can write each row anywhere; all others as they find
-    them in what they read. Rows of vectors stay in the members' order, in which equal activations are neighbours, and
+    Activations take the order of their readers, because they can write each row anywhere; other operations take the
+    order of what they read. Rows of vectors stay in the members' order, in which equal activations are neighbours, and
     so do those of operations that share tensors with others.
     """
     reader: dict[Operation, int] = {}
@@ -196,7 +196,7 @@ def _gives_images(operation: Operation) -> bool:
 class _Agenda:
     """Puts operations into groups, in an order in which inputs come first.
 
-    In here operations go by their places in the plan, for lists are faster than dicts where there are many.
+    Operations are represented by their positions in the plan, because with many of them lists are faster than dicts.
     """
 
     def __init__(self, plan: LogicalPlan, keys: Sequence[Hashable]):
@@ -221,16 +221,16 @@ class _Agenda:
         self._mean_depth = {key: sum(values) / len(values) for key, values in depths.items()}
 
     def most_to_come(self, ready: dict[Hashable, list[int]]) -> Hashable:
-        """The key with the longest way to an output."""
+        """Return the key with the longest path to an output."""
         to_come = self._to_come
         return max(ready, key=lambda key: max([to_come[place] for place in ready[key]]))
 
     def shallowest(self, ready: dict[Hashable, list[int]]) -> Hashable:
-        """The key that comes first on average (the rule of the paper)."""
+        """Return the key with the lowest average depth (the rule of the paper)."""
         return min(ready, key=lambda key: self._mean_depth[key])
 
     def run(self, rule: Callable[[dict[Hashable, list[int]]], Hashable]) -> list[list[Operation]]:
-        """Groups of one key, in order."""
+        """Return groups of operations with one key each, in order."""
         needs = self._needs.copy()
         ready: dict[Hashable, list[int]] = defaultdict(list)
         for place, number in enumerate(needs):
@@ -248,7 +248,7 @@ class _Agenda:
         return groups
 
     def _one_a_member(self, ready: dict[Hashable, list[int]], key: Hashable) -> list[int]:
-        """Take the ready operations of a key, no more than one of each member; the others stay ready."""
+        """Take the ready operations of a key, at most one for each member; the others stay ready."""
         taken: dict[int, int] = {}
         left = []
         for place in ready.pop(key):
@@ -260,7 +260,7 @@ class _Agenda:
 
 
 def _befores(plan: LogicalPlan) -> Iterator[Collection[int]]:
-    """For each operation the places of those that it must run after, each once."""
+    """Yield, for each operation, the positions of those that must run before it, each once."""
     places: dict[Operation, int] = {}
     last: dict[Hashable, int] = {}
     effects: dict[Hashable, tuple[bool, bool]] = {}
@@ -271,7 +271,7 @@ def _befores(plan: LogicalPlan) -> Iterator[Collection[int]]:
         if node.signature not in effects:
             effects[node.signature] = (is_random(node), is_changing(node))
         draws, changes = effects[node.signature]
-        if operation.member is not None and (draws or changes):  # in the order of the member's own forward
+        if operation.member is not None and (draws or changes):  # keep the order of the member's own forward
             states: list[Hashable] = [operation.member] * draws + [node.module] * changes
             before = [*before, *(last[state] for state in states if state in last)]
             last.update(dict.fromkeys(states, here))
@@ -279,12 +279,12 @@ def _befores(plan: LogicalPlan) -> Iterator[Collection[int]]:
 
 
 def _reads_one(operation: Operation) -> bool:
-    """Whether its first input is the same tensor for all members."""
+    """Whether the first input is the same tensor for all members."""
     return bool(operation.inputs) and operation.inputs[0].is_shared
 
 
 def _reached(plan: LogicalPlan) -> set[Operation]:
-    """Operations to which gradients come; a parameter that gets none, torch does not step, not by its decay either."""
+    """Return the operations that gradients reach. torch skips parameters without one, weight decay included."""
     passing: dict[Hashable, bool] = {}
     reached = set(plan.outputs)
     for operation in reversed(plan.operations):

@@ -1,10 +1,10 @@
-"""Dedup input: members that are fed the same data read one batch (Retiarii's common sub-expression at the root)."""
+"""Dedup input: members with the same data read one batch (Retiarii's common sub-expression at the root)."""
 
 from nasflow.merge.planning.logical_plan import LogicalPlan, Operation
 
 
 def dedup_input(plan: LogicalPlan) -> None:
-    """Make the inputs of members of equal data one shared operation."""
+    """Make the inputs of members with equal data one shared operation."""
     first: dict[str, Operation] = {}
     replaced: dict[Operation, Operation] = {}
     for operation in plan.operations:

@@ -1,7 +1,7 @@
-"""Dedup prefix: what is the same for all members from the input on is computed once.
+"""Dedup prefix: what is equal in several members from the input on is computed once.
 
-Retiarii's common sub-expression elimination, for everything that is deterministic and learns nothing: reshaping and
-normalization, and a frozen trunk whose weights are equal. Autograd records nothing of it, for nothing in it trains.
+Retiarii's common sub-expression elimination, for everything that is deterministic and not trained: reshaping and
+normalization, and a frozen trunk with equal weights. Autograd records none of it, because none of it is trained.
 """
 
 from collections.abc import Hashable
@@ -13,13 +13,13 @@ from nasflow.tensors import address
 
 
 def dedup_prefix(plan: LogicalPlan) -> None:
-    """Make operations that give several members the same value shared ones."""
+    """Make operations that compute the same value for several members shared ones."""
     first: dict[Hashable, Operation] = {}
     served: dict[Operation, set[int | None]] = {}
     replaced: dict[Operation, Operation] = {}
     for operation in plan.operations:
         if [source for source in operation.inputs if source.member is not None and source not in replaced]:
-            continue  # soon, for this is nearly all of them
+            continue  # early, because nearly all operations end here
         inputs = tuple([replaced.get(source, source) for source in operation.inputs])
         if operation.is_shared or not is_pure(operation.node):
             continue
@@ -31,13 +31,13 @@ def dedup_prefix(plan: LogicalPlan) -> None:
         else:
             replaced[operation] = kept
     for operation, members in served.items():
-        if len(members) == 1:  # though it may do it several times
+        if len(members) == 1:  # one member only, though perhaps several times
             [operation.member] = members
     plan.share(replaced)
 
 
 def _tensors(node: Node) -> Hashable:
-    """Where the node's own tensors lie: equal frozen weights were given one storage when the members were made."""
+    """Where the node's own tensors are stored: equal frozen weights share storage since the members were made."""
     if node.op == "attribute":
         tensors = [node.args[0]]
     elif node.module is not None:

@@ -1,7 +1,7 @@
 """Operations of a member that share tensors: a layer that is called twice, tied weights.
 
 A tensor can be a row of one stack only. So operations that share one are either all batched over the same members in
-the same order, or they all run row by row on the members' own tensors.
+the same order, or all run row by row on the members' own tensors.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from nasflow.merge.trace.node import tensors_of
 
 
 class Ties:
-    """Which operations share tensors, and how."""
+    """Finds which operations share tensors, and how."""
 
     def __init__(self, plan: LogicalPlan):
         self._keys: dict[Operation, Hashable] = {}
@@ -28,13 +28,13 @@ class Ties:
         return operation in self._keys
 
     def key(self, operation: Operation) -> Hashable:
-        """Equal for operations that have the same place in groups that share their tensors in the same way."""
+        """Return a key, equal for operations at the same position in groups that share tensors in the same way."""
         return self._keys.get(operation)
 
     def stackable(
         self, batches: Sequence[list[Operation]], kernel_of: Callable[[list[Operation]], type[Kernel]]
     ) -> Collection[Operation]:
-        """Those that can be batched: their groups are served by the same members throughout, by batched kernels."""
+        """Return operations that can be batched: all of their groups run in batched kernels, over the same members."""
         batch_of = {operation: batch for batch in batches for operation in batch if operation in self}
         found: list[Operation] = []
         for groups in self._alike.values():
@@ -45,7 +45,7 @@ class Ties:
 
 
 def _groups(plan: LogicalPlan) -> list[list[Operation]]:
-    """Operations that share tensors, directly or through others, in the plan's order."""
+    """Return groups of operations that share tensors, directly or through others, in the plan's order."""
     users: dict[int, list[Operation]] = defaultdict(list)
     for operation in plan.operations:
         if operation.node.module is not None or operation.node.op == "attribute":
@@ -67,7 +67,7 @@ def _groups(plan: LogicalPlan) -> list[list[Operation]]:
 
 
 def _structure(group: Sequence[Operation]) -> Hashable:
-    """What its operations are, and which tensors they share."""
+    """Return a key of the group's operations and of the tensors that they share."""
     numbers: dict[int, int] = {}
     members = {operation.member: place for place, operation in enumerate(group)}
     return tuple(
