@@ -15,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.merging_pinning import PINNED
 from benchmarks.merging_timing import Laps
+from nasflow.processor import cpu_name
 
 _CONSOLE = Console(width=150)
 
@@ -107,10 +108,9 @@ def show_facts(facts: dict[str, Any]) -> None:
 
 def machine() -> dict[str, Any]:
     """What was measured on."""
-    model = [line.partition(":")[2].strip() for line in _cpu_info() if line.startswith("model name")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "processor": model[0] if model else platform.processor(),
+        "processor": cpu_name(),
         "cores": os.cpu_count(),
         "pinned_to_core": os.environ.get(PINNED),
         "threads": torch.get_num_threads(),
@@ -118,11 +118,6 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def _cpu_info() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def emit(workload: str, arguments: dict[str, Any], results: list[dict[str, Any]], path: Path | None) -> None:

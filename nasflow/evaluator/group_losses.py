@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nasflow.evaluator.supervised import REGRESSION_LOSSES
-from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
+from nasflow.native import cross_entropies, cross_entropies_and_gradients
 
 _IGNORED = -100  # the class number that torch's cross-entropy passes over
 _HALF = (torch.bfloat16, torch.float16)

@@ -1,4 +1,46 @@
-"""Inner loops in C for small float32 tensors on one core, where most of a torch call goes into starting it.
+"""Inner loops in C for small float32 tensors on one core, where starting a torch call takes longer than running it.
 
-Compiled with the machine's own compiler when they are first needed; without one, torch does the same work.
+Other rooms import the names below from here, and none of this room's files. kernels.c is compiled with the machine's
+own compiler when a kernel is first needed, not on import; where that fails, torch does the same work.
 """
+
+from nasflow.native.activations import activate, activate_backward
+from nasflow.native.adam import adam_step
+from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, kept_statistics, normalize
+from nasflow.native.compiling import COMPILERS, find_compiler
+from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
+from nasflow.native.library import is_available
+from nasflow.native.one_by_one import OneByOne
+from nasflow.native.program import (
+    BY_OUTPUT,
+    activation,
+    activation_backward,
+    as_programs,
+    fits,
+    products,
+    sums,
+)
+
+__all__ = [
+    "BY_OUTPUT",
+    "COMPILERS",
+    "OneByOne",
+    "Statistics",
+    "activate",
+    "activate_backward",
+    "activation",
+    "activation_backward",
+    "adam_step",
+    "as_programs",
+    "batch_norm_backward",
+    "batch_statistics",
+    "cross_entropies",
+    "cross_entropies_and_gradients",
+    "find_compiler",
+    "fits",
+    "is_available",
+    "kept_statistics",
+    "normalize",
+    "products",
+    "sums",
+]

@@ -1,4 +1,4 @@
-"""Activations of values that may lie anywhere, called one by one; `program` has those that stay where they are."""
+"""Activations of tensors that may be elsewhere in memory at each call; `program` has those that stay in place."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,12 @@ from nasflow.native.program import ACTIVATIONS
 
 
 def activate(name: str, x: Tensor, out: Tensor) -> bool:
-    """`out = f(x)`, one of `ACTIVATIONS`; False, with nothing done, if it can't be done here."""
+    """Compute `out = f(x)`, one of `ACTIVATIONS`; return False, with nothing done, if no kernel fits."""
     return name in ACTIVATIONS and _run(ACTIVATIONS.index(name), x, None, out)
 
 
 def activate_backward(name: str, grad: Tensor, value: Tensor, out: Tensor) -> bool:
-    """`out = grad * f'`, with `value` as `program.activation_backward` wants it; False as above."""
+    """Compute `out = grad * f'`, with `value` as for `program.activation_backward`; return False as above."""
     return name in ACTIVATIONS and _run(len(ACTIVATIONS) + ACTIVATIONS.index(name), grad, value, out)
 
 

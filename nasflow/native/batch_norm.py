@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of the batch."""
+"""Batch norm."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from nasflow.native.program import ACTIVATIONS
 
 
 class Statistics(NamedTuple):
-    """Of a batch, by channel: means, and scales (one over the standard deviation)."""
+    """Statistics of a batch by channel: means, and scales (one over the standard deviation)."""
 
     mean: Tensor
     scale: Tensor
@@ -21,16 +21,16 @@ class Statistics(NamedTuple):
 def batch_statistics(
     x: Tensor, running: tuple[Tensor, Tensor] | None, rates: tuple[float, float], into: Statistics
 ) -> bool:
-    """The statistics of `[B, C]`, or of images `[B, C, H, W]` channels last.
+    """Compute the statistics of `[B, C]`, or of images `[B, C, H, W]` channels last.
 
     Args:
-        x: more than a single line.
-        running: mean and variance over batches, brought on.
+        x: the batch, of more than one line.
+        running: mean and variance over batches, which are updated.
         rates: momentum and eps.
-        into: `[C]` each.
+        into: where the results are written, `[C]` each.
 
     Returns:
-        False, with nothing done, if it can't be done here.
+        False, with nothing done, if no kernel fits.
     """
     functions, line = library(), line_of(x)
     if functions is None or line is None or not _fit(x, *(running or ()), *into) or lines_in(x) < 2:
@@ -42,7 +42,7 @@ def batch_statistics(
 
 
 def kept_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, into: Statistics) -> bool:
-    """What takes the place of the batch's statistics in evaluation; arguments and result as for `batch_statistics`."""
+    """Compute what replaces the batch's statistics in evaluation; arguments and result as for `batch_statistics`."""
     if library() is None or line_of(x) is None or not _fit(x, *running, *into):
         return False
     into.mean.copy_(running[0])
@@ -53,15 +53,15 @@ def kept_statistics(x: Tensor, running: tuple[Tensor, Tensor], eps: float, into:
 def normalize(
     activation: str | None, x: Tensor, of_channels: Sequence[Tensor], channels: tuple[int, int], out: Tensor
 ) -> bool:
-    """Write an activation (one of `ACTIVATIONS`, None for none) of some normalized channels of `x`.
+    """Normalize some channels of `x`, then apply an activation (one of `ACTIVATIONS`, None for none).
 
     Args:
         of_channels: means, scales, weights and biases `[C]`, as for `batch_statistics`.
-        channels: which of them, from the first to before the second.
-        out: laid out as `x` may be.
+        channels: the first of these channels, and the one after the last.
+        out: where the result is written, in any layout that `x` may have.
 
     Returns:
-        False, with nothing done, if it can't be done here.
+        False, with nothing done, if no kernel fits.
     """
     functions, line, out_line = library(), line_of(x), line_of(out)
     known = activation is None or activation in ACTIVATIONS
@@ -80,10 +80,10 @@ def normalize(
 def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, statistics: Statistics
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The gradients of `x`, `weight` and `bias`; None if it can't be done here.
+    """Return the gradients of `x`, `weight` and `bias`; None if no kernel fits.
 
     Args:
-        statistics: of `x`.
+        statistics: those of `x`.
     """
     functions, grad_line, x_line = library(), line_of(grad), line_of(x)
     if functions is None or grad_line is None or x_line is None or not _fit(grad, x, weight, *statistics):

@@ -1,54 +1,43 @@
-"""kernels.c made a library: once for a machine, and kept in the cache."""
+"""Compiles kernels.c into a library."""
 
 import hashlib
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from nasflow.caches import cache_dir
+from nasflow.processor import cpu_info
 
 COMPILERS = ("cc", "gcc", "clang")
 """Any of these will do."""
 
 _SOURCE = Path(__file__).parent / "kernels.c"
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
-_SECONDS = 120  # to compile takes less than one
+_SECONDS = 120  # compiling takes less than one
 
 
 def find_compiler() -> str | None:
-    """The path of the first compiler that there is."""
+    """Return the path of the first compiler that is installed."""
     return next((found for name in COMPILERS if (found := shutil.which(name))), None)
 
 
-def compiled() -> Path:
-    """The path of the library; compiles it if it is not there for this source, compiler and processor.
+def fingerprint(compiler: str) -> str:
+    """Return a hash of all that a library depends on: source, flags, compiler and processor."""
+    info = cpu_info()  # what `-march=native` depends on: homes are shared by machines that differ
+    processor = [info.get(name, "") for name in ("model name", "flags", "Features")] if info else [platform.processor()]
+    made_of = [_SOURCE.read_text(), *_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), *processor]
+    return hashlib.sha256(chr(0).join([*made_of, platform.machine()]).encode()).hexdigest()[:16]
+
+
+def compile_kernels(compiler: str, made: Path) -> None:
+    """Compile kernels.c to a library at `made`.
 
     Raises:
-        OSError: there is no compiler, or no place to write to.
-        subprocess.SubprocessError: the compiler failed.
+        OSError: the compiler cannot be run, or failed.
+        subprocess.SubprocessError: it took too long.
     """
-    compiler = find_compiler()
-    if compiler is None:
-        raise FileNotFoundError(f"there is no C compiler ({', '.join(COMPILERS)})")
-    made_of = [_SOURCE.read_text(), *_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), _processor()]
-    path = cache_dir() / f"native-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(made), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-            made.replace(path)  # whole or not at all, for several jobs may do this at once
-    return path
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: homes are shared by machines that differ."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    said = {line.partition(":")[0].strip(): line for line in lines}
-    return "".join(said.get(name, "") for name in ("model name", "flags", "Features")) + platform.machine()
+    command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(made), "-lm"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_SECONDS)
+    if done.returncode:
+        problem = next((line for line in done.stderr.splitlines() if "error" in line), f"exit {done.returncode}")
+        raise OSError(f"{compiler} failed: {problem}")

@@ -7,18 +7,18 @@ from torch import Tensor
 
 from nasflow.native.library import library
 
-_MOST_CLASSES = 1000  # with more, torch's own takes less to start than to run
+_MOST_CLASSES = 1000  # with more, torch's own takes longer to run than to start
 _LONGEST_VECTOR = 16
 
 
 def cross_entropies(logits: Tensor, target: Tensor, smoothing: Tensor) -> Tensor | None:
-    """The means `[N]` over the samples of logits `[N, B, C]` with class numbers `[B]`; gradients flow to the logits.
+    """Return the means `[N]` over the samples of logits `[N, B, C]` with class numbers `[B]`, differentiably.
 
     Args:
-        smoothing: of the labels, float32 `[N]`.
+        smoothing: label smoothing, float32 `[N]`.
 
     Returns:
-        None if it can't be done here: another type or device, many classes, or a target that is no class.
+        None if no kernel fits: another type or device, many classes, or a target that is not a class.
     """
     if not _fits(logits, target):
         return None
@@ -27,7 +27,7 @@ def cross_entropies(logits: Tensor, target: Tensor, smoothing: Tensor) -> Tensor
 
 
 def cross_entropies_and_gradients(logits: Tensor, target: Tensor, smoothing: Tensor) -> tuple[Tensor, Tensor] | None:
-    """As `cross_entropies`, and the gradients `[N, B, C]` of their sum."""
+    """Return `cross_entropies` and the gradients `[N, B, C]` of their sum."""
     if not _fits(logits, target):
         return None
     gradients = torch.empty_like(logits, memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
 /* The inner loops of a fused step, for float32 on one core.
  *
- * A value's bits follow from that value alone, wherever it lies: vectors that the data do not fill are filled up with
- * zeros and go through the same instructions, so there is no other code for what is left over. Functions of one value
- * are within a few units in the last place of the exact result; the polynomials are our own least-squares fits.
+ * The bits of a result depend on its own inputs alone, not on their place in memory: vectors that the data do not fill
+ * are padded with zeros and go through the same instructions, so there is no other code for the remainder. Functions of
+ * one value are within a few units in the last place of the exact result; the polynomials are our own least-squares fits.
  */
 
 #include <math.h>
@@ -19,12 +19,12 @@
 #endif
 #define LANES ((long)(BYTES / sizeof(float)))
 #define BLOCK 8      /* lines of a product at once */
-#define DEEPEST 512  /* the longest sum of a product; native/program.py has the same */
+#define DEEPEST 512  /* the longest sum of a product; native/structs.py has the same */
 
 typedef float vec __attribute__((vector_size(BYTES)));
 typedef int32_t mask __attribute__((vector_size(BYTES)));
 
-/* `count` numbers, at most a vector of them; what is missing is zero. */
+/* Load `count` numbers, at most a vector of them; the rest of the vector is zero. */
 static inline vec load(const float *from, long count) {
     vec value = {0};
     if (count >= LANES) {
@@ -124,13 +124,13 @@ static inline vec silu_gradient(vec x) {
     return s * (1.0f + x * (1.0f - s));
 }
 
-/* What a program's operations are; native/program.py has the same. */
+/* The kinds of operations; native/program.py has the same. */
 enum kind { RELU = 0, GELU, TANH, SIGMOID, SILU, RELU_BACK, GELU_BACK, TANH_BACK, SIGMOID_BACK, SILU_BACK, PRODUCTS, SUMS };
 
 /* An operation.
  * Activations: out[i] = f(x[i]) for i < sizes[0]; backward: out[i] = x[i] * f', with y the function's input, or its
  * output where that is enough.
- * PRODUCTS: for each of sizes[0] rows, out[m, n] = x y, plus bias[n] if there is one, or what is there if `adds`.
+ * PRODUCTS: for each of sizes[0] rows, out[m, n] = x y, plus bias[n] if there is one, or plus out[m, n] if `adds`.
  * SUMS: for each of sizes[0] rows, out[n] = the sum of x[m, n] over m. */
 struct operation {
     int64_t kind;
@@ -153,8 +153,8 @@ static inline __attribute__((always_inline)) void lines_of_product(long lines, c
     for (long i = 0; i < lines; i++) store(out + i * out_line, sum[i], columns);
 }
 
-/* One row of PRODUCTS, in strips as wide as a vector: what a strip reads of y is laid out line by line first. For
- * the sizes of small models that is as fast as a BLAS, or faster, and takes nothing to start. */
+/* One row of PRODUCTS, in strips as wide as a vector: the part of y that a strip reads is first copied line by line.
+ * For the sizes of small models that is as fast as a BLAS, or faster, and takes no time to start. */
 static void product(const struct operation *o, const float *x, const float *y, const float *bias, float *out) {
     const long m = o->sizes[1], n = o->sizes[2], k = o->sizes[3], y_line = o->leading[1], out_line = o->leading[2];
     const long x_line = o->transposed[0] ? 1 : o->leading[0], x_step = o->transposed[0] ? o->leading[0] : 1;
@@ -245,9 +245,10 @@ void nasflow_pointwise(int64_t kind, const float *x, int64_t x_line, const float
         pointwise(kind, x + i * x_line, y ? y + i * y_line : NULL, out + i * out_line, channels);
 }
 
-/* Cross-entropies of rows of logits [rows, samples, classes], means over the samples, and their gradients unless that is
- * NULL. As many samples at once as a vector has lanes, so their classes are laid side by side first: `room` is for
- * classes * lanes numbers. `smoothing` is each row's own. Returns 1, with nothing done, if a target is no class. */
+/* Cross-entropies of rows of logits [rows, samples, classes], means over the samples, and their gradients unless
+ * `gradients` is NULL. It takes as many samples at once as a vector has lanes, after copying them class by class to
+ * `room`, which holds classes * lanes numbers. Each row has its own smoothing. Returns 1, with nothing done, if a target
+ * is not a class. */
 int nasflow_cross_entropy(const float *logits, const int64_t *target, const float *smoothing, float *losses,
     float *gradients, float *room, int64_t rows, int64_t samples, int64_t classes) {
     for (long b = 0; b < samples; b++)
@@ -265,10 +266,10 @@ int nasflow_cross_entropy(const float *logits, const int64_t *target, const floa
             vec largest = load(room, LANES), sum = {0}, logits_of_all = {0};
             for (long c = 1; c < classes; c++) {
                 vec x = load(room + c * LANES, LANES);
-                largest = choose(x > largest, x, largest); /* what is NaN makes the sum NaN */
+                largest = choose(x > largest, x, largest); /* a NaN makes the sum NaN */
             }
             for (long i = 0; i < here; i++) total -= (1.0f - smooth) * (from[i * classes + target[b + i]] - largest[i]);
-            if (smooth != 0.0f) { /* else a class masked with -inf is no matter */
+            if (smooth != 0.0f) { /* without smoothing, classes masked with -inf must not count */
                 for (long c = 0; c < classes; c++) logits_of_all += load(room + c * LANES, LANES) - largest;
                 for (long i = 0; i < here; i++) total -= even * logits_of_all[i];
             }
@@ -292,9 +293,9 @@ int nasflow_cross_entropy(const float *logits, const int64_t *target, const floa
     return 0;
 }
 
-/* The hyper-parameters of a row that Adam steps. */
+/* The hyper-parameters of a row in a step of Adam. */
 struct adam {
-    double lr, beta1, beta2, eps, weight_decay, steps; /* steps: made after this one */
+    double lr, beta1, beta2, eps, weight_decay, steps; /* steps: former ones, to which `age` is added */
 };
 
 /* One step of Adam, or of AdamW if `decoupled`, of matrices [rows, size]. */
@@ -322,15 +323,19 @@ void nasflow_adam(float *parameters, const float *gradients, float *means, float
     }
 }
 
+/* What is compared when the library is loaded: a version, raised when the fields of a struct change, and sizes;
+ * native/structs.py has the same. */
+const int64_t nasflow_layout[] = {1, sizeof(struct operation), sizeof(struct adam), DEEPEST};
+
 #define PANEL 512   /* channels at once */
-#define PER_BLOCK 32 /* lines that are added up in single precision, so that they stay near */
+#define PER_BLOCK 32 /* lines whose sum is taken in single precision; few, to keep it exact */
 
 static inline void add_to(double *totals, vec sums) {
     for (int i = 0; i < LANES; i++) totals[i] += sums[i];
 }
 
 /* Means, and scales (one over the standard deviation), of the channels of [lines, channels]; running statistics are
- * brought on unless they are NULL. */
+ * updated unless they are NULL. */
 void nasflow_batch_statistics(const float *x, int64_t x_line, float *running_mean, float *running_variance, float *mean,
     float *scale, int64_t lines, int64_t channels, double momentum, double eps) {
     for (long c = 0; c < channels; c += PANEL) {
@@ -367,7 +372,7 @@ void nasflow_batch_statistics(const float *x, int64_t x_line, float *running_mea
     }
 }
 
-/* Batch norm by such statistics, and an activation of it unless `kind` is negative. */
+/* Batch norm with given statistics, then an activation unless `kind` is negative. */
 void nasflow_normalize(int64_t kind, const float *x, int64_t x_line, const float *mean, const float *scale,
     const float *weight, const float *bias, float *out, int64_t out_line, int64_t lines, int64_t channels) {
     for (long c = 0; c < channels; c += PANEL) {

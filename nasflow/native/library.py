@@ -8,12 +8,13 @@ from functools import lru_cache
 
 import torch
 
-from nasflow.native.compiling import compiled
+from nasflow.native.cached import cached_library
+from nasflow.native.structs import LAYOUT
 
 logger = logging.getLogger(__name__)
 
 _pointer, _int, _double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-_line = [_pointer, _int]  # a matrix, and how far it is from line to line
+_line = [_pointer, _int]  # a matrix, and the distance from line to line
 _FUNCTIONS = {
     "nasflow_run": (None, [_pointer, _int]),
     "nasflow_cross_entropy": (ctypes.c_int, [_pointer] * 6 + [_int] * 3),
@@ -26,11 +27,20 @@ _FUNCTIONS = {
 
 
 def library() -> ctypes.CDLL | None:
-    """The functions of kernels.c, or None: there is no compiler, or torch has several threads, who share work better.
+    """Return the functions of kernels.c, compiled and loaded by the first call.
 
-    `NASFLOW_NATIVE=0` in the environment does without.
+    `NASFLOW_NATIVE=0` in the environment turns them off.
+
+    Returns:
+        None if they are turned off or cannot be compiled or loaded, or if torch has several threads, which share work
+        better.
     """
     return _library() if torch.get_num_threads() == 1 else None
+
+
+def is_available() -> bool:
+    """Whether there are native kernels in this process, as long as torch has one thread."""
+    return library() is not None
 
 
 @lru_cache
@@ -38,9 +48,9 @@ def _library() -> ctypes.CDLL | None:
     if os.environ.get("NASFLOW_NATIVE") == "0":
         return None
     try:
-        found = ctypes.CDLL(str(compiled()))
+        found = cached_library(LAYOUT)
     except (OSError, subprocess.SubprocessError) as error:
-        logger.info("Fused steps run without native kernels, somewhat slower: %s", error)
+        logger.warning("Small models train somewhat slower, by torch instead of native kernels: %s", error)
         return None
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(found, name)

@@ -1,12 +1,12 @@
-"""Values whose channels lie side by side, as lines of a matrix: `[B, C]`, and images `[B, C, H, W]` channels last."""
+"""Tensors as matrices whose lines are adjacent channels: `[B, C]`, and images `[B, C, H, W]` channels last."""
 
 from torch import Tensor
 
 
 def line_of(tensor: Tensor) -> int | None:
-    """How far it is from one line of channels to the next; None if they do not lie so.
+    """Return the distance in elements from one line of channels to the next; None for another layout.
 
-    The lines may be parts of longer ones, as those of some members' channels are.
+    The lines may be parts of longer ones, such as the channels of some members.
     """
     shape, stride = tensor.shape, tensor.stride()
     if len(shape) == 2:
@@ -25,5 +25,5 @@ def line_of(tensor: Tensor) -> int | None:
 
 
 def lines_in(tensor: Tensor) -> int:
-    """How many lines there are."""
+    """Return the number of lines."""
     return tensor.numel() // tensor.shape[1]

@@ -1,4 +1,4 @@
-"""Convolutions of single pixels, of several members: a product for each of them, in half the time of torch's."""
+"""1x1 convolutions of several members: one product per member, in half the time of torch's."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,16 @@ import torch
 from torch import Tensor
 
 from nasflow.native.lines import line_of, lines_in
-from nasflow.native.program import DEEPEST, Moving, fits, products, sums
+from nasflow.native.program import Moving, fits, products, sums
+from nasflow.native.structs import DEEPEST
 
 
 class OneByOne:
-    """Images channels last `[B, R*C, H, W]` to `[B, R*O, H, W]`, wherever they lie.
+    """1x1 convolutions of images channels last, `[B, R*C, H, W]` to `[B, R*O, H, W]`, at any address.
 
     Args:
-        weight: `[R, O, C, 1, 1]`; it stays where it is.
-        bias: `[R, O]`; so does it.
+        weight: `[R, O, C, 1, 1]`; must keep its address.
+        bias: `[R, O]`; must keep its address, too.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -24,14 +25,14 @@ class OneByOne:
         self._forms: dict[tuple[object, ...], Moving | None] = {}
 
     def forward(self, x: Tensor, out: Tensor) -> bool:
-        """Write to `out`; False, with nothing done, if it can't be done here."""
+        """Write to `out`; return False, with nothing done, if no kernel fits."""
         form = self._form("forward", x, self._weight, out)
         if form is not None:
             form(x, self._weight, out)
         return form is not None
 
     def backward(self, grad: Tensor, x: Tensor, wanted: Sequence[bool]) -> list[Tensor | None] | None:
-        """The gradients of `x`, weight `[R*O, C, 1, 1]` and bias `[R*O]`, those that are wanted; None as above."""
+        """Return the wanted gradients of `x`, weight `[R*O, C, 1, 1]` and bias `[R*O]`; None if no kernel fits."""
         x_grad = torch.empty_like(x)
         to_x = self._form("backward", grad, self._weight, x_grad)
         own = self._weight_grad[..., 0, 0]
@@ -50,10 +51,10 @@ class OneByOne:
         return found
 
     def _sums(self, grad: Tensor) -> Tensor:
-        """Over the lines: a value's bits follow from that value alone, which torch's do not."""
+        """Sum over the lines: unlike with torch, the bits of a sum depend on its own values alone."""
         found = grad.new_empty(len(self._weight), self._weight.shape[1])
         operation = sums(_by_row(grad, len(found)), found)
-        assert operation is not None  # noqa: S101 - there were products of it
+        assert operation is not None  # noqa: S101 - products of the same tensor fit
         operation()
         return found.flatten()
 
@@ -80,7 +81,7 @@ class OneByOne:
 
 
 def _by_row(images: Tensor, rows: int) -> Tensor:
-    """`[R, lines, channels]` of a member each."""
+    """View images as `[R, lines, channels]`, a row for each member."""
     line, channels = line_of(images), images.shape[1] // rows
-    assert line is not None  # noqa: S101 - `_make` has looked
+    assert line is not None  # noqa: S101 - `_make` checks it
     return images.as_strided((rows, lines_in(images), channels), (channels, line, 1))

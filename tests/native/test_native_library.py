@@ -10,18 +10,20 @@ import torch
 
 from nasflow.native import library as native
 
-SHOW = "from nasflow.native.library import library; print(library() is not None)"
+SHOW = "from nasflow.native import is_available; print(is_available())"
 
 
 def says(folder: Path, **environment: str) -> str:
-    """What a process of its own prints, with its cache below `folder`."""
+    """What a process of its own prints, with its cache below `folder`; without kernels it has one line to say why."""
     given = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder), **environment}
     done = subprocess.run([sys.executable, "-c", SHOW], env=given, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    found, reasons = done.stdout.strip(), [line for line in done.stderr.splitlines() if "native kernels" in line]
+    assert len(reasons) == (found == "False" and environment.get("NASFLOW_NATIVE") != "0"), reasons
+    return found
 
 
 def libraries(folder: Path) -> list[Path]:
-    return sorted(folder.glob("nasflow/*"))
+    return sorted(folder.glob("nasflow/native/*"))
 
 
 def needs_a_compiler() -> None:
@@ -33,22 +35,26 @@ def needs_a_compiler() -> None:
 def test_it_is_compiled_once_and_nothing_else_is_left(tmp_path: Path) -> None:
     needs_a_compiler()
     assert says(tmp_path) == "True"
-    [made] = libraries(tmp_path)
-    assert made.suffix == ".so"
-    written = made.stat().st_mtime_ns
+    made = libraries(tmp_path)
+    assert [path.suffix for path in made] == [".sha256", ".so"]
+    written = [path.stat().st_mtime_ns for path in made]
     assert says(tmp_path) == "True"
-    assert [path.stat().st_mtime_ns for path in libraries(tmp_path)] == [written]
+    assert [path.stat().st_mtime_ns for path in libraries(tmp_path)] == written
 
 
-def test_several_processes_may_compile_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True], ids=["missing", "damaged"])
+def test_several_processes_may_compile_at_once(tmp_path: Path, damaged: bool) -> None:
     needs_a_compiler()
+    if damaged:
+        assert says(tmp_path) == "True"
+        os.truncate(libraries(tmp_path)[1], 4096)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
     running = [
         subprocess.Popen([sys.executable, "-c", SHOW], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
     assert [process.communicate()[0].strip() for process in running] == ["True"] * 3
-    assert len(libraries(tmp_path)) == 1
+    assert len(libraries(tmp_path)) == 2
 
 
 def test_without_a_compiler_torch_does_it_all(tmp_path: Path) -> None:

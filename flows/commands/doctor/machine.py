@@ -17,7 +17,6 @@ from sqlalchemy.exc import ArgumentError
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services import SshServiceConfig
-from nasflow.native.compiling import COMPILERS, find_compiler
 from nasflow.study.store_check import look_at_store
 from nasflow.training_service.make import make_service
 
@@ -46,6 +45,8 @@ def check_packages() -> Iterator[Finding]:
 
 def check_kernels() -> Iterator[Finding]:
     """Whether jobs on this machine can compile the native kernels."""
+    from nasflow.native import COMPILERS, find_compiler  # noqa: PLC0415 - loads torch
+
     compiler = find_compiler()
     if compiler is None:
         fix = f"install one of {', '.join(COMPILERS)}; without, small models train more slowly on the CPU"

@@ -14,8 +14,7 @@ from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.signature import is_hooked
 from nasflow.merge.values.layout import Layout, channels_last, dense_images
 from nasflow.merge.values.parameter_stacks import Bench
-from nasflow.native.one_by_one import OneByOne
-from nasflow.native.program import fits
+from nasflow.native import OneByOne, fits
 
 _CALLS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d}
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nasflow import native
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.tape.tape import Tape
 from nasflow.merge.tape.tape_values import Spot
@@ -14,7 +15,6 @@ from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.signature import is_hooked
 from nasflow.merge.values.layout import Layout
 from nasflow.merge.values.parameter_stacks import Bench
-from nasflow.native import batch_norm as native
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nasflow import native
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.tape.row_copies import Functions, moves_between, room_like
 from nasflow.merge.tape.tape import Tape
@@ -16,8 +17,6 @@ from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.op_properties import pairwise, pointwise
 from nasflow.merge.values.layout import Layout, join, split
 from nasflow.merge.values.parameter_stacks import Bench
-from nasflow.native import program as native
-from nasflow.native.activations import activate, activate_backward
 
 _aten = torch.ops.aten
 # Overloads by name, because on little data torch takes as long to find them as to run them.
@@ -48,11 +47,11 @@ _OF_TORCH: dict[str, Functions] = {
 
 def _native_first(name: str, of_torch: Functions) -> Functions:
     def forward(x: torch.Tensor, out: torch.Tensor) -> None:
-        if not activate(name, x, out):
+        if not native.activate(name, x, out):
             of_torch[0](x, out)
 
     def backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
-        if not activate_backward(name, grad, y if name in _BY_OUTPUT else x, out):
+        if not native.activate_backward(name, grad, y if name in _BY_OUTPUT else x, out):
             of_torch[1](grad, x, y, out)
 
     return forward, backward

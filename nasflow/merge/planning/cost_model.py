@@ -28,7 +28,8 @@ from nasflow.merge.trace.shape_inference import Scalar, Spec
 from nasflow.merge.trace.signature import untouched
 from nasflow.merge.values.layout import Layout, convert, join, split
 from nasflow.merge.values.parameter_stacks import Bench
-from nasflow.native.library import library
+from nasflow.native import is_available
+from nasflow.processor import cpu_name
 
 logger = logging.getLogger(__name__)
 
@@ -267,17 +268,9 @@ def _fastest(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def _place(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {_processor()}"
-    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if library() else ''}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {cpu_name()}"
+    text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if is_available() else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def _read(path: Path) -> dict[str, float]:

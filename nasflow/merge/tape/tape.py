@@ -15,7 +15,7 @@ import torch
 
 from nasflow.merge.tape.tape_values import Spot, room_for
 from nasflow.merge.values.layout import Layout, convert
-from nasflow.native.program import as_programs
+from nasflow.native import as_programs
 
 
 class Tape:

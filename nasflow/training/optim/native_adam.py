@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from nasflow.native.library import library
+from nasflow.native import adam_step
 from nasflow.training.optim.slabs import Sweep
 
 
@@ -13,7 +13,7 @@ class NativeAdam(Sweep):
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
-        self._step = library().nasflow_adam  # type: ignore[union-attr]  # `rule_of` asked for it
+        self._step = adam_step()  # `rule_of` asked whether there is one
         columns = [
             self.values(lambda group: group["lr"]),
             self.values(lambda group: group["betas"][0]),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nasflow.native.library import library
+from nasflow.native import is_available
 from nasflow.training.optim.native_adam import NativeAdam
 from nasflow.training.optim.slabs import Rule, Slab, Sweep
 
@@ -44,7 +44,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind,
         return Rule(RmsProp, options, ("square_avg", *extra))
     decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
     moments = ("exp_avg", "exp_avg_sq")
-    if not kind.lone and (kind.device_type, kind.dtype) == ("cpu", torch.float32) and library() is not None:
+    if not kind.lone and (kind.device_type, kind.dtype) == ("cpu", torch.float32) and is_available():
         return Rule(NativeAdam, (decoupled,), moments)
     if has_fused_adam(kind.device_type, kind.dtype):
         if kind.lone:
