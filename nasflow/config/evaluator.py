@@ -20,6 +20,11 @@ RegressionLoss = Literal["mse", "mae", "huber"]
 Direction = Literal["minimize", "maximize"]
 
 
+def to_loss(value: float, direction: Direction) -> float:
+    """Return `value` with the sign that makes lower better: negated if it is to be maximized."""
+    return -value if direction == "maximize" else value
+
+
 class Target(Section):
     """A user's object by import path, called with `params`."""
 

@@ -22,6 +22,7 @@ from nasflow.config.evaluator import (
     SupervisedConfig,
     Target,
     TrainingConfig,
+    to_loss,
 )
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
 from nasflow.config.strategy import (
@@ -83,6 +84,10 @@ class Objective(Section):
 
     metric: str = Field(default="val_accuracy", description="one that is logged after the last epoch, or parameters")
     direction: Direction = Field(default="maximize", description="which way is better")
+
+    def to_loss(self, value: float) -> float:
+        """Return a value of the metric with the sign that makes lower better."""
+        return to_loss(value, self.direction)
 
 
 class Budget(Section):

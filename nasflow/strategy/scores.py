@@ -14,7 +14,4 @@ def losses(trial: Trial, objectives: Sequence[Objective]) -> list[float] | None:
     values = [trial.metrics.get(objective.metric, math.nan) for objective in objectives]
     if not all(map(math.isfinite, values)):
         return None
-    return [
-        -value if objective.direction == "maximize" else value
-        for value, objective in zip(values, objectives, strict=True)
-    ]
+    return [objective.to_loss(value) for value, objective in zip(values, objectives, strict=True)]

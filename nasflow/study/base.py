@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import UnaryExpression, func, select
 from sqlalchemy.orm import Session
 
-from nasflow.config.search import SearchConfig
+from nasflow.config.search import Objective, SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Lease
@@ -32,6 +32,11 @@ def chunks(values: Iterable[T], size: int = 500) -> Iterator[list[T]]:
     rest = iter(values)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+def best_first(objective: Objective) -> UnaryExpression[float | None]:
+    """The order of trials by a study's first objective."""
+    return TrialRow.value.desc() if objective.direction == "maximize" else TrialRow.value.asc()
 
 
 def to_trial(row: TrialRow) -> Trial:

@@ -19,8 +19,8 @@ class Gains:
     """
 
     def __init__(self, objectives: Sequence[Objective], trials: Iterable[Trial] = ()):
-        self._signs = [(o.metric, -1.0 if o.direction == "maximize" else 1.0) for o in objectives]
-        self._front: list[tuple[float, ...]] = []  # to be minimized
+        self._objectives = objectives
+        self._front: list[tuple[float, ...]] = []  # losses by objective
         self._last = -1  # round that had one
         self._lock = threading.Lock()
         rounds: dict[int, list[Trial]] = {}
@@ -32,7 +32,7 @@ class Gains:
     def take(self, trials: Iterable[Trial]) -> list[Trial]:
         """The gains among trials that came in together, best in the first objective first; others are passed over."""
         scored = [trial for trial in trials if trial.status.scored and trial.replayed_from is None]
-        points = sorted((tuple(sign * t.metrics[metric] for metric, sign in self._signs), t.number) for t in scored)
+        points = sorted((tuple(o.to_loss(t.metrics[o.metric]) for o in self._objectives), t.number) for t in scored)
         by_number = {trial.number: trial for trial in scored}
         gains = []
         with self._lock:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
-from nasflow.study.base import now
+from nasflow.study.base import best_first, now
 from nasflow.study.lease import Controller, Lease, holder_of
 from nasflow.study.records import StudyInfo
 from nasflow.study.rounds import RoundLog
@@ -111,12 +111,13 @@ def list_studies(store_url: str) -> list[StudyInfo]:
 
 def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
     objective = _from_json(row, store_url).objectives[0]
-    best = func.max(TrialRow.value) if objective.direction == "maximize" else func.min(TrialRow.value)
     of_study = TrialRow.study_id == row.id
     known = session.execute(select(TrialRow.status, func.count()).where(of_study).group_by(TrialRow.status)).tuples()
     counts = dict.fromkeys(TrialStatus, 0) | dict(known.all())
     rounds = session.scalar(select(func.count()).where(RoundRow.study_id == row.id)) or 0
-    return StudyInfo(row.name, row.created_at, rounds, counts, objective, session.scalar(select(best).where(of_study)))
+    values = select(TrialRow.value).where(of_study, TrialRow.value.is_not(None))
+    best = session.scalar(values.order_by(best_first(objective)).limit(1))
+    return StudyInfo(row.name, row.created_at, rounds, counts, objective, best)
 
 
 def _to_json(config: SearchConfig) -> dict[str, Any]:

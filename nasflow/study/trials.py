@@ -4,13 +4,13 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, UnaryExpression, func, insert, literal, null, select
+from sqlalchemy import ColumnElement, Select, func, insert, literal, null, select
 from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
-from nasflow.study.base import FINISHED, SCORED, StudyBase, chunks, now, to_trial
+from nasflow.study.base import FINISHED, SCORED, StudyBase, best_first, chunks, now, to_trial
 from nasflow.study.records import RoundState
 from nasflow.study.store import EpochRow, RoundRow, TrialRow
 from nasflow.trial import Trial, TrialStatus
@@ -122,7 +122,7 @@ class TrialLog(StudyBase):
                 columns = select(TrialRow.number, TrialRow.metrics, TrialRow.parameters)
                 found = session.execute(columns.where(*self._scored()))
                 return self._in_order(session, self._pareto_order(found.tuples().all(), limit))
-            order = (self._best_first(), TrialRow.parameters.asc().nulls_last(), TrialRow.number)
+            order = (best_first(self.config.objectives[0]), TrialRow.parameters.asc().nulls_last(), TrialRow.number)
             query = select(TrialRow).where(*self._scored()).order_by(*order).limit(limit)
             return [to_trial(row) for row in session.scalars(query)]
 
@@ -133,7 +133,8 @@ class TrialLog(StudyBase):
         """
         with self._read() as session:
             if len(self.config.objectives) == 1:
-                best = select(TrialRow).where(*self._scored()).order_by(self._best_first(), TrialRow.number).limit(1)
+                order = (best_first(self.config.objectives[0]), TrialRow.number)
+                best = select(TrialRow).where(*self._scored()).order_by(*order).limit(1)
                 return [to_trial(row) for row in session.scalars(best)]
             columns = select(TrialRow.metrics, TrialRow.number).where(*self._scored()).order_by(TrialRow.number)
             first: dict[tuple[float, ...], int] = {}
@@ -146,14 +147,9 @@ class TrialLog(StudyBase):
         """Of trials that compete."""
         return TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.status.in_(SCORED)
 
-    def _best_first(self) -> UnaryExpression[float | None]:
-        """The order by the only objective."""
-        maximize = self.config.objectives[0].direction == "maximize"
-        return TrialRow.value.desc() if maximize else TrialRow.value.asc()
-
     def _point(self, metrics: dict[str, float]) -> tuple[float, ...]:
         """The objectives, each to be minimized."""
-        return tuple((-1.0 if o.direction == "maximize" else 1.0) * metrics[o.metric] for o in self.config.objectives)
+        return tuple(o.to_loss(metrics[o.metric]) for o in self.config.objectives)
 
     def _pareto_order(self, rows: Sequence[tuple[int, dict[str, float], float | None]], limit: int) -> list[int]:
         """The numbers of the `limit` best of these (number, metrics, parameters)."""
