@@ -199,7 +199,7 @@ class LeaseRow(Base):
 
 
 class RunRow(Base):
-    """The study that a run of a deployment works on, and its budget there (nasflow.study.recurring)."""
+    """The study that a run of a deployment works on, and its budget there (nasflow.recurring)."""
 
     __tablename__ = "recurring_runs"
     run: Mapped[str] = mapped_column(String(36), primary_key=True)

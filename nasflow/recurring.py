@@ -1,4 +1,4 @@
-"""Recurring searches: which study a run of a deployment works on, and what it may spend there."""
+"""Recurring searches: which study a run of a deployment works on, its budget there, and its warm start."""
 
 import re
 from collections.abc import Sequence
