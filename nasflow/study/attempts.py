@@ -1,7 +1,6 @@
 """The attempts of a study: which job trained which trials, and what it told."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -11,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
+from nasflow.metrics import finite_metrics, json_metrics
 from nasflow.study.base import StudyBase, chunks, now
 from nasflow.study.records import Attempt, AttemptKind, AttemptState, Ending, EpochRecord, FinalRecord
 from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
@@ -57,9 +57,7 @@ class AttemptLog(StudyBase):
             row = self._new_attempt(session, round, AttemptKind.ALONE, number, [trial_number])
             return _to_record(row, [trial_number])
 
-    def start_attempt(
-        self, id: int, job_id: str, handle: Mapping[str, Any] | None = None, slot: str | None = None
-    ) -> Attempt:
+    def start_attempt(self, id: int, job_id: str, handle: Mapping[str, Any] | None = None) -> Attempt:
         """Record that an attempt's job is submitted; its unfinished members are RUNNING.
 
         Repeated on a running attempt it only records the new handle. An attempt that had failed or was cancelled starts
@@ -73,7 +71,7 @@ class AttemptLog(StudyBase):
             if row.state is not AttemptState.RUNNING:
                 row.started_at = now()
             row.state, row.ended_at, row.failure, row.error = AttemptState.RUNNING, None, None, None
-            row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), slot
+            row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), None
             members = self._members(session, [id])[id]
             for trial in members:
                 if not trial.status.finished:
@@ -95,7 +93,6 @@ class AttemptLog(StudyBase):
         failure: FailureKind | None = None,
         error: str | None = None,
         slot: str | None = None,
-        epochs: Sequence[EpochRecord] = (),
         evidence: Mapping[str, Any] | None = None,
         places: int | None = None,
     ) -> Attempt:
@@ -112,8 +109,7 @@ class AttemptLog(StudyBase):
             failures: error texts by trial number.
             failure: whom a failed attempt is blamed on.
             error: why the job as a whole failed.
-            slot: where it ran, if that is better known by now.
-            epochs: metrics by epoch that `record_epochs` has not had yet.
+            slot: where it ran.
             evidence: what is known of the job's end, as JSON.
             places: how many members may train at a time when it is started again; None leaves that as it is.
         """
@@ -127,10 +123,8 @@ class AttemptLog(StudyBase):
             if strangers := strangers - members.keys():
                 raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
             if not row.state.finished:
-                self._add_epochs(session, epochs)
                 self._end_members(members, finals, failures)
-                row.state, row.failure, row.error, row.ended_at = state, failure, error, now()
-                row.slot = slot or row.slot
+                row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})
                     ending = Ending(row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at)
@@ -228,7 +222,7 @@ class AttemptLog(StudyBase):
                 known[row.trial_id, row.epoch] = row.metrics
         for record in records:
             trial = trials[record.trial]
-            metrics = {name: _finite_or_none(value) for name, value in record.metrics.items()}
+            metrics = json_metrics(record.metrics)
             first = known.setdefault((trial.id, record.epoch), metrics)
             if first is metrics:
                 session.add(
@@ -262,7 +256,7 @@ class AttemptLog(StudyBase):
                 trial.error = failures.get(number, trial.error)
 
     def _score(self, trial: TrialRow, final: FinalRecord) -> None:
-        metrics = {name: value for name, value in final.metrics.items() if math.isfinite(value)}
+        metrics = finite_metrics(final.metrics)
         trial.epochs = max(trial.epochs, final.epochs)
         missing = [objective.metric for objective in self.config.objectives if objective.metric not in metrics]
         if missing:
@@ -275,10 +269,6 @@ class AttemptLog(StudyBase):
         trial.status = TrialStatus.STOPPED_EARLY if final.stopped_early else TrialStatus.TRAINED
         trial.metrics, trial.error = metrics, None
         trial.value, trial.parameters = metrics[self.config.objectives[0].metric], metrics.get("parameters")
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _to_record(row: AttemptRow, members: Sequence[int]) -> Attempt:

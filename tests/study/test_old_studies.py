@@ -36,7 +36,8 @@ def filled(config: SearchConfig) -> Path:
     study.start_attempt(attempt.id, "job")
     epochs = [EpochRecord(trial, 1, {"val_accuracy": 0.5}, 1.0, attempt.id) for trial in (0, 1)]
     finals = [FinalRecord(trial, {"val_accuracy": 0.5}, 1) for trial in (0, 1)]
-    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals, epochs=epochs)
+    study.record_epochs(epochs)
+    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
     study.settle_replays()
     study.end_round(0, RoundState.COMPLETED)
     study.close()
