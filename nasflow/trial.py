@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 
 
@@ -29,6 +30,11 @@ class TrialStatus(StrEnum):
     def scored(self) -> bool:
         """The trial has final metrics."""
         return self in (TrialStatus.TRAINED, TrialStatus.STOPPED_EARLY)
+
+
+def trial_seed(study_seed: int, architecture: Architecture) -> int:
+    """Return the seed of an architecture's trials, which follows from it and the study's seed alone."""
+    return derive_seed(study_seed, architecture.to_json())
 
 
 class FailureKind(StrEnum):

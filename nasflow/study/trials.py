@@ -8,12 +8,11 @@ from sqlalchemy import ColumnElement, Select, func, insert, literal, null, selec
 from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
-from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.study.base import FINISHED, SCORED, StudyBase, best_first, chunks, now, to_trial
 from nasflow.study.records import RoundState
 from nasflow.study.store import EpochRow, RoundRow, TrialRow
-from nasflow.trial import Trial, TrialStatus
+from nasflow.trial import Trial, TrialStatus, trial_seed
 
 _ROUNDS_AT_ONCE = 10
 
@@ -169,7 +168,7 @@ class TrialLog(StudyBase):
             "round": round,
             "digest": architecture.digest,
             "architecture": dict(architecture),
-            "seed": derive_seed(self.config.seed, architecture.to_json()),
+            "seed": trial_seed(self.config.seed, architecture),
             "replayed_from": replayed_from,
         }
 
