@@ -14,5 +14,5 @@ def json_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]
 
 
 def finite_metrics(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the `metrics` whose values are finite."""
+    """Return the `metrics` that have finite values."""
     return {name: finite for name, value in metrics.items() if (finite := finite_or_none(value)) is not None}

@@ -76,7 +76,7 @@ __all__ = [
 
 NAME_LENGTH = 100
 DATED_LENGTH = 24
-"""How much longer the name of a study gets by date, time and a count."""
+"""How many characters date, time and a count add to the name of a study."""
 
 
 class Objective(Section):
@@ -153,7 +153,7 @@ class CheckpointConfig(Section):
             raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
         if url is not None and urlsplit(url).password is not None:
             raise ValueError(
-                "it has a password in it, which would be on record; let the storage's own settings hold it"
+                "it has a password in it, which would be recorded; set it in the storage's own settings instead"
             )
         return url
 
@@ -233,12 +233,12 @@ class SearchConfig(Section):
 
     @property
     def study_dir(self) -> Path:
-        """Where this study keeps its jobs and checkpoints."""
+        """The folder of this study's jobs and checkpoints."""
         return self.work_dir / self.name
 
 
 def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig:
-    """The validated config.
+    """Return the validated config.
 
     Raises:
         ConfigError: names every wrong key and, for an unknown one, the nearest known.

@@ -35,7 +35,7 @@ class GivenFirst(Strategy):
 
 
 class BeginWith(GivenFirst):
-    """Proposes given architectures first, then what another strategy proposes. The other is told of all trials.
+    """Proposes given architectures first, then those of another strategy, which learns from all trials.
 
     Args:
         first: the proposals of the first trials.

@@ -14,7 +14,7 @@ class GridSearch(GivenFirst):
 
     Args:
         space: what is searched.
-        float_steps: how many values a float domain is cut into.
+        float_steps: how many values of a float domain are tried.
         first: the proposals of the first trials, which are left out of the order.
     """
 

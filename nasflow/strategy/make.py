@@ -33,11 +33,11 @@ def make_strategy(
     *,
     first: Sequence[Architecture] = (),
 ) -> Strategy:
-    """The strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
+    """Return the strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
 
     Args:
         config: the `strategy` section of the search config.
-        space: all that is searched, the evaluator's values included.
+        space: everything that is searched, including the evaluator's values.
         objectives: what is minimized or maximized.
         seed: of the search.
         base_dir: where a `file.py:Name` target is looked for.

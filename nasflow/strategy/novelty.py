@@ -1,4 +1,4 @@
-"""What strategies share that draw each proposal at random: a seed for every trial, and no architecture twice."""
+"""The base of strategies that draw each proposal at random: a seed for every trial, and no architecture twice."""
 
 import random
 from abc import abstractmethod
@@ -11,15 +11,15 @@ from nasflow.space.space import Space
 from nasflow.strategy.begin_with import GivenFirst
 from nasflow.trial import Trial
 
-_DRAWS = 20  # for a new architecture, before the space is searched for one in order
+_DRAWS = 20  # for a new architecture, before the space is enumerated for one
 
 
 class NoveltyStrategy(GivenFirst):
     """Draws each trial's architecture with random numbers of its own, so that a resumed search needs no replay.
 
     An architecture is proposed once while the space has others. When draws find nothing new, the first one in the
-    order of enumeration that is new is proposed; with none left in a finite space `ask` gives fewer. Only where that
-    order is endless (float domains) may one be proposed again.
+    order of enumeration that is new is proposed; when a finite space has none left, `ask` returns fewer. Only if the
+    space is infinite (float domains) may one be proposed again.
 
     Args:
         space: what is searched.
@@ -36,7 +36,7 @@ class NoveltyStrategy(GivenFirst):
 
     @abstractmethod
     def _drawer(self, rng: random.Random) -> Callable[[], Architecture]:
-        """What draws for one trial; it is called again as long as it gives what was seen before."""
+        """Return the function that draws for one trial; it is called again while its result was seen before."""
 
     def _propose(self, count: int) -> list[Architecture]:
         asked: list[Architecture] = []

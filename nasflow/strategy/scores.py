@@ -1,4 +1,4 @@
-"""A trial's objectives as numbers to minimize."""
+"""A trial's objectives as losses."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from nasflow.trial import Trial
 
 
 def losses(trial: Trial, objectives: Sequence[Objective]) -> list[float] | None:
-    """One number an objective, negated where more is better; None unless the trial has a finite score in all."""
+    """Return one loss per objective; None unless the trial has a finite score in each."""
     if not trial.status.scored:
         return None
     values = [trial.metrics.get(objective.metric, math.nan) for objective in objectives]

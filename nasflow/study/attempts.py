@@ -1,4 +1,4 @@
-"""The attempts of a study: which job trained which trials, and what it told."""
+"""The attempts of a study: which job trained which trials, and its results."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)
-_TIMES = ("started_at", "ended_at")  # of an Ending
+_TIMES = ("started_at", "ended_at")  # fields of an Ending
 
 
 class AttemptLog(StudyBase):
-    """The part of a study that keeps jobs and metrics by epoch."""
+    """The part of a study that stores attempts, their jobs, and metrics by epoch."""
 
     def plan_batches(self, round: int, groups: Sequence[Sequence[int]]) -> list[Attempt]:
         """Record which trials of a round train together. A round that has batches keeps those, whatever `groups` is."""
@@ -34,18 +34,18 @@ class AttemptLog(StudyBase):
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
     def attempt(self, id: int) -> Attempt:
-        """One attempt, as it stands on record. Raises StudyError if there is none of this id."""
+        """Return one attempt as recorded. Raises StudyError if no attempt has this id."""
         with self._read() as session:
             row = self._attempt_row(session, id)
             return _to_record(row, [trial.number for trial in self._members(session, [id])[id]])
 
     def batches(self, round: int) -> list[Attempt]:
-        """The batches of a round by number."""
+        """Return the batches of a round, by number."""
         with self._read() as session:
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
     def new_alone_attempt(self, trial_number: int) -> Attempt:
-        """A new attempt at one trial, or the one that a controller left unfinished."""
+        """Record a new attempt at one trial, or return the one that a controller left unfinished."""
         with self._write() as session:
             round = self._trial_rows(session, [trial_number])[trial_number].round
             alone = [a for a in self._attempts(session, trial=trial_number) if a.kind is AttemptKind.ALONE]
@@ -96,7 +96,7 @@ class AttemptLog(StudyBase):
         evidence: Mapping[str, Any] | None = None,
         places: int | None = None,
     ) -> Attempt:
-        """Record, in one transaction, what became of a job. Of an attempt that has ended nothing changes.
+        """Record, in one transaction, what became of a job. An attempt that has ended stays as it is.
 
         Members with a final are TRAINED or STOPPED_EARLY, or FAILED if an objective is missing or not finite there.
         Those in `failures` are SUBMITTED again and keep their error text; `fail_trial` gives them up. The others are
@@ -107,10 +107,10 @@ class AttemptLog(StudyBase):
             state: SUCCEEDED, FAILED or CANCELLED.
             finals: of the members that ended well.
             failures: error texts by trial number.
-            failure: whom a failed attempt is blamed on.
+            failure: what caused a failed attempt.
             error: why the job as a whole failed.
             slot: where it ran.
-            evidence: what is known of the job's end, as JSON.
+            evidence: what is known about the job's end, as JSON.
             places: how many members may train at a time when it is started again; None leaves that as it is.
         """
         if not state.finished:
@@ -132,12 +132,12 @@ class AttemptLog(StudyBase):
             return _to_record(row, list(members))
 
     def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
-        """The attempts of a trial, of a round, or all, in the order in which they were planned."""
+        """Return the attempts of a trial, of a round, or all, in the order in which they were planned."""
         with self._read() as session:
             return self._attempts(session, trial, round)
 
     def troubled_attempts(self, limit: int) -> list[Attempt]:
-        """The newest attempts that had jobs which ended badly, in the order in which they were planned."""
+        """Return the newest attempts with failed or cancelled jobs, in the order in which they were planned."""
         with self._read() as session:
             query = select(AttemptRow.id).where(AttemptRow.study_id == self._id, AttemptRow.endings.is_not(None))
             ids = session.scalars(query.order_by(AttemptRow.id.desc()).limit(limit)).all()
@@ -146,7 +146,7 @@ class AttemptLog(StudyBase):
             return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
 
     def epochs(self, numbers: Iterable[int]) -> dict[int, list[EpochRecord]]:
-        """The metrics by epoch of these trials; a trial without any has an empty list."""
+        """Return the metrics by epoch of these trials; a trial without any has an empty list."""
         found: dict[int, list[EpochRecord]] = {number: [] for number in numbers}
         with self._read() as session:
             for chunk in chunks(found):
@@ -183,7 +183,7 @@ class AttemptLog(StudyBase):
         return row
 
     def _members(self, session: Session, ids: Sequence[int]) -> dict[int, list[TrialRow]]:
-        """The trials of these attempts, in the order of their jobs."""
+        """Return the trials of these attempts, in the order of their jobs."""
         members: dict[int, list[TrialRow]] = {id: [] for id in ids}
         for chunk in chunks(ids):
             rows = session.execute(
