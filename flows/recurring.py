@@ -7,7 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 
 from nasflow.config.search import Budget, SearchConfig
-from nasflow.study.recurring import config_of_run
+from nasflow.recurring import config_of_run
 
 
 def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchConfig:

@@ -163,22 +163,9 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     heard = False
 
     def make_spec(job_id: str) -> JobSpec:
-        return JobSpec(
-            job_id=job_id,
-            study=config.name,
-            space=config.space,
-            evaluator=config.evaluator,
-            data=session.outline(trials[0]).data,
-            checkpoint=config.checkpoint,
-            data_seed=config.seed,
-            base_dir=config.base_dir,
-            members=[MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials],
-            merge=config.merge,
-            places=min(config.merge.max_members, attempt.places or config.merge.max_members),
-            pruner=config.pruner,
-            objectives=config.objectives,
-            peers=_peers(session, left),
-        )
+        members = [MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials]
+        data = session.outline(trials[0]).data
+        return JobSpec.of_search(config, job_id, data, members, places=attempt.places, peers=_peers(session, left))
 
     def on_event(event: Event) -> None:
         nonlocal heard

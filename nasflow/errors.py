@@ -1,4 +1,4 @@
-"""The one small tree of errors. Everything nasflow raises on purpose is a `NasflowError`."""
+"""The exceptions of nasflow. Everything it raises on purpose is a `NasflowError`."""
 
 
 class NasflowError(Exception):
@@ -6,7 +6,7 @@ class NasflowError(Exception):
 
 
 class UserError(NasflowError):
-    """A mistake its user can mend: one sentence that says what, where, and how. The command line exits with 2."""
+    """A mistake that the user can fix: one sentence that says what, where, and how. The command line exits with 2."""
 
 
 class ConfigError(UserError):
@@ -18,11 +18,11 @@ class SpaceError(UserError):
 
 
 class InvalidArchitecture(SpaceError):  # noqa: N818  # users raise it to say just this
-    """A combination of choices that makes no sense; a user's build may raise it. Searches pass over it."""
+    """A combination of choices that makes no sense; a user's build may raise it. Searches skip it."""
 
 
 class SharedLayerError(ConfigError):
-    """A layer that several trials would train, for it is made outside of what builds them; the message names it."""
+    """A layer that several trials would train, because it is made outside of `build`; the message names it."""
 
 
 class StudyError(UserError):
@@ -38,16 +38,16 @@ class CheckpointError(NasflowError):
 
 
 class JobError(NasflowError):
-    """A job did not end well. The two kinds below say whom to blame."""
+    """A job failed. The two subclasses below say what caused it."""
 
 
 class InfrastructureError(JobError):
-    """The job was lost to something outside it (host gone, killed from outside): start it again from checkpoints."""
+    """Something outside the job ended it (host gone, killed from outside): start it again from checkpoints."""
 
 
 class TrialError(JobError):
-    """The job failed by what its members did (exception, NaN, crash): its members are retried alone."""
+    """The job's members made it fail (exception, NaN, crash): they are retried alone."""
 
 
 class InterruptedSearchError(NasflowError):
-    """The controller was told to stop; the study stays resumable."""
+    """The controller was asked to stop; the study stays resumable."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """The collector rests: for work that makes many small objects and no garbage for it to find."""
+    """Pause the collector during work that makes many small objects and no cyclic garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -> list[int]:
-    """The front of each point, 0 for those that no other point dominates, as in NSGA-II (Deb et al. 2002).
+    """Return the front of each point, 0 for those that no other point dominates, as in NSGA-II (Deb et al. 2002).
 
     Args:
         points: `[N, M]` finite numbers, all to be minimized (negate what is to be maximized).
@@ -26,7 +26,7 @@ def pareto_ranks(points: Sequence[Sequence[float]], enough: int | None = None) -
     if not np.isfinite(values).all():
         raise ValueError("points must be finite")
     ranks = np.zeros(len(points), dtype=int)
-    left = np.lexsort(values.T[::-1])  # in this order no point is dominated by one behind it
+    left = np.lexsort(values.T[::-1])  # in this order no point is dominated by a later one
     rank = 0
     while left.size and (enough is None or len(points) - left.size < enough):
         front = _front(values[left])

@@ -1,4 +1,4 @@
-"""The name of a process. Its pid alone is none, for another process gets the same one some day."""
+"""The identity of a process. Its pid alone is not enough, because pids are reused."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ProcessId(BaseModel):
-    """One process for ever: `started` differs for every process that ever gets the same pid."""
+    """One process: `started` differs for every process that ever has the same pid."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -19,7 +19,7 @@ class ProcessId(BaseModel):
     started: str
 
     def alive(self) -> bool:
-        """It still runs; a zombie does not."""
+        """Whether it still runs; a zombie does not."""
         return _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
@@ -32,14 +32,14 @@ class ProcessId(BaseModel):
 
 
 def process_id(pid: int) -> ProcessId | None:
-    """The identity of the running process `pid`, None if there is none."""
+    """Return the identity of the running process `pid`, None if there is none."""
     started = _started(pid)
     return ProcessId(pid=pid, started=started) if started else None
 
 
 @cache
 def process_table() -> str:
-    """A name of the set of processes in which this process finds a pid: a boot of a machine, a namespace in it."""
+    """Return a name for the set of processes that pids here refer to: a boot of a machine, a namespace in it."""
     if sys.platform != "linux":
         return socket.gethostname()
     return f"{_boot()} {Path('/proc/self/ns/pid').readlink()}"

@@ -4,6 +4,6 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from the text of `parts`: equal parts give equal seeds in every process and version of Python."""
+    """Return a 63-bit seed from the text of `parts`: the same in every process and version of Python."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -14,13 +14,13 @@ from nasflow.errors import ConfigError
 
 
 def target_file(target: str, base_dir: Path) -> Path | None:
-    """The absolute path of the file behind a `file.py:Name` target, or None for a `package.module:Name` one."""
+    """Return the absolute path of the file of a `file.py:Name` target, or None for a `package.module:Name` one."""
     place, _, _ = target.rpartition(":")
     return (base_dir / place).resolve() if place.endswith(".py") else None
 
 
 def load_target(target: str, base_dir: Path) -> Any:
-    """The object that `target` names.
+    """Return the object that `target` names.
 
     Raises:
         ConfigError: the target is malformed, or its file, module or name does not exist.
@@ -38,7 +38,7 @@ def load_target(target: str, base_dir: Path) -> Any:
 
 
 def check_params(key: str, target: str, function: Callable[..., Any], /, *args: Any, **params: Any) -> None:
-    """Raise ConfigError, naming the config's `key`, unless `function`, which `target` names, can be called so."""
+    """Raise ConfigError, naming the config's `key`, unless `target`'s `function` accepts these arguments."""
     try:
         inspect.signature(function).bind(*args, **params)
     except TypeError as error:

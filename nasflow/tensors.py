@@ -1,9 +1,9 @@
-"""Where tensors lie in memory."""
+"""Addresses of tensors in memory."""
 
 import torch
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where a tensor begins. `data_ptr` would end the sharing of memory that is copied on write."""
+    """Return a tensor's address. `data_ptr` would end the sharing of memory that is copied on write."""
     memory: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
     return memory + int(tensor.storage_offset()) * tensor.element_size()

@@ -1,16 +1,17 @@
-"""A trial: one architecture, trained and scored. The record that every room passes around."""
+"""A trial: one architecture, trained and scored. The record that all packages share."""
 
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 
 
 class TrialStatus(StrEnum):
-    """Where a trial stands. `TRAINED` and `STOPPED_EARLY` carry a score.
+    """The state of a trial. `TRAINED` and `STOPPED_EARLY` trials have a score.
 
-    `FAILED` ones get one only when they are retried; `INVALID` ones, whose architecture does not fit, never.
+    `FAILED` ones get one only if retried. `INVALID` ones, with an architecture that does not fit, never do.
     """
 
     SUBMITTED = "submitted"
@@ -22,17 +23,22 @@ class TrialStatus(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Nothing more will happen to the trial by itself."""
+        """Whether the trial has ended; only a retry can change it."""
         return self not in (TrialStatus.SUBMITTED, TrialStatus.RUNNING)
 
     @property
     def scored(self) -> bool:
-        """The trial has final metrics."""
+        """Whether the trial has final metrics."""
         return self in (TrialStatus.TRAINED, TrialStatus.STOPPED_EARLY)
 
 
+def trial_seed(study_seed: int, architecture: Architecture) -> int:
+    """Return the seed of an architecture's trials, which follows from it and the study's seed alone."""
+    return derive_seed(study_seed, architecture.to_json())
+
+
 class FailureKind(StrEnum):
-    """Whom a failed attempt is blamed on: the trial's own doing, or what it ran on."""
+    """The cause of a failed attempt: the trial's own code, or the infrastructure it ran on."""
 
     TRIAL = "trial"
     INFRASTRUCTURE = "infrastructure"
@@ -48,8 +54,8 @@ class Trial(BaseModel):
         seed: of its initial weights and its RNG stream; follows from the study's seed and the architecture alone.
         metrics: the final metrics by name, empty until the trial is scored.
         epochs: finished epochs so far.
-        error: the text of what made it fail, None otherwise.
-        replayed_from: the number of the trial with the same architecture whose result was taken over, None if trained.
+        error: the text of the error that made it fail, None otherwise.
+        replayed_from: the number of the trial of the same architecture that the result was copied from, or None.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -57,16 +57,14 @@ class SearchProgress:
 
     def _take_final(self, attempt: Attempt, event: Final) -> None:
         value = event.metrics.get(self._objective.metric)
-        if value is not None and (self._best is None or self._better(value, self._best)):
+        loss = self._objective.to_loss
+        if value is not None and (self._best is None or loss(value) < loss(self._best)):
             self._best = value
         if not self._console.is_terminal:
             shown = "no value" if value is None else f"{value:.4f}"
             self._console.print(
                 f"round {attempt.round} trial {event.trial}: {self._objective.metric} {shown}, {event.epochs} epochs"
             )
-
-    def _better(self, value: float, other: float) -> bool:
-        return value > other if self._objective.direction == "maximize" else value < other
 
     def _refresh(self, number: int) -> None:
         if number not in self._rounds:

@@ -23,7 +23,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Crashed, Scheduled
 
 from nasflow.config.search import SearchConfig
-from nasflow.study.recurring import runs_of_study
+from nasflow.recurring import runs_of_study
 
 from .judge import Run
 

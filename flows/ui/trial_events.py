@@ -4,11 +4,12 @@ A transition on record is told once, by the process that recorded it; what a con
 was killed is not told later. The study is the record, events are news of it. Prefect is imported with the first event.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from nasflow.config.search import SearchConfig
-from nasflow.job.events import Epoch, finite_or_none
+from nasflow.job.events import Epoch
+from nasflow.metrics import json_metrics
 from nasflow.report.text import error_headline
 from nasflow.study.improvements import Gains
 from nasflow.trial import Trial
@@ -53,7 +54,7 @@ class TrialEvents:
 
     def epoch(self, round: int, event: Epoch) -> None:
         """A trial finished an epoch, which is on record now and is news."""
-        self._tell_news(EPOCH, round, event.trial, epoch=event.epoch, metrics=_finite(event.metrics))
+        self._tell_news(EPOCH, round, event.trial, epoch=event.epoch, metrics=json_metrics(event.metrics))
 
     def ended(self, trials: Iterable[Trial]) -> None:
         """Trials got their outcome; those that have none yet are passed over."""
@@ -118,8 +119,4 @@ class TrialEvents:
 
 
 def _found(trial: Trial) -> dict[str, Any]:
-    return {"metrics": _finite(trial.metrics), "architecture": dict(trial.architecture)}
-
-
-def _finite(metrics: Mapping[str, float | None]) -> dict[str, Any]:
-    return {name: finite_or_none(value) for name, value in metrics.items()}
+    return {"metrics": json_metrics(trial.metrics), "architecture": dict(trial.architecture)}

@@ -1,4 +1,4 @@
-"""One attempt from submission to its record: submit or re-attach, read events, decide whom to blame, record once."""
+"""One attempt, from submission to its record: submit or re-attach, read events, judge the end, record it once."""
 
 import logging
 import threading
@@ -19,12 +19,12 @@ from nasflow.trial import FailureKind
 
 _LOG = logging.getLogger(__name__)
 
-_ENDING_SECONDS = 0.02  # between two looks at a job that has said its last word
+_ENDING_SECONDS = 0.02  # between two looks at a job that has written its last event
 
 
 @dataclass
 class _Told:
-    """What a job's events have said so far."""
+    """What a job's events have reported so far."""
 
     finals: dict[int, FinalRecord] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
@@ -63,17 +63,17 @@ class AttemptFollower:
         on_event: Callable[[Event], None],
         on_look: Callable[[], None] = lambda: None,
     ) -> Attempt:
-        """The attempt with its outcome on record.
+        """Follow an attempt to its end and return it with its outcome recorded.
 
         Args:
             attempt: planned, running (perhaps under an earlier controller), or failed and to be started again.
             make_spec: the job of the attempt, given its id.
-            on_event: told each event as it is read, after it is recorded.
+            on_event: called with each event as it is read, after it is recorded.
             on_look: called after each look at the job, whether it had news or not.
 
         Raises:
             InterruptedSearchError: `stop` was set first.
-            SharedLayerError: the job was refused for that; its attempt is on record, and may start again.
+            SharedLayerError: the job was refused because of one; its attempt is recorded, and may start again.
         """
         attempt, handle = self._submit_or_reattach(attempt, make_spec)
         told = _Told()
@@ -96,7 +96,7 @@ class AttemptFollower:
         return attempt
 
     def plans(self, attempt: Attempt) -> list[Planned]:
-        """How the attempt's newest job has planned its units, each time it formed some."""
+        """Return the plans of the attempt's newest job, one for each time it formed units."""
         if attempt.handle is None:
             return []
         lines, _ = self._service.events(JobHandle.model_validate(attempt.handle))
@@ -164,35 +164,35 @@ class AttemptFollower:
         )
 
     def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle, verdict: Verdict) -> list[int]:
-        """Who may have ended the job's process: the one whose own code it ran, or all that had begun.
+        """Return the trials that may have ended the job's process: the one it was executing, or all that had begun.
 
-        Memory is wanted by all that have begun, whoever asked last. If everyone waited, no one else is left to blame.
+        All that have begun use memory, whichever asked last. If all were waiting, all are suspects.
         """
         begun = [number for number in open_members if number not in told.waiting] or open_members
         if verdict.out_of_memory:
             return begun
         try:
             culprit = blame.blamed(self._service.fetch(f"jobs/{handle.job_id}/{blame.FILE}"))
-        except FileNotFoundError:  # it crashed before it could tell
+        except FileNotFoundError:  # it crashed before it wrote one
             culprit = None
         return [culprit] if culprit in open_members else begun
 
 
 def job_id(attempt: Attempt) -> str:
-    """The id of the job that the attempt's next (or present) start has; each restart is a new job."""
+    """Return the job id of the attempt's next (or present) start; each restart is a new job."""
     restart = attempt.restarts + attempt.state.finished
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
 
 
 def _fewer_places(attempt: Attempt, open_members: Sequence[int], told: _Told) -> int | None:
-    """Half as many members at a time as those that were too many; None if one by itself was."""
+    """Return half as many members at a time as ran out of memory; None if one alone did."""
     begun = sum(number not in told.waiting for number in open_members)
     together = min(begun or len(open_members), attempt.places or len(open_members))
     return together // 2 if together > 1 else None
 
 
 def _failures_text(failures: dict[int, str]) -> str | None:
-    """One failure as it is, several by their headlines, none as None."""
+    """Return one failure in full, several by their headlines, None if there are none."""
     if len(failures) < 2:
         return next(iter(failures.values()), None)
     return "\n".join(f"trial {number}: {error.partition(chr(10))[0]}" for number, error in sorted(failures.items()))

@@ -1,4 +1,4 @@
-"""Whom to blame for how a job ended, and what follows from that. Nothing here looks at anything but its arguments."""
+"""The cause of a job's end, and what follows from it. Pure functions of their arguments."""
 
 import signal
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from nasflow.study.records import AttemptState
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.trial import FailureKind
 
-# Signals that a program raises by what it does; any other one was sent from outside.
+# Signals that a program's own actions raise; any other was sent from outside.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
-_BYSTANDER = 0.5  # of its slot's share of memory; who held less and was ended had it taken by others
+_BYSTANDER = 0.5  # of its slot's share of memory; if a job that used less was killed, others had taken the memory
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Verdict:
     """How an attempt ended.
 
     Attributes:
-        error: why the job as a whole did not come to its end; None if it did. Numbers, which differ each time, are in
+        error: why the job as a whole failed; None if it did not. Numbers, which differ each time, are in
             its second line.
-        out_of_memory: the members that trained at a time need more memory than there is.
+        out_of_memory: whether the members that trained at a time need more memory than there is.
     """
 
     state: AttemptState
@@ -31,12 +31,12 @@ class Verdict:
 
 
 def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail: str = "") -> Verdict:
-    """The verdict on a finished job.
+    """Return the verdict on a finished job.
 
     Args:
         state: of the job, with the evidence.
         ended: the job's last event, None if its process ended without it.
-        evicted: whether members failed by their own doing.
+        evicted: whether members failed on their own.
         log_tail: the last lines of what the job printed.
     """
     if ended is not None and (ended.infrastructure or ended.refused):  # no trial is to blame
@@ -64,7 +64,7 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
 
 
 def _out_of_memory(state: JobState) -> Verdict:
-    """The job itself if it took what it could count on, or if it is not known what it took; else others' want."""
+    """Attribute it to the job if it used its share of memory, or its use is unknown; else to the infrastructure."""
     ended = "the kernel ended the job's process for want of memory"
     if state.peak_rss is None or state.memory_share is None:
         return Verdict(AttemptState.FAILED, FailureKind.TRIAL, ended, out_of_memory=True)

@@ -1,20 +1,20 @@
-"""What is wrong with a config, in words that name the key."""
+"""Error messages for a config, which name the key."""
 
 import difflib
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-_SEARCHED_TAGS = ("value", "float", "int", "pick")  # of the unions of a plain and a searched value
+_SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """Every problem of a config of class `root`, joined by semicolons; unknown keys come with the nearest known."""
+    """Return every problem of a config of class `root`, joined by semicolons; unknown keys with the nearest known."""
     return "; ".join(dict.fromkeys(_sentence(dict(problem), root) for problem in error.errors()))
 
 
 def _sentence(problem: dict[str, Any], root: type[BaseModel]) -> str:
-    """One problem, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
+    """Return one problem, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
     kind, context = problem["type"], problem.get("ctx", {})
     *_, (known, _), (below, path) = _walk(problem["loc"], root)
     key = ".".join(path) or "config"
@@ -35,7 +35,7 @@ def _sentence(problem: dict[str, Any], root: type[BaseModel]) -> str:
 
 
 def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[type[BaseModel]], list[str]]]:
-    """For the root and every step of a location: the sections possible there, and the path without unions' tags."""
+    """Yield, for the root and every step of a location, the possible sections and the path without unions' tags."""
     sections, path = [root], list[str]()
     places = [(sections, path), (sections, path)]
     for step in loc:
@@ -48,7 +48,7 @@ def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[
             places[-1] = (sections, path)
             continue
         if step == "value" and path and places[-1][1] == path:
-            continue  # the tag of a plain value where a searched one may stand
+            continue  # the tag of a plain value where a searched one is allowed
         path = [*path, str(step)]
         if isinstance(step, str):
             fields = [section.model_fields[step] for section in sections if step in section.model_fields]
@@ -70,7 +70,7 @@ def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that occur in a type annotation."""
+    """Return the sections that occur in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models(argument)]

@@ -20,6 +20,11 @@ RegressionLoss = Literal["mse", "mae", "huber"]
 Direction = Literal["minimize", "maximize"]
 
 
+def to_loss(value: float, direction: Direction) -> float:
+    """Return `value` with the sign that makes lower better: negated if it is to be maximized."""
+    return -value if direction == "maximize" else value
+
+
 class Target(Section):
     """A user's object by import path, called with `params`."""
 
@@ -46,7 +51,7 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """How the learning rate moves, one step an epoch, after a linear warm-up of `warmup_epochs`."""
+    """How the learning rate changes, one step per epoch, after a linear warm-up of `warmup_epochs`."""
 
     name: Annotated[
         Annotated[ScheduleName, Field(title="Value"), Tag("value")]
@@ -141,7 +146,7 @@ class CustomEvaluatorConfig(TrainingConfig):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
 
-# of kinds whose keys are all keys of another, too, a form takes the first
+# if all keys of one kind are keys of another, a form takes the first
 EvaluatorConfig = Annotated[
     RegressionConfig | ClassificationConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
 ]

@@ -22,6 +22,7 @@ from nasflow.config.evaluator import (
     SupervisedConfig,
     Target,
     TrainingConfig,
+    to_loss,
 )
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
 from nasflow.config.strategy import (
@@ -75,7 +76,7 @@ __all__ = [
 
 NAME_LENGTH = 100
 DATED_LENGTH = 24
-"""How much longer the name of a study gets by date, time and a count."""
+"""How many characters date, time and a count add to the name of a study."""
 
 
 class Objective(Section):
@@ -83,6 +84,10 @@ class Objective(Section):
 
     metric: str = Field(default="val_accuracy", description="one that is logged after the last epoch, or parameters")
     direction: Direction = Field(default="maximize", description="which way is better")
+
+    def to_loss(self, value: float) -> float:
+        """Return a value of the metric with the sign that makes lower better."""
+        return to_loss(value, self.direction)
 
 
 class Budget(Section):
@@ -148,7 +153,7 @@ class CheckpointConfig(Section):
             raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
         if url is not None and urlsplit(url).password is not None:
             raise ValueError(
-                "it has a password in it, which would be on record; let the storage's own settings hold it"
+                "it has a password in it, which would be recorded; set it in the storage's own settings instead"
             )
         return url
 
@@ -228,12 +233,12 @@ class SearchConfig(Section):
 
     @property
     def study_dir(self) -> Path:
-        """Where this study keeps its jobs and checkpoints."""
+        """The folder of this study's jobs and checkpoints."""
         return self.work_dir / self.name
 
 
 def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig:
-    """The validated config.
+    """Return the validated config.
 
     Raises:
         ConfigError: names every wrong key and, for an unknown one, the nearest known.

@@ -1,4 +1,4 @@
-"""Secrets in a config: by reference, so that they stand in no database, log or command line."""
+"""Secrets in a config: by reference, so that they appear in no database, log or command line."""
 
 import os
 from collections.abc import Callable
@@ -35,12 +35,12 @@ _block_readers: list[Callable[[str], str]] = []
 
 
 def read_blocks_with(reader: Callable[[str], str]) -> None:
-    """Let `reveal` read Prefect blocks by `reader`, given a block's name. Prefect is known to the flows only."""
+    """Set the function by which `reveal` reads a Prefect block, given its name. Only flows import Prefect."""
     _block_readers[:] = [reader]
 
 
 def written_out(value: Any, key: str = "") -> list[str]:
-    """The keys of a config, or of a part of it at `key`, under which the text of a secret stands."""
+    """Return the keys of a config, or of a part of it at `key`, that contain the text of a secret."""
     match value:
         case SecretStr():
             return [key]
@@ -54,14 +54,14 @@ def written_out(value: Any, key: str = "") -> list[str]:
 
 
 def reveal(secret: Secret, key: str) -> str:
-    """The text of a secret.
+    """Return the text of a secret.
 
     Args:
         secret: the reference.
-        key: where it stands in the config, for the error.
+        key: its place in the config, for the error.
 
     Raises:
-        ConfigError: there is no such variable or block, or the text was in a config that has been on record since.
+        ConfigError: there is no such variable or block, or its text was removed when the config was recorded.
     """
     match secret:
         case EnvironmentSecret(env=name):
@@ -76,7 +76,7 @@ def reveal(secret: Secret, key: str) -> str:
             text = secret.get_secret_value()
             if text == _MASK:
                 raise ConfigError(
-                    f"{key}: a secret's text is not kept on record; "
-                    "write {env: NAME} or {prefect_block: NAME} in its place"
+                    f"{key}: the text of a secret is not recorded; "
+                    "write {env: NAME} or {prefect_block: NAME} instead"
                 )
             return text

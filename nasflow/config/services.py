@@ -63,7 +63,7 @@ class SshHostConfig(Section):
 
     @property
     def name(self) -> str:
-        """What sets the host apart from the others."""
+        """A name that is unique among the hosts."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
 
@@ -113,12 +113,12 @@ class SshServiceConfig(Section):
     def _hosts_once(cls, hosts: list[SshHostConfig]) -> list[SshHostConfig]:
         names = [host.name for host in hosts]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"'{twice}' stands there twice; give one entry more slots instead")
+            raise ValueError(f"'{twice}' is listed twice; give one entry more slots instead")
         return hosts
 
 
 class SlurmServiceConfig(Section):
-    """A Slurm cluster whose client commands work here and whose nodes see `work_dir` and the code under the same path.
+    """A Slurm cluster. Its client commands work here, and its nodes see `work_dir` and the code under the same path.
 
     What is left out is left to the cluster's defaults.
     """
@@ -138,7 +138,7 @@ class SlurmServiceConfig(Section):
 
 
 class RayServiceConfig(Section):
-    """A Ray cluster, reached by its Jobs API, whose nodes see `work_dir` and the code under the same path."""
+    """A Ray cluster, reached by its Jobs API. Its nodes see `work_dir` and the code under the same path."""
 
     kind: Literal["ray"] = Field(default="ray", description="a Ray cluster")
     address: str = Field(default="http://127.0.0.1:8265", description="of the cluster's dashboard")
@@ -148,7 +148,7 @@ class RayServiceConfig(Section):
 
 
 class DaskServiceConfig(Section):
-    """A Dask cluster whose workers see `work_dir` and the code under the same path."""
+    """A Dask cluster. Its workers see `work_dir` and the code under the same path."""
 
     kind: Literal["dask"] = Field(default="dask", description="a Dask cluster")
     address: str = Field(default="tcp://127.0.0.1:8786", description="of the scheduler")
@@ -170,7 +170,7 @@ class CustomServiceConfig(Section):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
 
-# of kinds whose keys are all keys of another, too, a form takes the first
+# if all keys of one kind are keys of another, a form takes the first
 ServiceConfig = Annotated[
     DebugServiceConfig
     | LocalServiceConfig

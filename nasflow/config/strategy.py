@@ -9,7 +9,7 @@ from nasflow.config.values import Section
 
 
 class RandomConfig(Section):
-    """Sample evenly at every choice; architectures already seen are avoided while new ones can be found."""
+    """Sample uniformly at every choice; architectures already seen are avoided while new ones can be found."""
 
     kind: Literal["random"] = Field(default="random", description="random search")
 
@@ -51,7 +51,7 @@ StrategyConfig = Annotated[
 
 
 class MedianPrunerConfig(Section):
-    """Stop a member whose best value so far is worse than the median of the others' values in the same epoch."""
+    """Stop a member if its best value so far is worse than the median of the others' values in the same epoch."""
 
     kind: Literal["median"] = Field(default="median", description="stop what is worse than the median")
     warmup_epochs: int = Field(default=1, ge=0, description="epochs before anyone is judged")

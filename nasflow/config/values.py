@@ -1,4 +1,4 @@
-"""Values in the config that may be searched, and how forms show its sections."""
+"""Values in the config that may be searched, and the titles of its sections in forms."""
 
 import re
 from typing import Annotated, Any, Generic, TypeVar
@@ -11,13 +11,13 @@ _SPELLINGS = {"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "gb": 
 
 
 def _field_title(name: str, _field: Any) -> str:
-    """`gpus_per_job` as "GPUs per job"."""
+    """Return `gpus_per_job` as "GPUs per job"."""
     words = [_SPELLINGS.get(word, word) for word in name.split("_")]
     return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])
 
 
 def _section_title(section: type) -> str:
-    """`SshServiceConfig` as "SSH service"."""
+    """Return `SshServiceConfig` as "SSH service"."""
     words = re.findall(r"[A-Z][a-z]*", section.__name__.partition("[")[0].removesuffix("Config"))
     return _field_title("_".join(words).lower(), None)
 
@@ -38,7 +38,7 @@ class Section(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """As pydantic makes it, but for `kind`, which has a default in Python and must be said in a file."""
+        """Return pydantic's schema, with `kind` required: it has a default in Python but must be given in a file."""
         made = handler(schema)
         body = handler.resolve_ref_schema(made)
         if "kind" in body.get("properties", {}):
@@ -47,7 +47,7 @@ class Section(BaseModel):
 
 
 class SearchedValue(Section):
-    """Base of what may stand in place of a plain value."""
+    """Base of what may be given instead of a plain value."""
 
 
 class FloatRange(SearchedValue):
@@ -75,7 +75,7 @@ class Options(SearchedValue, Generic[T]):
 
 
 def _searched_tag(value: Any) -> str:
-    """Which member of a searched union a value is meant as, so that an error speaks of that one alone."""
+    """Return the member of a searched union that a value is meant as, so that an error names only that one."""
     for key, kind in (("float", FloatRange), ("int", IntRange), ("pick", Options)):
         if isinstance(value, kind) or (isinstance(value, dict) and key in value):
             return key

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter, field_serializer
 
 from nasflow.job.disk_full import wait_for_room
+from nasflow.metrics import json_metrics
 
 
 class _Event(BaseModel):
@@ -90,7 +91,7 @@ class Epoch(_Event):
 
     @field_serializer("metrics")
     def _finite(self, metrics: dict[str, float | None]) -> dict[str, float | None]:
-        return {name: finite_or_none(value) for name, value in metrics.items()}
+        return json_metrics(metrics)
 
 
 class Final(_Event):
@@ -138,11 +139,6 @@ class Ended(_Event):
 
 Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """`value`, or None if it is NaN or infinite, which JSON can't hold."""
-    return value if value is not None and float("-inf") < value < float("inf") else None
 
 
 def parse_event(line: str) -> Event:

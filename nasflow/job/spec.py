@@ -12,6 +12,7 @@ Trials of a job that are saved at the same time have one checkpoint file, which 
 folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -23,6 +24,7 @@ from nasflow.config.search import (
     MergeConfig,
     Objective,
     PrunerConfig,
+    SearchConfig,
     Target,
 )
 from nasflow.space.architecture import Architecture
@@ -86,6 +88,36 @@ class JobSpec(BaseModel):
     pruner: PrunerConfig | None = None
     objectives: list[Objective] = []
     peers: list[PeerSpec] = []
+
+    @classmethod
+    def of_search(
+        cls,
+        config: SearchConfig,
+        job_id: str,
+        data: DataConfig,
+        members: Sequence[MemberSpec],
+        *,
+        places: int | None = None,
+        peers: Sequence[PeerSpec] = (),
+    ) -> "JobSpec":
+        """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
+        most = config.merge.max_members
+        return cls(
+            job_id=job_id,
+            study=config.name,
+            space=config.space,
+            evaluator=config.evaluator,
+            data=data,
+            checkpoint=config.checkpoint,
+            data_seed=config.seed,
+            base_dir=config.base_dir,
+            members=list(members),
+            merge=config.merge,
+            places=min(most, places or most),
+            pruner=config.pruner,
+            objectives=config.objectives,
+            peers=list(peers),
+        )
 
 
 def job_dir(root: Path, job_id: str) -> Path:

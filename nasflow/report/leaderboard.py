@@ -67,13 +67,12 @@ def _fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[in
     """The Pareto front of each trial, from 1; None without a score, and where one objective ranks them all."""
     if len(objectives) == 1:
         return [None] * len(trials)
-    signs = [(objective.metric, -1.0 if objective.direction == "maximize" else 1.0) for objective in objectives]
     scored = [
         index
         for index, trial in enumerate(trials)
-        if all(math.isfinite(trial.metrics.get(metric, math.nan)) for metric, _ in signs)
+        if all(math.isfinite(trial.metrics.get(o.metric, math.nan)) for o in objectives)
     ]
-    points = [[sign * trials[index].metrics[metric] for metric, sign in signs] for index in scored]
+    points = [[o.to_loss(trials[index].metrics[o.metric]) for o in objectives] for index in scored]
     fronts: list[int | None] = [None] * len(trials)
     for index, rank in zip(scored, pareto_ranks(points), strict=True):
         fronts[index] = rank + 1

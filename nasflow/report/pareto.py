@@ -17,8 +17,7 @@ _PICTURES = 3
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
     """Those of scored trials that no other dominates, best in the first objective first. Replays are left out."""
     trained = [trial for trial in trials if trial.replayed_from is None]
-    signs = [(o.metric, -1.0 if o.direction == "maximize" else 1.0) for o in objectives]
-    points = [[sign * trial.metrics[metric] for metric, sign in signs] for trial in trained]
+    points = [[o.to_loss(trial.metrics[o.metric]) for o in objectives] for trial in trained]
     ranked = zip(points, pareto_ranks(points, enough=1), trained, strict=True)
     return [trial for _, rank, trial in sorted(ranked, key=lambda one: (one[0], one[2].number)) if rank == 0]
 

@@ -91,9 +91,9 @@ def _best_lines(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str
 
 def _best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
     """The first of the best trials in one objective."""
-    scored = [trial for trial in trials if trial.status.scored and objective.metric in trial.metrics]
-    sign = 1 if objective.direction == "minimize" else -1
-    return min(scored, key=lambda trial: (sign * trial.metrics[objective.metric], trial.number), default=None)
+    name = objective.metric
+    scored = [trial for trial in trials if trial.status.scored and name in trial.metrics]
+    return min(scored, key=lambda trial: (objective.to_loss(trial.metrics[name]), trial.number), default=None)
 
 
 def _failures(trials: Sequence[Trial]) -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from nasflow.config.search import LoggerName
 from nasflow.errors import ConfigError
-from nasflow.job.events import Epoch, Event, Evicted, Final, finite_or_none
+from nasflow.job.events import Epoch, Event, Evicted, Final
+from nasflow.metrics import finite_metrics
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
@@ -49,10 +50,7 @@ class _Log:
         """Log the epochs that are new; they are kept if this process is killed."""
         for epoch, metrics in epochs:
             if epoch > self.last:
-                finite = {
-                    name: value for name, known in metrics.items() if (value := finite_or_none(known)) is not None
-                }
-                self.logger.log_metrics(finite, step=epoch)
+                self.logger.log_metrics(finite_metrics(metrics), step=epoch)
                 self.last = epoch
         self.logger.save()
 

@@ -12,7 +12,7 @@ from nasflow.errors import SpaceError
 
 
 class Architecture(Mapping[str, Any]):
-    """What was chosen at every label: JSON scalars, or lists of them for a subset.
+    """The value chosen at every label: JSON scalars, or lists of them for a subset.
 
     Equality and hash follow the canonical JSON text, so `1`, `1.0` and `True` stay different values and a round trip
     through JSON is exact. Labels keep the order in which they were asked, which equality ignores.
@@ -30,14 +30,14 @@ class Architecture(Mapping[str, Any]):
 
     @classmethod
     def from_json(cls, text: str) -> "Architecture":
-        """The architecture whose `to_json()` gave `text`."""
+        """Return the architecture whose `to_json()` gave `text`."""
         values = json.loads(text)
         if not isinstance(values, dict):
             raise SpaceError(f"an architecture is a JSON object, not {text[:60]}")
         return cls(values)
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted labels, no white space. Equal architectures give equal texts."""
+        """Return canonical JSON: sorted labels, no white space. Equal architectures give equal texts."""
         return self._canonical
 
     @property

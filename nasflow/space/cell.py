@@ -76,5 +76,5 @@ class Cell(nn.Module):
         return torch.cat([states[self.num_predecessors + node] for node in self.merged], self.concat_dim)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it."""
+        """Return the text that `print` shows in parentheses."""
         return f"sources={self.sources}, merged={self.merged}"

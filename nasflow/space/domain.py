@@ -1,6 +1,6 @@
-"""What a label may be set to: four kinds of domain, each a plain immutable description. Imports no torch.
+"""The possible values of a label: four kinds of domain, each a plain immutable description. Imports no torch.
 
-Values are told apart as JSON tells them apart: `1`, `1.0` and `true` are three different values.
+Values are distinguished as in JSON: `1`, `1.0` and `true` are three different values.
 """
 
 import json
@@ -19,43 +19,43 @@ Scalar = str | int | float | bool | None
 
 
 def is_scalar(value: object) -> bool:
-    """`value` can stand in JSON as it is: a string, a finite number, true, false or null."""
+    """Whether `value` is a JSON scalar: a string, a finite number, true, false or null."""
     return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 class Domain(ABC):
-    """A set of values in a fixed order. A float domain is infinite unless `float_steps` cuts it into so many values."""
+    """A set of values in a fixed order. A float domain is infinite unless `float_steps` gives its number of values."""
 
     @abstractmethod
     def flaw(self) -> str | None:
-        """What makes this domain unusable, in words, or None. Whoever knows the label turns it into a SpaceError."""
+        """Return in words what makes this domain unusable, or None. The caller raises SpaceError with the label."""
 
     @abstractmethod
     def contains(self, value: object) -> bool:
-        """`value` is one of this domain, by type too."""
+        """Whether `value` is in this domain, with the right type."""
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Any:
-        """A value at random: evenly, or evenly in its logarithm for a `log` domain."""
+        """Return a random value: uniform, or uniform in its logarithm for a `log` domain."""
 
     @abstractmethod
     def size(self, float_steps: int | None = None) -> int | None:
-        """How many values there are; None if infinitely many."""
+        """Return the number of values; None if infinite."""
 
     @abstractmethod
     def at(self, index: int, float_steps: int | None = None) -> Any:
-        """The value at `index` of a domain that has a size."""
+        """Return the value at `index` of a finite domain."""
 
     @abstractmethod
     def index(self, value: Any, float_steps: int | None = None) -> int:
-        """Where `value` stands. Raises ValueError if it is not among the values of a domain that has a size."""
+        """Return the index of `value`. Raises ValueError if it is not among the values of a finite domain."""
 
     @abstractmethod
     def describe(self) -> str:
-        """The domain in words, for messages."""
+        """Describe the domain in words, for messages."""
 
     def values(self, float_steps: int | None = None) -> Iterator[Any]:
-        """Every value in order, made as it is asked for.
+        """Yield every value in order.
 
         Raises:
             SpaceError: there are infinitely many.
@@ -66,7 +66,7 @@ class Domain(ABC):
         return (self.at(index, float_steps) for index in range(size))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and repr(self) == repr(other)  # repr tells 1, 1.0 and True apart; == does not
+        return type(self) is type(other) and repr(self) == repr(other)  # == does not distinguish 1, 1.0 and True
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -118,7 +118,7 @@ class Categorical(Domain):
 
 @dataclass(frozen=True, eq=False)
 class IntDomain(Domain):
-    """A whole number from `low` up to `high`, both included, in steps; `log` (with step 1 only) favours small ones."""
+    """A whole number from `low` up to `high`, both included, in steps; `log` (with step 1 only) favors small ones."""
 
     low: int
     high: int
@@ -168,7 +168,7 @@ class IntDomain(Domain):
 
 @dataclass(frozen=True, eq=False)
 class FloatDomain(Domain):
-    """A number in `[low, high]`, evenly in its logarithm with `log`. A whole number is given as a float: `1.0`."""
+    """A number in `[low, high]`, uniform in its logarithm with `log`. A whole number is given as a float: `1.0`."""
 
     low: float
     high: float
@@ -272,7 +272,7 @@ class SubsetDomain(Domain):
         return f"{'any' if self.k is None else self.k} of {_listed(self.options)}, listed in this order"
 
     def _completions(self, k: int, place: int, taken: int) -> int:
-        """How many subsets of `k` take the option at `place` after `taken` options before it."""
+        """Return how many subsets of `k` include the option at `place` after `taken` options before it."""
         return math.comb(len(self.options) - place - 1, k - taken - 1) if taken < k else 0
 
 
@@ -297,7 +297,7 @@ def _listed(options: Sequence[Scalar], most: int = 12) -> str:
 
 
 def _between(domain: FloatDomain, share: float) -> float:
-    """The number at `share` (0 to 1) of the way from low to high."""
+    """Return the number at `share` (0 to 1) of the way from low to high."""
     if domain.log:
         low, high = math.log(domain.low), math.log(domain.high)
         value = math.exp(low + (high - low) * share)
@@ -308,7 +308,7 @@ def _between(domain: FloatDomain, share: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _float_grid(domain: FloatDomain, steps: int) -> tuple[float, ...]:
-    """`steps` numbers from low to high, ends included and duplicates left out; the middle alone for one step."""
+    """Return `steps` numbers from low to high, ends included, without duplicates; the middle alone for one step."""
     if steps < 1:
         raise ValueError("float_steps must be at least 1")
     if steps == 1:

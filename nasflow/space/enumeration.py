@@ -1,4 +1,4 @@
-"""Walking a conditional space in order, and probing its size: picks that choose by position."""
+"""Enumerating a conditional space in order, and probing its size: picks that choose by position."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from nasflow.space.pick import Pick
 
 
 class EndlessDomain(SpaceError):  # noqa: N818  # a case of SpaceError, not an error of its own kind
-    """A domain with infinitely many values, where every one was to be visited."""
+    """A domain with infinitely many values where all were to be enumerated."""
 
 
 class Step(NamedTuple):
@@ -26,7 +26,7 @@ class OdometerPick(Pick):
 
     Raises:
         EndlessDomain: a float domain without `float_steps`; names the label.
-        SpaceError: the program asks other labels than it did when the prefix was recorded.
+        SpaceError: the program asks other labels than when the prefix was recorded.
     """
 
     def __init__(self, prefix: Sequence[Step], float_steps: int | None):
@@ -49,7 +49,7 @@ class OdometerPick(Pick):
 
 
 class ProbePick(Pick):
-    """Chooses evenly among positions; `product` is the product of the domains' sizes on the way."""
+    """Chooses uniformly among positions; `product` is the product of the sizes of the domains it met."""
 
     def __init__(self, rng: random.Random, float_steps: int | None):
         super().__init__()
@@ -64,7 +64,7 @@ class ProbePick(Pick):
 
 
 def next_prefix(steps: Sequence[Step]) -> list[Step] | None:
-    """The start of the run behind the one that took `steps`, or None if that was the last."""
+    """Return the prefix of the run after the one that took `steps`, or None if that was the last."""
     for place in reversed(range(len(steps))):
         step = steps[place]
         if step.position + 1 < step.size:
@@ -73,7 +73,7 @@ def next_prefix(steps: Sequence[Step]) -> list[Step] | None:
 
 
 def steps_to(domains: Mapping[str, Domain], architecture: Mapping[str, Any], float_steps: int | None) -> list[Step]:
-    """The steps an odometer takes to a valid `architecture`, whose labels have these domains.
+    """Return the steps of an odometer to a valid `architecture`, given its labels' domains.
 
     Raises:
         EndlessDomain: as OdometerPick.

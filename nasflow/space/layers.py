@@ -1,4 +1,4 @@
-"""Layers whose shape is searched, by the names that users of NNI's Retiarii know, written on `pick`."""
+"""Layers with a searched shape, named as in NNI's Retiarii and based on `pick`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -12,7 +12,7 @@ from nasflow.space.pick import Pick
 Factory = Callable[[], nn.Module]
 
 
-def LayerChoice(  # noqa: N802  # used where a layer's class would stand
+def LayerChoice(  # noqa: N802  # used like a layer's class
     pick: Pick, label: str, candidates: Mapping[str, Factory] | Sequence[Factory]
 ) -> nn.Module:
     """One of several layers, each made by a factory without arguments: `{"conv": lambda: nn.Conv2d(...), ...}`.
@@ -29,10 +29,10 @@ def LayerChoice(  # noqa: N802  # used where a layer's class would stand
     return layer
 
 
-def Repeat(  # noqa: N802  # used where a layer's class would stand
+def Repeat(  # noqa: N802  # used like a layer's class
     pick: Pick, label: str, block: Callable[[int], nn.Module], depth: tuple[int, int] | int
 ) -> nn.Sequential:
-    """`block(0)`, `block(1)`, ... in a row, as many as `depth` says: a number, or `(least, most)` to search.
+    """`block(0)`, `block(1)`, ... in sequence, `depth` of them: a number, or `(least, most)` to search.
 
     A label asked inside `block` is one choice for all blocks; put the block's index into the label to vary it.
     """
@@ -45,7 +45,7 @@ class InputChoice(nn.Module):
 
     Args:
         reduction: `sum` and `mean` need equal shapes and keep them, `[B, ...]`; `concat` joins along dimension
-            `concat_dim`; `none` gives the list. A single chosen tensor is given as it is, except with `none`.
+            `concat_dim`; `none` gives the list. A single chosen tensor is returned as it is, except with `none`.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class InputChoice(nn.Module):
         return total / len(taken) if self.reduction == "mean" else total
 
     def extra_repr(self) -> str:
-        """What `print` shows of it."""
+        """Return the text that `print` shows in parentheses."""
         return f"chosen={self.chosen}, reduction={self.reduction}"
 
 
 def add(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of one or more tensors of one shape, in their order."""
+    """Return the sum of one or more tensors of one shape, added in order."""
     total = tensors[0]
     for tensor in tensors[1:]:
         total = total + tensor

@@ -1,4 +1,4 @@
-"""Lazy layers: those whose sizes follow from their first input, such as `torch.nn.LazyLinear`."""
+"""Lazy layers: their sizes follow from the first input, such as `torch.nn.LazyLinear`."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from torch.nn.parameter import is_lazy
 
 
 def lazy_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that wait for their first input, by name."""
+    """Return the layers that have not had their first input, by name."""
     return {name: layer for name, layer in model.named_modules() if _waits(layer)}
 
 
 def make_by_weights(model: nn.Module) -> None:
-    """Make torch's own lazy layers from the weights loaded into them. Others are made by their first input."""
+    """Initialize torch's own lazy layers from the weights loaded into them. Others need their first input."""
     for layer in lazy_layers(model).values():
         own: Any = layer
         shape = next((tensor.shape for tensor in own.state_dict().values()), None)
@@ -29,11 +29,11 @@ def make_by_weights(model: nn.Module) -> None:
             own.num_features = shape[0]
         else:
             continue
-        own._infer_parameters(own, (own.weight,))  # one that has its weights looks at no more than the last dimension
+        own._infer_parameters(own, (own.weight,))  # a layer that has its weights uses only the last dimension
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers a model's parameters hold. A lazy layer's have none before its first input."""
+    """Return the number of elements in a model's parameters; 0 for a lazy layer before its first input."""
     return sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
 
 

@@ -1,4 +1,4 @@
-"""Build models without their numbers, fast."""
+"""Build models without values, fast."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ _FILLS = frozenset(
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """What is built inside lies on torch's `meta` device, where tensors have shapes but no memory.
+    """Build on torch's `meta` device within this block, where tensors have shapes but no memory.
 
-    Filling a tensor there changes nothing, yet takes torch longer than all else that a layer does when it is made; so
-    it is left out.
+    Filling a tensor there changes nothing, yet takes torch longer than everything else in a layer's constructor, so it
+    is skipped.
     """
     with torch.device("meta"), _Unfilled():
         yield
@@ -30,13 +30,13 @@ def on_meta() -> Iterator[None]:
 
 @contextmanager
 def for_real() -> Iterator[None]:
-    """What is built inside has its numbers, and torch's generator on the CPU stands where it stood before."""
+    """Build with values within this block, and restore the state of torch's CPU generator after it."""
     with torch.random.fork_rng(devices=[]):
         yield
 
 
 def is_of_meta(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised for, is torch's about a tensor on `meta`."""
+    """Whether an error, or one in its chain, is torch's error about a tensor on `meta`."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -48,7 +48,7 @@ def is_of_meta(error: BaseException) -> bool:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Gives a meta tensor that is to be filled back as it is."""
+    """A mode that returns a meta tensor unchanged instead of filling it."""
 
     def __torch_function__(
         self,

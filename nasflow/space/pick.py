@@ -1,4 +1,4 @@
-"""`pick`: what a space asks wherever something can vary. Each concrete pick answers from a source of its own."""
+"""`pick`: the callable that a space asks for every choice. Each subclass has its own source of answers."""
 
 import builtins
 import random
@@ -29,14 +29,14 @@ class Pick(ABC):
 
     @abstractmethod
     def _choose(self, label: str, domain: Domain) -> Any:
-        """The value of a label that was not asked before; `label` is complete, scopes included."""
+        """Return the value of a label that was not asked before; `label` includes scopes."""
 
     @overload
     def __call__(self, label: str, options: Mapping[Any, Any]) -> Any: ...
     @overload
     def __call__(self, label: str, options: Sequence[T]) -> T: ...
     def __call__(self, label: str, options: Mapping[Any, Any] | Sequence[Any]) -> Any:
-        """One of `options`.
+        """Choose one of `options`.
 
         A mapping's key is what the architecture stores; a chosen factory (anything callable but a ready module) is
         called without arguments, and again when the label is asked again. Of a sequence of JSON scalars the value
@@ -51,21 +51,21 @@ class Pick(ABC):
     def int(
         self, label: str, low: builtins.int, high: builtins.int, step: builtins.int = 1, log: bool = False
     ) -> builtins.int:
-        """A whole number from `low` up to `high`, both included; `log` (without `step`) favours small ones."""
+        """Choose a whole number from `low` up to `high`, both included; `log` (without `step`) favors small ones."""
         return int(self.domain(label, IntDomain(low, high, step, log)))
 
     def float(self, label: str, low: builtins.float, high: builtins.float, log: bool = False) -> builtins.float:
-        """A number in `[low, high]`, evenly in its logarithm with `log`."""
+        """Choose a number in `[low, high]`, uniform in its logarithm with `log`."""
         return float(self.domain(label, FloatDomain(_as_float(low), _as_float(high), log)))
 
     def subset(self, label: str, options: Sequence[T], k: builtins.int | None) -> list[T]:
-        """`k` of `options` in their order; any number of them, none and all included, with `k=None`."""
+        """Choose `k` of `options`, in their order; any number of them, including none and all, with `k=None`."""
         stored = _stored(self._full(label), options)
         places = Categorical(stored)
         return [options[places.index(value)] for value in self.domain(label, SubsetDomain(stored, k))]
 
     def domain(self, label: str, domain: Domain) -> Any:
-        """A value of `domain`. All other ways to ask end here."""
+        """Choose a value of `domain`. All other methods call this one."""
         label = self._full(label)
         if label in self._domains:
             if self._domains[label] != domain:
@@ -84,7 +84,7 @@ class Pick(ABC):
 
     @contextmanager
     def scope(self, prefix: str) -> Iterator[None]:
-        """Within it, label `x` is `prefix/x`. Scopes nest."""
+        """Within this block, label `x` is `prefix/x`. Scopes nest."""
         self._scopes.append(_checked(prefix))
         try:
             yield
@@ -93,7 +93,7 @@ class Pick(ABC):
 
     @property
     def architecture(self) -> Architecture:
-        """What was chosen so far."""
+        """The choices so far."""
         return Architecture(self._choices)
 
     @property
@@ -110,7 +110,7 @@ class Pick(ABC):
 
 
 class FixedPick(Pick):
-    """Answers from an architecture: how a model is rebuilt.
+    """Answers from an architecture, to rebuild its model.
 
     Raises SpaceError, naming the label, when the architecture lacks a label or has a value that does not fit.
     """
@@ -151,14 +151,14 @@ def _checked(label: object) -> str:
 
 
 def _stored(label: str, options: Sequence[Any]) -> tuple[Any, ...]:
-    """What stands for each option in an architecture: itself if all are JSON scalars, else its position."""
+    """Return each option's value in an architecture: itself if all are JSON scalars, else its position."""
     if isinstance(options, str | bytes) or not isinstance(options, Sequence):
         raise SpaceError(f"label '{label}': options should be a list, a tuple or a dict, not {options!r}")
     return tuple(options) if all(map(is_scalar, options)) else tuple(range(len(options)))
 
 
 def _as_float(number: Any) -> Any:
-    """`number` as a float if it is one in other clothes; anything else is left for the domain to refuse."""
+    """Return an integer as a float; other values are left for the domain to refuse."""
     return float(number) if isinstance(number, int) and not isinstance(number, bool) else number
 
 

@@ -45,7 +45,7 @@ def cell_cnn(
 ) -> nn.Module:
     """A small convolutional network of searched width: a stem, 1 to `max_cells` residual cells, a linear head.
 
-    Each of a cell's `positions` picks its operation. A max-pool halves the image between two cells; the head sees the
+    Each of a cell's `positions` chooses its operation. A max-pool halves the image between two cells; the head sees the
     averages of its four quarters. `[B, in_channels, image_size, image_size]` becomes `[B, classes]`.
 
     Raises:
@@ -94,6 +94,6 @@ class _Residual(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[B, C, H, W]` to the same."""
+        """Map `[B, C, H, W]` to the same shape."""
         output: torch.Tensor = x + self.layers(x)
         return output

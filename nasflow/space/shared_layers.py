@@ -1,4 +1,4 @@
-"""Whose a layer is: one that a space makes outside of its build is the same object in every model it builds."""
+"""Owners of layers: a layer that a space makes outside of `build` is the same object in every model it builds."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -9,11 +9,11 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _NormBase
 
-_FEW = 1_000  # claims before those of what is gone are looked for
+_FEW = 1_000  # claims between two searches for those of freed objects
 
 
 class Shared(NamedTuple):
-    """What has another owner: where it is in the model and in what layer, for a sentence, and who that is."""
+    """Something with another owner: its place and layer in the model, in words, and its owner."""
 
     what: str
     owner: Any
@@ -25,10 +25,11 @@ class _Claim(NamedTuple):
 
 
 class Owners:
-    """Who trains what: parameters, statistics of normalizations, layers in train mode that have buffers.
+    """The owners of what is trained: parameters, statistics of normalizations, layers in train mode with buffers.
 
-    What is frozen and in eval mode belongs to nobody. Neither does a buffer that several layers share, if they are not
-    normalizations: it is taken for a constant. Nothing is kept alive by its claim, or taken for what was freed before.
+    What is frozen and in eval mode has no owner. Neither has a buffer that several layers share, unless they are
+    normalizations: it is treated as a constant. A claim keeps nothing alive, and a new object never has the claim of
+    one that was freed before.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class Owners:
         self._limit = _FEW
 
     def claim(self, model: nn.Module, owner: Hashable) -> Shared | None:
-        """Take what training changes in `model` for `owner`; what another owner has of it, if there is something."""
+        """Claim for `owner` what training changes in `model`; return something that has another owner, if any."""
         if len(self._claims) > self._limit:
             self._claims = {key: claim for key, claim in list(self._claims.items()) if claim.is_alive()}
             self._limit = max(_FEW, 2 * len(self._claims))
@@ -62,7 +63,7 @@ def _changed_by_training(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.
 
 
 def _marks(thing: nn.Module | torch.Tensor) -> Iterator[tuple[Hashable, Callable[[], bool]]]:
-    """By what it is known again, each with what tells whether it still exists: the object, its storage, its memory.
+    """Yield the keys that identify it, each with a check that it still exists: of the object, its storage, its memory.
 
     Moving or merging a model gives a parameter other memory, a view is another object, and an array that is wrapped
     twice has two storages.

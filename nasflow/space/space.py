@@ -1,4 +1,4 @@
-"""A model space: a program that asks a `pick` wherever something can vary, and what can be done with such a program."""
+"""A model space: a program that asks a `pick` for every choice, and the operations on such a program."""
 
 import contextlib
 import functools
@@ -22,8 +22,8 @@ from nasflow.space.pick import FixedPick, Pick, RandomPick
 
 logger = logging.getLogger(__name__)
 
-_SAMPLES = 1000  # before a space whose samples all raise InvalidArchitecture is given up
-_CHILDREN = 100  # before parents whose children all raise it are called infertile
+_SAMPLES = 1000  # invalid samples in a row before sampling fails
+_CHILDREN = 100  # invalid children in a row before the parent is returned
 _PROBES = 64
 
 
@@ -35,20 +35,20 @@ class Count(NamedTuple):
 
 
 class Space:
-    """A space is its program: no tree of choices is kept, each question is answered by running the program.
+    """A space is its program: it stores no tree of choices and answers each question by running the program.
 
     Exploring runs it on torch's `meta` device, where tensors have shapes but no memory, so that is fast for any model.
-    A program that fails there, for it looks at values, and not when it is run for real, is run for real from then on.
+    A program that fails only there, because it reads values, is run with real tensors from then on.
     The program must ask the same labels whenever it gets the same answers.
 
     Args:
         program: called with a `Pick`; gives the model, or whatever is built.
         name: for messages.
-        complete: called with what was built to be looked at (by `validate`, or for `on_explored`), on the device where
-            it was built; says whether all its sizes are known now. If they are not on `meta`, it is built for real.
+        complete: called with what was built to be inspected (by `validate`, or for `on_explored`), on the device where
+            it was built; returns whether all its sizes are known. If they are not on `meta`, it is built for real.
 
     Attributes:
-        on_explored: called with what `explore` has found, and what was built for it.
+        on_explored: called with the architecture that `explore` found, and what was built for it.
         is_real: whether exploring builds for real.
     """
 
@@ -63,10 +63,10 @@ class Space:
 
     @classmethod
     def of(cls, build: Callable[..., Any], params: Mapping[str, Any] | None = None) -> "Space":
-        """The space of a user's `build(pick, **params)`.
+        """Return the space of a user's `build(pick, **params)`.
 
         Raises:
-            SpaceError: `build` can't be called so.
+            SpaceError: `build` can't be called like that.
         """
         params = dict(params or {})
         name = f"{getattr(build, '__module__', '?')}:{getattr(build, '__qualname__', build)}"
@@ -79,7 +79,7 @@ class Space:
         return cls(functools.partial(build, **params), name)
 
     def build(self, architecture: Mapping[str, Any]) -> Any:
-        """What the program builds for `architecture`, on the current default device and from torch's current seed.
+        """Build `architecture` on the current default device and from torch's current seed.
 
         Raises:
             SpaceError: a label is unknown, missing or out of range. The program's own exceptions pass unchanged.
@@ -90,11 +90,11 @@ class Space:
         return built
 
     def explore(self, pick: Pick) -> Architecture:
-        """Run the program with `pick`, on the `meta` device if it can; what was chosen.
+        """Run the program with `pick`, on the `meta` device if possible, and return the choices.
 
         Raises:
-            InvalidArchitecture: the program calls the combination senseless.
-            SpaceError: the program misused a label, or raised what is no UserError (which is chained).
+            InvalidArchitecture: the program refuses this combination of choices.
+            SpaceError: the program misused a label, or raised something other than a UserError (which is chained).
         """
         built = self._build_to_explore(pick, is_looked_at=self.on_explored is not None)
         found = pick.architecture
@@ -103,7 +103,7 @@ class Space:
         return found
 
     def validate(self, architecture: Mapping[str, Any]) -> Any:
-        """What the program builds for `architecture`, on the `meta` device if it can.
+        """Build `architecture`, on the `meta` device if possible, and return the result.
 
         Raises:
             SpaceError: names the label by which `architecture` is not exactly one point of this space.
@@ -114,14 +114,14 @@ class Space:
         return built
 
     def domains(self, architecture: Mapping[str, Any]) -> dict[str, Domain]:
-        """The domain of each label of a valid `architecture`, in the order the program asks. Raises as `validate`."""
+        """Return the domain of each label of a valid `architecture`, in the order asked. Raises as `validate`."""
         pick = FixedPick(architecture)
         self.explore(pick)
         self._refuse_unused(pick)
         return pick.domains
 
     def sample(self, rng: random.Random) -> Architecture:
-        """One architecture, each choice evenly at random as it comes up. Raises SpaceError if none is valid."""
+        """Return an architecture, each choice uniformly random when asked. Raises SpaceError if none is valid."""
         for _ in range(_SAMPLES):
             try:
                 return self.explore(RandomPick(rng))
@@ -132,9 +132,9 @@ class Space:
         ) from last
 
     def mutate(self, architecture: Mapping[str, Any], rng: random.Random) -> Architecture:
-        """`architecture` with one choice changed, or itself if none can be or a hundred changes were all invalid.
+        """Return `architecture` with one choice changed, or itself if none can be or 100 changes were all invalid.
 
-        Choices that this makes meaningless are dropped, those that appear or no longer fit are drawn at random.
+        Choices that no longer occur are dropped; new ones, and those that no longer fit, are drawn at random.
         """
         domains = self.domains(architecture)
         labels = [label for label, domain in domains.items() if domain.size() != 1]
@@ -148,9 +148,9 @@ class Space:
         return self._child(changed) or Architecture(architecture)
 
     def crossover(self, a: Mapping[str, Any], b: Mapping[str, Any], rng: random.Random) -> Architecture:
-        """A child of two architectures: each choice from either parent, evenly at random (uniform crossover).
+        """Return a child of two architectures: each choice from a random parent (uniform crossover).
 
-        If a hundred children were all invalid, `a` itself.
+        Returns `a` itself if 100 children were all invalid.
         """
 
         def mixed() -> Pick:
@@ -166,11 +166,11 @@ class Space:
     def enumerate(
         self, float_steps: int | None = None, after: Mapping[str, Any] | None = None
     ) -> Iterator[Architecture]:
-        """Every valid architecture once, lazily, in a fixed order: the last choice changes fastest.
+        """Yield every valid architecture once, in a fixed order: the last choice changes fastest.
 
         Args:
-            float_steps: how many values a float domain is cut into.
-            after: go on behind this architecture, without walking up to it.
+            float_steps: how many values of a float domain are used.
+            after: continue after this architecture, without enumerating those before it.
 
         Raises:
             SpaceError: a float domain without `float_steps`, or `after` is not in the space (both name the label).
@@ -189,7 +189,7 @@ class Space:
             prefix = next_prefix(odometer.steps)
 
     def count(self, limit: int = 10_000, float_steps: int | None = None, seed: int = 0) -> Count:
-        """How many valid architectures there are.
+        """Count the valid architectures.
 
         Exact if there are at most `limit`, by enumeration; infinite with a float domain and no `float_steps`. Else an
         estimate from random probes: the product of the numbers of options along a random run has the count as its
@@ -221,14 +221,14 @@ class Space:
                     built = self.program(pick)
                     if self._complete is None or not is_looked_at or self._complete(built):
                         return built
-            except Exception as error:  # it may be about meta in any words: whether it is, a real build tells
+            except Exception as error:  # its message need not mention meta: a real build shows whether it was the cause
                 if isinstance(error, UserError) and not is_of_meta(error):
                     raise
                 why = error
         return self._build_for_real(pick, is_looked_at, why)
 
     def _build_for_real(self, pick: Pick, is_looked_at: bool, why: Exception | None) -> Any:
-        """What the program builds with values. It failed without for a reason, or its sizes were not known."""
+        """Build with values, after a build without them failed or left sizes unknown."""
         from nasflow.space.meta_build import for_real  # noqa: PLC0415  # torch is slow, and not always needed
 
         began = time.perf_counter()
@@ -251,7 +251,7 @@ class Space:
         return built
 
     def _probe(self, rng: random.Random, float_steps: int | None) -> int | None:
-        """Knuth's product along one random run: 0 if it ends invalid, None if it met an infinite domain."""
+        """Return Knuth's product along one random run: 0 if it ends invalid, None if it met an infinite domain."""
         pick = ProbePick(rng, float_steps)
         try:
             self.explore(pick)
@@ -262,7 +262,7 @@ class Space:
         return pick.product
 
     def _child(self, make_pick: Callable[[], Pick]) -> Architecture | None:
-        """The first valid architecture that fresh picks give, if they give one."""
+        """Return the first valid architecture from fresh picks, None if there is none."""
         for _ in range(_CHILDREN):
             with contextlib.suppress(InvalidArchitecture):
                 return self.explore(make_pick())
@@ -276,12 +276,12 @@ class Space:
             )
 
     def _explain(self, error: Exception, pick: Pick) -> str:
-        """What the program raised, where, and with which choices, in one sentence."""
+        """Say in one sentence what the program raised, where, and with which choices."""
         return f"space '{self.name}' raised {_told(error)}; choices so far: {pick.architecture.to_json()}"
 
 
 def _told(error: Exception) -> str:
-    """An error and the user's line that it came from."""
+    """Return an error and the user's line that it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     others = ("site-packages", str(Path(__file__).with_name("meta_build.py")))
     own = [frame for frame in frames[1:] if not any(other in frame.filename for other in others)] or frames
@@ -289,7 +289,7 @@ def _told(error: Exception) -> str:
 
 
 def _another(domain: Domain, value: Any, rng: random.Random) -> Any:
-    """A value of `domain` that is not `value`."""
+    """Return a value of `domain` other than `value`."""
     while True:
         other = domain.sample(rng)
         if json.dumps(other) != json.dumps(value):

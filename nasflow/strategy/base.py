@@ -10,15 +10,15 @@ from nasflow.trial import Trial
 class Strategy(ABC):
     """Proposes architectures (`ask`) and learns from finished trials (`tell`).
 
-    The search asks once a round and tells all trials of that round, in the order of their numbers, before it asks
-    again. A strategy keeps nothing on disk: after a restart it is made anew with the same seed and `resume`d with the
-    rounds on record, and must then propose exactly what it would have proposed without the restart. So its randomness
-    may depend on its seed and on what it was asked and told, never on time or on the process.
+    The search calls `ask` once a round and then `tell` with all trials of that round, in the order of their numbers. A
+    strategy keeps nothing on disk: after a restart it is created again with the same seed and `resume`d with the
+    recorded rounds, and must then propose exactly what it would have proposed without the restart. So its randomness
+    may depend on its seed and on past calls of `ask` and `tell`, never on time or on the process.
     """
 
     @abstractmethod
     def ask(self, count: int) -> list[Architecture]:
-        """Up to `count` architectures; fewer, or none, only when the space has no more to give."""
+        """Return up to `count` architectures; fewer, or none, only when the space is exhausted."""
 
     @abstractmethod
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -28,6 +28,6 @@ class Strategy(ABC):
         """
 
     def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
-        """Take up a search: the finished trials of each earlier round, oldest first."""
+        """Resume a search from the finished trials of each earlier round, oldest first."""
         for trials in rounds:
             self.tell(trials)

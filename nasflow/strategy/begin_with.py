@@ -1,5 +1,6 @@
-"""Given architectures before those of a strategy that knows nothing of them."""
+"""Strategies that propose given architectures (the config's `begin_with`) before their own."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from nasflow.space.architecture import Architecture
@@ -7,26 +8,48 @@ from nasflow.strategy.base import Strategy
 from nasflow.trial import Trial
 
 
-class BeginWith(Strategy):
-    """Proposes given architectures first, then what another strategy proposes, which is told of all trials.
+class GivenFirst(Strategy):
+    """Base of strategies that number their trials and propose given architectures for the first ones.
 
     Args:
         first: the proposals of the first trials.
-        strategy: a user's own; it must take trials in `tell` that it did not propose.
     """
 
-    def __init__(self, first: Sequence[Architecture], strategy: Strategy):
+    def __init__(self, first: Sequence[Architecture]):
         self._first = first
-        self._strategy = strategy
         self._next_number = 0
+
+    @abstractmethod
+    def _propose(self, count: int) -> list[Architecture]:
+        """Up to `count` architectures, after the given ones."""
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`."""
-        first = list(self._first[self._next_number : self._next_number + count])
-        self._next_number += len(first)
-        return first + self._strategy.ask(count - len(first))
+        given = list(self._first[self._next_number : self._next_number + count])
+        self._next_number += len(given)
+        return given + self._propose(count - len(given))
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
         self._next_number = max([self._next_number, *(trial.number + 1 for trial in trials)])
+
+
+class BeginWith(GivenFirst):
+    """Proposes given architectures first, then those of another strategy, which learns from all trials.
+
+    Args:
+        first: the proposals of the first trials.
+        strategy: a user's own; its `tell` must accept trials that it did not propose.
+    """
+
+    def __init__(self, first: Sequence[Architecture], strategy: Strategy):
+        super().__init__(first)
+        self._strategy = strategy
+
+    def _propose(self, count: int) -> list[Architecture]:
+        return self._strategy.ask(count)
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.tell`."""
+        super().tell(trials)
         self._strategy.tell(trials)

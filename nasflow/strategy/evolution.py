@@ -14,10 +14,10 @@ from nasflow.trial import Trial
 
 
 class Evolution(NoveltyStrategy):
-    """The population is the newest scored trials, however good: the old die. Children are born of tournaments.
+    """The population is the newest scored trials, whatever their score. Winners of tournaments become parents.
 
     Until the population is full, trials are sampled at random. Then each child has one parent and one choice changed,
-    or two parents and every choice from one of them; a child that was proposed before is changed further. With
+    or two parents and every choice from one of them; a child that was proposed before is mutated further. With
     several objectives a tournament is won by one of those that no other participant dominates.
     """
 

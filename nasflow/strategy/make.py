@@ -1,6 +1,5 @@
 """The strategy that a config asks for."""
 
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, assert_never
@@ -22,7 +21,7 @@ from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.evolution import Evolution
 from nasflow.strategy.grid import GridSearch
 from nasflow.strategy.random_search import RandomSearch
-from nasflow.target import load_target
+from nasflow.target import check_params, load_target
 
 
 def make_strategy(
@@ -34,11 +33,11 @@ def make_strategy(
     *,
     first: Sequence[Architecture] = (),
 ) -> Strategy:
-    """The strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
+    """Return the strategy on a space. A custom one is built as `Class(space=, objectives=, seed=, **params)`.
 
     Args:
         config: the `strategy` section of the search config.
-        space: all that is searched, the evaluator's values included.
+        space: everything that is searched, including the evaluator's values.
         objectives: what is minimized or maximized.
         seed: of the search.
         base_dir: where a `file.py:Name` target is looked for.
@@ -71,9 +70,6 @@ def _custom(
     if not (isinstance(build, type) and issubclass(build, Strategy)):
         raise ConfigError(f"strategy.target: '{config.target}' is no subclass of nasflow.strategy.base.Strategy")
     params = {**config.params, "space": space, "objectives": objectives, "seed": seed}
-    try:
-        inspect.signature(build).bind(**params)
-    except TypeError as error:
-        raise ConfigError(f"strategy.params: {config.target} can't be built from them: {error}") from None
+    check_params("strategy.params", config.target, build, **params)
     strategy: Strategy = build(**params)
     return strategy

@@ -1,4 +1,4 @@
-"""What strategies share that draw each proposal at random: a seed for every trial, and no architecture twice."""
+"""The base of strategies that draw each proposal at random: a seed for every trial, and no architecture twice."""
 
 import random
 from abc import abstractmethod
@@ -8,18 +8,18 @@ from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.space.enumeration import EndlessDomain
 from nasflow.space.space import Space
-from nasflow.strategy.base import Strategy
+from nasflow.strategy.begin_with import GivenFirst
 from nasflow.trial import Trial
 
-_DRAWS = 20  # for a new architecture, before the space is searched for one in order
+_DRAWS = 20  # for a new architecture, before the space is enumerated for one
 
 
-class NoveltyStrategy(Strategy):
+class NoveltyStrategy(GivenFirst):
     """Draws each trial's architecture with random numbers of its own, so that a resumed search needs no replay.
 
     An architecture is proposed once while the space has others. When draws find nothing new, the first one in the
-    order of enumeration that is new is proposed; with none left in a finite space `ask` gives fewer. Only where that
-    order is endless (float domains) may one be proposed again.
+    order of enumeration that is new is proposed; when a finite space has none left, `ask` returns fewer. Only if the
+    space is infinite (float domains) may one be proposed again.
 
     Args:
         space: what is searched.
@@ -28,22 +28,21 @@ class NoveltyStrategy(Strategy):
     """
 
     def __init__(self, space: Space, seed: int, first: Sequence[Architecture] = ()):
+        super().__init__(first)
         self.space = space
         self._seed = seed
-        self._first = first
-        self._next_number = 0
         self._seen: set[Architecture] = set(first)
         self._walk: Iterator[Architecture] | None = None
 
     @abstractmethod
     def _drawer(self, rng: random.Random) -> Callable[[], Architecture]:
-        """What draws for one trial; it is called again as long as it gives what was seen before."""
+        """Return the function that draws for one trial; it is called again while its result was seen before."""
 
-    def ask(self, count: int) -> list[Architecture]:
-        """See `Strategy.ask`."""
+    def _propose(self, count: int) -> list[Architecture]:
         asked: list[Architecture] = []
         for _ in range(count):
-            architecture = self._proposal(self._next_number)
+            rng = random.Random(derive_seed(self._seed, "proposal", self._next_number))
+            architecture = self._new(self._drawer(rng))
             if architecture is None:
                 break
             self._seen.add(architecture)
@@ -53,14 +52,8 @@ class NoveltyStrategy(Strategy):
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
-        for trial in trials:
-            self._seen.add(trial.architecture)
-            self._next_number = max(self._next_number, trial.number + 1)
-
-    def _proposal(self, number: int) -> Architecture | None:
-        if number < len(self._first):
-            return self._first[number]
-        return self._new(self._drawer(random.Random(derive_seed(self._seed, "proposal", number))))
+        super().tell(trials)
+        self._seen.update(trial.architecture for trial in trials)
 
     def _new(self, draw: Callable[[], Architecture]) -> Architecture | None:
         for _ in range(_DRAWS):

@@ -1,4 +1,4 @@
-"""How a label's domain looks to Optuna: one parameter, or several for a subset."""
+"""A label's domain as Optuna's parameters: one, or several for a subset."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain, Su
 
 
 def distributions(label: str, domain: Domain) -> dict[str, BaseDistribution]:
-    """Optuna's parameters for a label.
+    """Return Optuna's parameters for a label.
 
-    The domain is a part of their names, for Optuna keeps the options of a name fixed over all trials, while a
-    program may give a label other options when other choices were made.
+    The domain is part of their names, because Optuna keeps the options of a name fixed over all trials, while a
+    program may give a label other options after other choices.
 
-    A subset of any size is one yes or no an option. A subset of k options is a number an option, whose k largest are
-    taken (random keys, Bean 1994).
+    A subset of any size is one boolean per option. A subset of k options is one number per option, and the k largest
+    are taken (random keys, Bean 1994).
     """
     name = f"{label} {domain!r}"
     match domain:
@@ -32,7 +32,7 @@ def distributions(label: str, domain: Domain) -> dict[str, BaseDistribution]:
 
 
 def decode(domain: Domain, params: list[Any]) -> Any:
-    """The value that Optuna's parameters, in the order of `distributions`, stand for."""
+    """Return the value that Optuna's parameters, in the order of `distributions`, represent."""
     if isinstance(domain, Categorical):
         return domain.at(params[0])
     if not isinstance(domain, SubsetDomain):
@@ -44,7 +44,7 @@ def decode(domain: Domain, params: list[Any]) -> Any:
 
 
 def encode(domain: Domain, value: Any) -> list[Any]:
-    """Parameters that stand for a value: what `decode` turns into it."""
+    """Return the parameters that `decode` turns into `value`."""
     if isinstance(domain, Categorical):
         return [domain.index(value)]
     if not isinstance(domain, SubsetDomain):
@@ -56,7 +56,7 @@ def encode(domain: Domain, value: Any) -> list[Any]:
 
 
 def suggest(trial: Trial, label: str, domain: Domain) -> Any:
-    """A value of `domain` that Optuna suggests."""
+    """Return a value of `domain` that Optuna suggests."""
     params: list[Any] = []
     for name, distribution in distributions(label, domain).items():
         match distribution:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 1000  # before a sampler that proposes only invalid architectures is given up
 
 _SAMPLERS: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
-    "tpe": (optuna.samplers.TPESampler, {"constant_liar": True}),  # a round is asked for before any of it is told
+    "tpe": (optuna.samplers.TPESampler, {"constant_liar": True}),  # a round is asked for before its results are known
     "nsga2": (optuna.samplers.NSGAIISampler, {}),
     "gp": (optuna.samplers.GPSampler, {"warn_independent_sampling": False}),
     "cmaes": (optuna.samplers.CmaEsSampler, {"warn_independent_sampling": False}),
@@ -41,7 +41,7 @@ _SINGLE_OBJECTIVE = ("cmaes",)
 
 
 def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSampler:
-    """The sampler of a config; choices it can't model (e.g. categories in CMA-ES) it draws at random.
+    """Return the sampler of a config; it draws choices that it can't model (e.g. categories in CMA-ES) at random.
 
     Raises:
         ConfigError: a param is unknown or refused, or the sampler can't do that many objectives; names the key.
@@ -68,17 +68,17 @@ def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSample
 
 
 class OptunaStrategy(Strategy):
-    """Asks an Optuna sampler for every choice as the space comes to it.
+    """Asks an Optuna sampler for every choice when the space asks for it.
 
-    Samplers keep random state and notes of their own, so a resumed search replays the record: each round is asked for
-    again and compared. Where the proposals differ (another version of Optuna, or a trial that failed then and was
-    retried since), the rest of the record is handed to the sampler as finished trials, which it learns from as well.
+    Samplers have random and other state of their own, so a resumed search replays the record: each round is asked for
+    again and compared. If the proposals differ (another version of Optuna, or a trial that failed then and was
+    retried since), the sampler gets the rest of the record as finished trials and learns from these.
 
     Args:
         space: what is searched.
         sampler: Optuna's.
         objectives: what is minimized or maximized.
-        first: the proposals of the first trials; the sampler takes them for its own.
+        first: the proposals of the first trials; the sampler treats them as its own.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OptunaStrategy(Strategy):
         objectives: Sequence[Objective],
         first: Sequence[Architecture] = (),
     ):
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of conditional choices, at every one
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns about every conditional choice
         self._space = space
         self._objectives = objectives
         self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * len(objectives))
@@ -98,7 +98,7 @@ class OptunaStrategy(Strategy):
             self._study.enqueue_trial(self._parameters(architecture)[0])
 
     def ask(self, count: int) -> list[Architecture]:
-        """See `Strategy.ask`. An architecture may come again."""
+        """See `Strategy.ask`. An architecture may be repeated."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             asked = [self._propose() for _ in range(count)]
@@ -133,7 +133,7 @@ class OptunaStrategy(Strategy):
         raise SpaceError(f"{_TRIES} proposals in a row were invalid, the last one: {last}") from last
 
     def _replay(self, trials: Sequence[Trial]) -> None:
-        """Bring the sampler to where it was when it proposed `trials`, if it proposes them again."""
+        """Restore the sampler's state after it proposed `trials`, if it proposes them again."""
         if self.ask(len(trials)) == [trial.architecture for trial in trials]:
             return
         self._diverged = True
@@ -154,14 +154,14 @@ class OptunaStrategy(Strategy):
             self._study.tell(trial, values)
 
     def _finished(self, architecture: Architecture, values: list[float]) -> optuna.trial.FrozenTrial:
-        """What Optuna would keep of a scored trial, had it proposed it."""
+        """Return a scored trial as Optuna would have stored it, had it proposed the trial."""
         params, named = self._parameters(architecture)
         return optuna.trial.create_trial(values=values, params=params, distributions=named)
 
     def _parameters(
         self, architecture: Architecture
     ) -> tuple[dict[str, Any], dict[str, optuna.distributions.BaseDistribution]]:
-        """What stands for an architecture in Optuna: its parameters, and their distributions."""
+        """Return an architecture as Optuna's parameters, and their distributions."""
         params: dict[str, Any] = {}
         named: dict[str, optuna.distributions.BaseDistribution] = {}
         for label, domain in self._space.domains(architecture).items():
@@ -172,7 +172,7 @@ class OptunaStrategy(Strategy):
 
 
 class _TrialPick(Pick):
-    """Asks Optuna."""
+    """A pick that asks Optuna."""
 
     def __init__(self, trial: optuna.Trial):
         super().__init__()

@@ -8,7 +8,7 @@ from nasflow.strategy.novelty import NoveltyStrategy
 
 
 class RandomSearch(NoveltyStrategy):
-    """Samples evenly at every choice."""
+    """Samples uniformly at every choice."""
 
     def _drawer(self, rng: random.Random) -> Callable[[], Architecture]:
         return lambda: self.space.sample(rng)

@@ -1,4 +1,4 @@
-"""A trial's objectives as numbers to minimize."""
+"""A trial's objectives as losses."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,10 @@ from nasflow.trial import Trial
 
 
 def losses(trial: Trial, objectives: Sequence[Objective]) -> list[float] | None:
-    """One number an objective, negated where more is better; None unless the trial has a finite score in all."""
+    """Return one loss per objective; None unless the trial has a finite score in each."""
     if not trial.status.scored:
         return None
     values = [trial.metrics.get(objective.metric, math.nan) for objective in objectives]
     if not all(map(math.isfinite, values)):
         return None
-    return [
-        -value if objective.direction == "maximize" else value
-        for value, objective in zip(values, objectives, strict=True)
-    ]
+    return [objective.to_loss(value) for value, objective in zip(values, objectives, strict=True)]

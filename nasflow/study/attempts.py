@@ -1,7 +1,6 @@
-"""The attempts of a study: which job trained which trials, and what it told."""
+"""The attempts of a study: which job trained which trials, and its results."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -11,17 +10,18 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
+from nasflow.metrics import finite_metrics, json_metrics
 from nasflow.study.base import StudyBase, chunks, now
 from nasflow.study.records import Attempt, AttemptKind, AttemptState, Ending, EpochRecord, FinalRecord
 from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)
-_TIMES = ("started_at", "ended_at")  # of an Ending
+_TIMES = ("started_at", "ended_at")  # fields of an Ending
 
 
 class AttemptLog(StudyBase):
-    """The part of a study that keeps jobs and metrics by epoch."""
+    """The part of a study that stores attempts, their jobs, and metrics by epoch."""
 
     def plan_batches(self, round: int, groups: Sequence[Sequence[int]]) -> list[Attempt]:
         """Record which trials of a round train together. A round that has batches keeps those, whatever `groups` is."""
@@ -34,18 +34,18 @@ class AttemptLog(StudyBase):
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
     def attempt(self, id: int) -> Attempt:
-        """One attempt, as it stands on record. Raises StudyError if there is none of this id."""
+        """Return one attempt as recorded. Raises StudyError if no attempt has this id."""
         with self._read() as session:
             row = self._attempt_row(session, id)
             return _to_record(row, [trial.number for trial in self._members(session, [id])[id]])
 
     def batches(self, round: int) -> list[Attempt]:
-        """The batches of a round by number."""
+        """Return the batches of a round, by number."""
         with self._read() as session:
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
     def new_alone_attempt(self, trial_number: int) -> Attempt:
-        """A new attempt at one trial, or the one that a controller left unfinished."""
+        """Record a new attempt at one trial, or return the one that a controller left unfinished."""
         with self._write() as session:
             round = self._trial_rows(session, [trial_number])[trial_number].round
             alone = [a for a in self._attempts(session, trial=trial_number) if a.kind is AttemptKind.ALONE]
@@ -57,9 +57,7 @@ class AttemptLog(StudyBase):
             row = self._new_attempt(session, round, AttemptKind.ALONE, number, [trial_number])
             return _to_record(row, [trial_number])
 
-    def start_attempt(
-        self, id: int, job_id: str, handle: Mapping[str, Any] | None = None, slot: str | None = None
-    ) -> Attempt:
+    def start_attempt(self, id: int, job_id: str, handle: Mapping[str, Any] | None = None) -> Attempt:
         """Record that an attempt's job is submitted; its unfinished members are RUNNING.
 
         Repeated on a running attempt it only records the new handle. An attempt that had failed or was cancelled starts
@@ -73,7 +71,7 @@ class AttemptLog(StudyBase):
             if row.state is not AttemptState.RUNNING:
                 row.started_at = now()
             row.state, row.ended_at, row.failure, row.error = AttemptState.RUNNING, None, None, None
-            row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), slot
+            row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), None
             members = self._members(session, [id])[id]
             for trial in members:
                 if not trial.status.finished:
@@ -95,11 +93,10 @@ class AttemptLog(StudyBase):
         failure: FailureKind | None = None,
         error: str | None = None,
         slot: str | None = None,
-        epochs: Sequence[EpochRecord] = (),
         evidence: Mapping[str, Any] | None = None,
         places: int | None = None,
     ) -> Attempt:
-        """Record, in one transaction, what became of a job. Of an attempt that has ended nothing changes.
+        """Record, in one transaction, what became of a job. An attempt that has ended stays as it is.
 
         Members with a final are TRAINED or STOPPED_EARLY, or FAILED if an objective is missing or not finite there.
         Those in `failures` are SUBMITTED again and keep their error text; `fail_trial` gives them up. The others are
@@ -110,11 +107,10 @@ class AttemptLog(StudyBase):
             state: SUCCEEDED, FAILED or CANCELLED.
             finals: of the members that ended well.
             failures: error texts by trial number.
-            failure: whom a failed attempt is blamed on.
+            failure: what caused a failed attempt.
             error: why the job as a whole failed.
-            slot: where it ran, if that is better known by now.
-            epochs: metrics by epoch that `record_epochs` has not had yet.
-            evidence: what is known of the job's end, as JSON.
+            slot: where it ran.
+            evidence: what is known about the job's end, as JSON.
             places: how many members may train at a time when it is started again; None leaves that as it is.
         """
         if not state.finished:
@@ -127,10 +123,8 @@ class AttemptLog(StudyBase):
             if strangers := strangers - members.keys():
                 raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
             if not row.state.finished:
-                self._add_epochs(session, epochs)
                 self._end_members(members, finals, failures)
-                row.state, row.failure, row.error, row.ended_at = state, failure, error, now()
-                row.slot = slot or row.slot
+                row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})
                     ending = Ending(row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at)
@@ -138,12 +132,12 @@ class AttemptLog(StudyBase):
             return _to_record(row, list(members))
 
     def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
-        """The attempts of a trial, of a round, or all, in the order in which they were planned."""
+        """Return the attempts of a trial, of a round, or all, in the order in which they were planned."""
         with self._read() as session:
             return self._attempts(session, trial, round)
 
     def troubled_attempts(self, limit: int) -> list[Attempt]:
-        """The newest attempts that had jobs which ended badly, in the order in which they were planned."""
+        """Return the newest attempts with failed or cancelled jobs, in the order in which they were planned."""
         with self._read() as session:
             query = select(AttemptRow.id).where(AttemptRow.study_id == self._id, AttemptRow.endings.is_not(None))
             ids = session.scalars(query.order_by(AttemptRow.id.desc()).limit(limit)).all()
@@ -152,7 +146,7 @@ class AttemptLog(StudyBase):
             return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
 
     def epochs(self, numbers: Iterable[int]) -> dict[int, list[EpochRecord]]:
-        """The metrics by epoch of these trials; a trial without any has an empty list."""
+        """Return the metrics by epoch of these trials; a trial without any has an empty list."""
         found: dict[int, list[EpochRecord]] = {number: [] for number in numbers}
         with self._read() as session:
             for chunk in chunks(found):
@@ -189,7 +183,7 @@ class AttemptLog(StudyBase):
         return row
 
     def _members(self, session: Session, ids: Sequence[int]) -> dict[int, list[TrialRow]]:
-        """The trials of these attempts, in the order of their jobs."""
+        """Return the trials of these attempts, in the order of their jobs."""
         members: dict[int, list[TrialRow]] = {id: [] for id in ids}
         for chunk in chunks(ids):
             rows = session.execute(
@@ -228,7 +222,7 @@ class AttemptLog(StudyBase):
                 known[row.trial_id, row.epoch] = row.metrics
         for record in records:
             trial = trials[record.trial]
-            metrics = {name: _finite_or_none(value) for name, value in record.metrics.items()}
+            metrics = json_metrics(record.metrics)
             first = known.setdefault((trial.id, record.epoch), metrics)
             if first is metrics:
                 session.add(
@@ -262,7 +256,7 @@ class AttemptLog(StudyBase):
                 trial.error = failures.get(number, trial.error)
 
     def _score(self, trial: TrialRow, final: FinalRecord) -> None:
-        metrics = {name: value for name, value in final.metrics.items() if math.isfinite(value)}
+        metrics = finite_metrics(final.metrics)
         trial.epochs = max(trial.epochs, final.epochs)
         missing = [objective.metric for objective in self.config.objectives if objective.metric not in metrics]
         if missing:
@@ -275,10 +269,6 @@ class AttemptLog(StudyBase):
         trial.status = TrialStatus.STOPPED_EARLY if final.stopped_early else TrialStatus.TRAINED
         trial.metrics, trial.error = metrics, None
         trial.value, trial.parameters = metrics[self.config.objectives[0].metric], metrics.get("parameters")
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _to_record(row: AttemptRow, members: Sequence[int]) -> Attempt:

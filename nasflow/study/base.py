@@ -1,4 +1,4 @@
-"""What every part of a study shares: its database, its row, and the way from rows to records."""
+"""The base class of a study's parts: its database, its row, and the conversion of rows to records."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import UnaryExpression, func, select
 from sqlalchemy.orm import Session
 
-from nasflow.config.search import SearchConfig
+from nasflow.config.search import Objective, SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Lease
@@ -23,19 +23,24 @@ T = TypeVar("T")
 
 
 def now() -> datetime:
-    """The time, in UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def chunks(values: Iterable[T], size: int = 500) -> Iterator[list[T]]:
-    """`values` in lists of at most `size`: databases limit the values in one IN (...)."""
+    """Yield `values` in lists of at most `size`: databases limit the values in one IN (...)."""
     rest = iter(values)
     while chunk := list(islice(rest, size)):
         yield chunk
 
 
+def best_first(objective: Objective) -> UnaryExpression[float | None]:
+    """Return the order of trials by a study's first objective."""
+    return TrialRow.value.desc() if objective.direction == "maximize" else TrialRow.value.asc()
+
+
 def to_trial(row: TrialRow) -> Trial:
-    """The record of a row."""
+    """Convert a row to its record."""
     return Trial(
         number=row.number,
         round=row.round,
@@ -52,7 +57,7 @@ def to_trial(row: TrialRow) -> Trial:
 class StudyBase:
     """One study in an open store. Every public method is one short transaction and may be called from any thread.
 
-    With a lease, each that writes raises LeaseLostError once another controller has taken the study over.
+    With a lease, each method that writes raises LeaseLostError once another controller has taken the study over.
     """
 
     def __init__(self, store: Store, study_id: int, config: SearchConfig, lease: Lease | None = None):
@@ -84,7 +89,7 @@ class StudyBase:
             yield session
 
     def _trial_rows(self, session: Session, numbers: Iterable[int]) -> dict[int, TrialRow]:
-        """The rows of these trials by number. Raises StudyError for a number that does not exist."""
+        """Return the rows of these trials by number. Raises StudyError for a number that does not exist."""
         wanted = list(dict.fromkeys(numbers))
         rows: dict[int, TrialRow] = {}
         for chunk in chunks(wanted):
@@ -102,6 +107,6 @@ class StudyBase:
         return row
 
     def _in_order(self, session: Session, numbers: Sequence[int]) -> list[Trial]:
-        """These trials, in this order."""
+        """Return these trials, in this order."""
         rows = self._trial_rows(session, numbers)
         return [to_trial(rows[number]) for number in numbers]

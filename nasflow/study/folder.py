@@ -1,4 +1,4 @@
-"""A study's folder of jobs and checkpoints belongs to one study on record, and no other may take it over."""
+"""A study's folder of jobs and checkpoints: it belongs to one recorded study, and no other may use it."""
 
 import contextlib
 import json
@@ -13,12 +13,12 @@ MARK = "study.json"
 
 
 def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
-    """Mark `folder` (made if missing) as the study's that was created then; harmless when repeated.
+    """Mark `folder` (made if missing) as that of the study created then; harmless when repeated.
 
-    Jobs and trials are numbered anew in every study, so files of another one would pass for this one's.
+    Every study numbers its jobs and trials from 0, so another study's files would be mistaken for this one's.
 
     Raises:
-        StudyError: the folder holds jobs of a study that this store does not have.
+        StudyError: the folder holds jobs of a study that is not in this store.
     """
     mark = folder / MARK
     identity = _identity(name, created_at)
@@ -27,7 +27,7 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{MARK}.") as aside:
             aside.write(json.dumps(identity))
             aside.flush()
-            with contextlib.suppress(FileExistsError):  # a search that began at the same time was quicker
+            with contextlib.suppress(FileExistsError):  # a search that began at the same time was faster
                 os.link(aside.name, mark)
     if is_claimed(folder, name, created_at):
         return

@@ -1,4 +1,4 @@
-"""Which trials brought something new to a study, and how long ago the last one did."""
+"""Which trials improved on those before, and how many rounds ago the last one did."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -8,20 +8,20 @@ from nasflow.trial import Trial
 
 
 class Gains:
-    """Knows the best of a study's scored trials as they come in. Threads may share it.
+    """Keeps the best of a study's scored trials as they come in. Threads may share it.
 
     A trial is a gain if no trial before it was at least as good in every objective: with one objective a new best, with
-    several a new point of the Pareto front. Replays are none.
+    several a new point of the Pareto front. Replays do not count.
 
     Args:
         objectives: of the study.
-        trials: that are on record already, in any order; those of `Study.front` say as much as all.
+        trials: those already recorded, in any order; `Study.front` is enough.
     """
 
     def __init__(self, objectives: Sequence[Objective], trials: Iterable[Trial] = ()):
-        self._signs = [(o.metric, -1.0 if o.direction == "maximize" else 1.0) for o in objectives]
-        self._front: list[tuple[float, ...]] = []  # to be minimized
-        self._last = -1  # round that had one
+        self._objectives = objectives
+        self._front: list[tuple[float, ...]] = []  # losses by objective
+        self._last = -1  # last round with a gain
         self._lock = threading.Lock()
         rounds: dict[int, list[Trial]] = {}
         for trial in trials:
@@ -30,13 +30,13 @@ class Gains:
             self.take(rounds[number])
 
     def take(self, trials: Iterable[Trial]) -> list[Trial]:
-        """The gains among trials that came in together, best in the first objective first; others are passed over."""
+        """Return the gains among trials that came in together, best in the first objective first."""
         scored = [trial for trial in trials if trial.status.scored and trial.replayed_from is None]
-        points = sorted((tuple(sign * t.metrics[metric] for metric, sign in self._signs), t.number) for t in scored)
+        points = sorted((tuple(o.to_loss(t.metrics[o.metric]) for o in self._objectives), t.number) for t in scored)
         by_number = {trial.number: trial for trial in scored}
         gains = []
         with self._lock:
-            for point, number in points:  # in this order none is dominated by one behind it
+            for point, number in points:  # in this order no point is dominated by a later one
                 if not any(_covers(other, point) for other in self._front):
                     self._front = [other for other in self._front if not _covers(point, other)] + [point]
                     gains.append(by_number[number])
@@ -44,11 +44,11 @@ class Gains:
         return gains
 
     def rounds_without(self, number: int) -> int:
-        """How many rounds up to `number`, which has ended, brought nothing since the last that did."""
+        """Return how many rounds up to `number`, which has ended, had no gain since the last one that did."""
         with self._lock:
             return max(0, number - self._last)
 
 
 def _covers(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """`point` is at least as good as `other` in everything."""
+    """Whether `point` is at least as good as `other` in every objective."""
     return all(one <= two for one, two in zip(point, other, strict=True))

@@ -1,9 +1,9 @@
-"""One controller a study: a lease in the study's database, which its holder renews and all its writes depend on.
+"""One controller per study: a lease in the study's database, which its holder renews and each of its writes checks.
 
-A lock on a file would guard one machine only. A lease has an end, so that a holder whose machine is gone does not keep
-the study for ever; and as a holder may stand still past that end without knowing, each of its transactions looks first
-whether the lease is still its own (Gray and Cheriton 1989, Leases; a token that fences off late writers: Burrows 2006,
-The Chubby lock service). A holder that is known to be dead, for it ran on this machine, is not waited for.
+A file lock would protect one machine only. A lease expires, so that a holder whose machine is gone does not keep the
+study forever. A holder may be paused past that time without noticing, so each of its transactions first checks that
+the lease is still its own (Gray and Cheriton 1989, Leases; a token that fences off late writers: Burrows 2006, The
+Chubby lock service). A holder that ran on this machine and is dead loses the lease at once.
 """
 
 import logging
@@ -30,17 +30,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class LeaseLostError(StudyError):
-    """Another controller took the study over; this one may write nothing more."""
+    """Another controller took the study over; this one must not write any more."""
 
 
 @dataclass(frozen=True)
 class Controller:
-    """Who holds a study.
+    """The controller that holds a study.
 
     Attributes:
         since: when it began, by the database's clock.
-        seconds: until its lease ends where it is not renewed; less than 0 if it has ended.
-        dead: it ran on this machine and no longer does; False also where that can't be known.
+        seconds: until its lease ends unless renewed; less than 0 if it has ended.
+        dead: whether it ran on this machine and no longer does; False also where that can't be known.
     """
 
     pid: int
@@ -59,11 +59,11 @@ class Controller:
 
 
 class Lease:
-    """One controller's right to write to one study. `Study.open` claims it; `kept` renews it and gives it back.
+    """One controller's right to write to one study. `Study.open` claims it; `kept` renews and releases it.
 
     Args:
         take_over: claim it even from a controller that may be alive, which then can't write any more.
-        seconds: after which it ends where it is not renewed.
+        seconds: until it ends unless renewed.
     """
 
     def __init__(self, take_over: bool = False, seconds: float = LEASE_SECONDS):
@@ -77,7 +77,7 @@ class Lease:
         """Take the lease of a study, in a transaction that may write to it.
 
         Raises:
-            StudyError: another controller has it.
+            StudyError: another controller holds it.
         """
         holder = holder_of(store, session, study_id)
         if holder is not None and not holder.free and not self._take_over:
@@ -102,7 +102,7 @@ class Lease:
         self._study = (store, study_id, name)
 
     def check(self, session: Session) -> None:
-        """Raise LeaseLostError if another controller has taken it. In a transaction that may write, it stays so."""
+        """Raise LeaseLostError if another controller has taken it. Until a write transaction ends, none can take it."""
         store, study_id, name = self._claimed()
         if session.scalar(select(LeaseRow.token).where(LeaseRow.study_id == study_id)) == self._token:
             return
@@ -120,21 +120,21 @@ class Lease:
             self.check(session)
 
     def held(self) -> bool:
-        """It is still this one, as far as the database can be asked."""
+        """Whether this controller still holds it, as far as the database can be reached."""
         try:
             self.refuse_lost()
         except LeaseLostError:
             return False
         except StudyError as error:
-            _LOG.warning("who holds the study could not be asked: %s", error)
+            _LOG.warning("the store could not be asked for the study's lease: %s", error)
         return True
 
     @contextmanager
     def kept(self, on_lost: Callable[[], object]) -> Iterator[None]:
-        """Renew the claimed lease within this block, and give it back at its end.
+        """Renew the claimed lease within this block, and release it at the end.
 
         Args:
-            on_lost: called, from any thread, whenever the lease is found to be another controller's.
+            on_lost: called, from any thread, each time another controller is found to hold the lease.
         """
         self._on_lost = on_lost
         ended = threading.Event()
@@ -154,7 +154,7 @@ class Lease:
             except LeaseLostError as error:
                 _LOG.error("%s", error)
                 return
-            except StudyError as error:  # the next renewal may find the database again
+            except StudyError as error:  # the database may be reachable at the next renewal
                 _LOG.warning("the lease of the study could not be renewed: %s", error)
 
     def _renew(self) -> None:
@@ -179,7 +179,7 @@ class Lease:
 
 
 def holder_of(store: Store, session: Session, study_id: int) -> Controller | None:
-    """Who holds a study, None if no one does."""
+    """Return the controller that holds a study, None if there is none."""
     row = session.get(LeaseRow, study_id, populate_existing=True)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""What the study hands out beside trials: plain frozen records, detached from the database."""
+"""The study's records beside trials: plain frozen dataclasses, detached from the database."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nasflow.trial import FailureKind, TrialStatus
 
 
 class RoundState(StrEnum):
-    """Where a sampling round stands."""
+    """The state of a sampling round."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -19,14 +19,14 @@ class RoundState(StrEnum):
 
 
 class AttemptKind(StrEnum):
-    """Whether an attempt's job trains several trials together or one failed trial on its own."""
+    """Whether an attempt's job trains several trials together or retries one on its own."""
 
     BATCH = "batch"
     ALONE = "alone"
 
 
 class AttemptState(StrEnum):
-    """Where an attempt stands."""
+    """The state of an attempt."""
 
     PLANNED = "planned"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class AttemptState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """The attempt's outcome is on record."""
+        """Whether the attempt's outcome is recorded."""
         return self not in (AttemptState.PLANNED, AttemptState.RUNNING)
 
 
@@ -54,11 +54,11 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job of an attempt ended that did not come to its good end.
+    """How a job of an attempt ended that did not succeed.
 
     Attributes:
-        failure: whom it was blamed on.
-        evidence: what the training service knew of the job's end, by name.
+        failure: what caused it.
+        evidence: what the training service knew about the job's end, by name.
         places: how many of the members may train at a time from then on; None leaves that as it was.
         slot: where the job ran, for people.
         started_at: when the job was submitted.
@@ -77,17 +77,17 @@ class Ending:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One job and what became of it.
+    """One job of some trials, with its state and outcome.
 
     Attributes:
         id: unique in the database.
         number: within its round and kind, from 0.
         members: numbers of the trials that it trains, in the order of the job.
-        failure: whom a failure is blamed on.
+        failure: what caused a failure.
         handle: what the training service needs to find the job again, as JSON.
         slot: where the job runs or ran, for people.
         restarts: how often the attempt was started again after it had ended.
-        endings: of its jobs that ended badly, the oldest first.
+        endings: of its jobs that did not succeed, the oldest first.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Which studies of a store are old enough to go, and removing one with all that belongs to it."""
+"""Find the studies of a store that are old enough to remove, and remove one with all its files."""
 
 import fnmatch
 import shutil
@@ -29,21 +29,21 @@ from nasflow.study.study import Study
 
 @dataclass(frozen=True)
 class OldStudy:
-    """A study that may go, and when something last happened in it."""
+    """A study that may be removed, and when something last happened in it."""
 
     name: str
     active_at: datetime
 
 
 def old_studies(store_url: str, pattern: str, now: datetime, older_than: timedelta, keep: int) -> list[OldStudy]:
-    """The studies that may go, the oldest first.
+    """Return the studies that may be removed, the oldest first.
 
     Args:
         store_url: of their database.
         pattern: of their names, as in a shell: `nightly-*`.
         now: the time.
-        older_than: nothing has happened in them for so long.
-        keep: so many of the pattern's newest studies stay, whatever their age.
+        older_than: how long nothing must have happened in a study.
+        keep: how many of the pattern's newest studies stay, whatever their age.
 
     Raises:
         StudyError: the store can't be used.
@@ -69,13 +69,13 @@ def remove_study(
     before: Callable[[Study], object] = lambda study: None,
     end_jobs: Callable[[Study], object] = lambda study: None,
 ) -> None:
-    """Remove a study: its checkpoints at a URL, its folder, its record. Cut short, it can be repeated.
+    """Remove a study: its checkpoints at a URL, its folder, its record. Can be repeated after an interruption.
 
     Args:
         store_url: of its database.
         name: of the study.
-        before: called while all of it is there; what it raises leaves the study as it is.
-        end_jobs: called if its last controller died, so that none of its jobs writes into the folder any more.
+        before: called before anything is removed; if it raises, the study stays as it is.
+        end_jobs: called if its last controller died; must end its jobs, which could still write to the folder.
 
     Raises:
         StudyError: a controller holds it, or its folder is not on this machine or another study's, or its checkpoints
@@ -105,7 +105,7 @@ def remove_study(
 
 
 def _signs_of_life(session: Session, key: int) -> Iterator[datetime]:
-    """When rounds were begun, taken up and ended, and the last epoch was recorded."""
+    """Yield when rounds were begun, resumed and ended, and when the last epoch was recorded."""
     columns = (RoundRow.started_at, RoundRow.resumed_at, RoundRow.ended_at)
     for column in columns:
         if (at := session.scalar(select(func.max(column)).where(RoundRow.study_id == key))) is not None:
@@ -116,7 +116,7 @@ def _signs_of_life(session: Session, key: int) -> Iterator[datetime]:
 
 
 def _own_folder(study: Study) -> Path:
-    """The study's folder. Raises StudyError if it is not on this machine, or another study's."""
+    """Return the study's folder. Raises StudyError if it is not on this machine, or is another study's."""
     folder = study.config.study_dir
     if folder.exists() and not is_claimed(folder, study.name, study.created_at):
         raise StudyError(f"study '{study.name}': {folder} is another study's: move it away, or remove the study there")
@@ -141,7 +141,7 @@ def _remove_copies(study: Study) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all in the folder but the mark, which says whose it is until the study's record is gone."""
+    """Remove everything in the folder but the mark, which names its study until the record is removed."""
     for part in folder.iterdir() if folder.exists() else ():
         if part.is_dir() and not part.is_symlink():
             shutil.rmtree(part)

@@ -11,10 +11,10 @@ from nasflow.study.store import AttemptRow, EpochRow, RoundRow, TrialRow
 
 
 class RoundLog(StudyBase):
-    """The part of a study that keeps its rounds."""
+    """The part of a study that stores its rounds."""
 
     def begin_round(self, number: int) -> RoundRecord:
-        """Begin a round, take it up after its controller died, or open an ended one again."""
+        """Begin a round, resume it after its controller died, or reopen an ended one."""
         with self._write() as session:
             row = session.get(RoundRow, (self._id, number))
             if row is None:
@@ -47,17 +47,17 @@ class RoundLog(StudyBase):
             return _to_record(row, row.seconds)
 
     def rounds(self) -> list[RoundRecord]:
-        """All rounds by number."""
+        """Return all rounds, by number."""
         with self._read() as session:
             rows = session.scalars(select(RoundRow).where(RoundRow.study_id == self._id).order_by(RoundRow.number))
             return [_to_record(row, self._seconds(session, row)) for row in rows.all()]
 
     def seconds_spent(self) -> float:
-        """The time all rounds took, in seconds; a running one counts up to its latest sign of life."""
+        """Return the time of all rounds in seconds; a running one counts up to its latest recorded activity."""
         return sum(record.seconds for record in self.rounds())
 
     def _seconds(self, session: Session, row: RoundRow) -> float:
-        """A round's seconds, up to its latest sign of life if no one has ended it."""
+        """Return a round's seconds, up to its latest recorded activity if it has not ended."""
         if row.state is not RoundState.RUNNING:
             return row.seconds
         in_round = (AttemptRow.study_id == self._id, AttemptRow.round == row.number)

@@ -46,13 +46,13 @@ from nasflow.trial import FailureKind, TrialStatus
 
 SCHEMA_VERSION = 3
 _CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: []}
-"""What makes the tables of a version from those of the version before; new ones are made without being told here."""
+"""Statements that upgrade the tables to a version from the one before; new tables are created without them."""
 BUSY_SECONDS = 120
 """How long a transaction waits for a database that others have locked."""
 STOPPED_SECONDS = 60
-"""After which PostgreSQL ends the transaction of a process that stands still in it, so that others need not wait."""
+"""After which PostgreSQL ends the transaction of a process that is idle in it, so that others need not wait."""
 
-_LOST = (OperationalError, InterfaceError, InternalError)  # what drivers raise where the database is not to be had
+_LOST = (OperationalError, InterfaceError, InternalError)  # what drivers raise if the database is unavailable
 _SQLITE_CLOCK = (func.julianday("now") - 2440587.5) * 86400.0  # days since noon in 4714 BC, to seconds since 1970
 
 
@@ -63,11 +63,11 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Into the database."""
+        """Convert to the database's value."""
         return value.astimezone(UTC).replace(tzinfo=None) if value else None
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Out of the database."""
+        """Convert from the database's value."""
         return value.replace(tzinfo=UTC) if value else None
 
 
@@ -83,7 +83,7 @@ class Base(DeclarativeBase):
 
 
 class SchemaRow(Base):
-    """The one row that says which version of these tables the database has."""
+    """The single row with the version of the database's tables."""
 
     __tablename__ = "nasflow_schema"
     version: Mapped[int] = mapped_column(primary_key=True)
@@ -100,7 +100,7 @@ class StudyRow(Base):
 
 
 class RoundRow(Base):
-    """A sampling round. `seconds` is its time up to `resumed_at`, when the controller now at work took it up."""
+    """A sampling round. `seconds` is its time up to `resumed_at`, when the present controller resumed it."""
 
     __tablename__ = "rounds"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
@@ -175,7 +175,7 @@ class MemberRow(Base):
 
 
 class EpochRow(Base):
-    """A trial's metrics after one epoch: the key lets there be one row only."""
+    """A trial's metrics after one epoch; the primary key allows one row each."""
 
     __tablename__ = "epochs"
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), primary_key=True)
@@ -187,7 +187,7 @@ class EpochRow(Base):
 
 
 class LeaseRow(Base):
-    """Who may write to a study, until when (nasflow.study.lease)."""
+    """The controller that may write to a study, and until when (nasflow.study.lease)."""
 
     __tablename__ = "leases"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
@@ -199,7 +199,7 @@ class LeaseRow(Base):
 
 
 class RunRow(Base):
-    """The study that a run of a deployment works on, and its budget there (nasflow.study.recurring)."""
+    """The study of a deployment's run, and its budget there (nasflow.recurring)."""
 
     __tablename__ = "recurring_runs"
     run: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -233,13 +233,13 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads."""
+        """Open a transaction that only reads."""
         with clear_errors(self._url, *_LOST), Session(self._engine) as session:
             yield session
 
     @contextmanager
     def write(self, lock: str) -> Iterator[Session]:
-        """A transaction that is committed at the end. Those with the same `lock` wait for each other.
+        """Open a transaction that is committed at the end. Those with the same `lock` wait for each other.
 
         SQLite has one lock for the whole file, taken by BEGIN IMMEDIATE before anything is read, so that a writer
         waits at its start instead of failing at its first change; PostgreSQL has an advisory lock for each name.
@@ -251,7 +251,7 @@ class Store:
             yield session
 
     def clock(self, session: Session) -> datetime:
-        """The time now by the database's clock, which is the same for everyone who uses it."""
+        """Return the time of the database's clock, which all its users share."""
         seconds = _SQLITE_CLOCK if self._sqlite else func.extract("epoch", func.clock_timestamp())
         return datetime.fromtimestamp(float(session.scalars(select(seconds)).one()), UTC)
 
@@ -276,7 +276,7 @@ class Store:
 
     def _upgrade(self) -> None:
         with self.write("schema") as session:
-            version = session.scalars(select(SchemaRow.version)).one()  # another process may have been quicker
+            version = session.scalars(select(SchemaRow.version)).one()  # another process may have been faster
             for change in (change for number in range(version, SCHEMA_VERSION) for change in _CHANGES[number + 1]):
                 session.execute(text(change))
             Base.metadata.create_all(session.connection())
@@ -296,7 +296,7 @@ def clear_errors(url: URL, *kinds: type[DBAPIError]) -> Iterator[None]:
 
 
 def parse_url(url: str) -> URL:
-    """The store's URL, with the driver that is used. Raises StudyError if there can be no study."""
+    """Return the store's URL with its driver. Raises StudyError if it can't hold studies."""
     example = "use sqlite:///nasflow.db or postgresql://user:password@host/database"
     try:
         parsed = make_url(url)
@@ -332,7 +332,7 @@ def _check_file(file: Path, create: bool) -> None:
 
 
 def shown_url(url: URL) -> str:
-    """The URL for people, without passwords."""
+    """Return the URL without passwords, for messages."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
@@ -359,7 +359,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _switch_to_wal(connection: Any) -> None:
-    """Unlike all else, this does not wait by itself for others who use a database that is not in this mode yet."""
+    """Unlike other statements, this one does not wait by itself while others use a database not yet in this mode."""
     began = time.monotonic()
     while True:
         try:

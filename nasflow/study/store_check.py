@@ -1,4 +1,4 @@
-"""Whether a study store can be used, found out without changing it: not even its tables are brought up to date."""
+"""Check that a study store can be used, without changing it: its tables are not even upgraded."""
 
 import sqlite3
 from contextlib import closing
@@ -16,10 +16,10 @@ _EMPTY = "holds no studies yet; the first search makes its tables"
 
 
 def look_at_store(url: str) -> str:
-    """What a search would find there, in words.
+    """Describe in words what a search would find there.
 
     Raises:
-        StudyError: it can't be reached or written, is no database, or was written by a newer nasflow.
+        StudyError: it can't be reached or written, is not a database, or was written by a newer nasflow.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -35,7 +35,7 @@ def _look_at_file(url: URL, file: Path) -> str:
             f"file:{quote(str(file))}?mode=rw", uri=True, timeout=_PATIENCE, isolation_level=None
         )
         with closing(connection):
-            connection.execute("BEGIN IMMEDIATE")  # needs all that a first write needs
+            connection.execute("BEGIN IMMEDIATE")  # needs everything that a first write needs
             known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [SchemaRow.__tablename__])
             row = known.fetchone() and connection.execute("SELECT version FROM nasflow_schema").fetchone()
             connection.execute("ROLLBACK")
@@ -48,10 +48,10 @@ def _look_at_file(url: URL, file: Path) -> str:
 
 
 def _why_not(error: sqlite3.DatabaseError, file: Path) -> str:
-    """What keeps one from writing to a database, and how to mend it."""
-    match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the rest tells one cause from another
+    """Say why a database can't be written to, and how to fix that."""
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the other bits distinguish cases of one cause
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return f"was locked for {_PATIENCE} s; find out who holds it: fuser {file}"
+            return f"was locked for {_PATIENCE} s; find the process that holds it: fuser {file}"
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return f"can't be written ({error}); let your user write it and its folder {file.parent}, or name another"
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:

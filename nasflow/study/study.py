@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
-from nasflow.study.base import now
+from nasflow.study.base import best_first, now
 from nasflow.study.lease import Controller, Lease, holder_of
 from nasflow.study.records import StudyInfo
 from nasflow.study.rounds import RoundLog
@@ -33,7 +33,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
         """Begin the study, or resume the one of this name and record the config's new budget, strategy and the like.
 
         Args:
-            lease: claimed for the study, which only its holder may write to; nothing changes if that is another one.
+            lease: claimed for the study: only its holder may write. Nothing changes if another controller holds it.
 
         Raises:
             StudyError: `space`, `evaluator`, `objectives` or `seed` differ from those on record, or `work_dir` does
@@ -60,7 +60,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
 
     @classmethod
     def load(cls, store_url: str, name: str) -> "Study":
-        """The study of this name, with the config on record. Raises StudyError if there is none."""
+        """Load the study of this name, with its recorded config. Raises StudyError if there is none."""
         store = Store(store_url)
         try:
             with store.read() as session:
@@ -76,18 +76,18 @@ class Study(TrialLog, AttemptLog, RoundLog):
 
     @property
     def created_at(self) -> datetime:
-        """When the study was begun, which tells it from another one of the same name in another store."""
+        """When the study was begun, which distinguishes it from one of the same name in another store."""
         with self._read() as session:
             return session.get_one(StudyRow, self._id).created_at
 
     def controller(self) -> Controller | None:
-        """Who holds the study; None if no one does, or one who died or was not heard of until the end of its lease."""
+        """Return the study's live controller; None if it has none, or its controller died or let its lease expire."""
         with self._read() as session:
             holder = holder_of(self._store, session, self._id)
         return None if holder is None or holder.free else holder
 
     def deserted_by(self) -> Controller | None:
-        """Who died, or was not heard of until the end of its lease, and never gave the study back; None if no one."""
+        """Return a controller that died or let its lease expire without releasing the study; None if there is none."""
         with self._read() as session:
             holder = holder_of(self._store, session, self._id)
         return holder if holder is not None and holder.free else None
@@ -98,7 +98,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
 
 
 def list_studies(store_url: str) -> list[StudyInfo]:
-    """All studies of a store, oldest first. Raises StudyError if the store can't be used."""
+    """Return all studies of a store, oldest first. Raises StudyError if the store can't be used."""
     store = Store(store_url)
     try:
         with store.read() as session:
@@ -111,19 +111,20 @@ def list_studies(store_url: str) -> list[StudyInfo]:
 
 def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
     objective = _from_json(row, store_url).objectives[0]
-    best = func.max(TrialRow.value) if objective.direction == "maximize" else func.min(TrialRow.value)
     of_study = TrialRow.study_id == row.id
     known = session.execute(select(TrialRow.status, func.count()).where(of_study).group_by(TrialRow.status)).tuples()
     counts = dict.fromkeys(TrialStatus, 0) | dict(known.all())
     rounds = session.scalar(select(func.count()).where(RoundRow.study_id == row.id)) or 0
-    return StudyInfo(row.name, row.created_at, rounds, counts, objective, session.scalar(select(best).where(of_study)))
+    values = select(TrialRow.value).where(of_study, TrialRow.value.is_not(None))
+    best = session.scalar(values.order_by(best_first(objective)).limit(1))
+    return StudyInfo(row.name, row.created_at, rounds, counts, objective, best)
 
 
 def _to_json(config: SearchConfig) -> dict[str, Any]:
-    """The config as it is recorded. `store` stays out: it may hold a password, and a database can move."""
+    """Return the config as recorded. `store` is left out: it may hold a password, and a database can move."""
     try:
         values: dict[str, Any] = config.model_dump(mode="json", exclude={"store"})
-        json.dumps(config.model_dump(), default=str, allow_nan=False)  # the line above makes null of infinity
+        json.dumps(config.model_dump(), default=str, allow_nan=False)  # the line above turns infinity into null
     except (PydanticSerializationError, ValueError) as error:
         raise StudyError(f"the config of '{config.name}' can't be recorded as JSON: {error}") from None
     return values
@@ -141,7 +142,7 @@ def _from_json(row: StudyRow, store_url: str) -> SearchConfig:
 
 
 def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, values: dict[str, Any]) -> None:
-    """Raise StudyError at the first key that differs from the record and may not."""
+    """Raise StudyError for the first fixed key that differs from the record."""
     recorded = _to_json(_from_json(row, config.store))
     has_trials = session.scalar(select(TrialRow.id).where(TrialRow.study_id == row.id).limit(1)) is not None
     for key in (*FIXED_KEYS, *(["work_dir"] if has_trials else [])):
@@ -153,7 +154,7 @@ def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, value
 
 
 def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, str, str]]:
-    """Dotted path and both values, as JSON, wherever two JSON values differ."""
+    """Yield the dotted path and both values, as JSON, wherever two JSON values differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         pairs = [
             (str(key), before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in [*before, *(after.keys() - before)]

@@ -4,27 +4,26 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, UnaryExpression, func, insert, literal, null, select
+from sqlalchemy import ColumnElement, Select, func, insert, literal, null, select
 from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
-from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
-from nasflow.study.base import FINISHED, SCORED, StudyBase, chunks, now, to_trial
+from nasflow.study.base import FINISHED, SCORED, StudyBase, best_first, chunks, now, to_trial
 from nasflow.study.records import RoundState
 from nasflow.study.store import EpochRow, RoundRow, TrialRow
-from nasflow.trial import Trial, TrialStatus
+from nasflow.trial import Trial, TrialStatus, trial_seed
 
 _ROUNDS_AT_ONCE = 10
 
 
 class TrialLog(StudyBase):
-    """The part of a study that keeps its trials."""
+    """The part of a study that stores its trials."""
 
     def submit_trials(self, round: int, architectures: Sequence[Architecture]) -> list[Trial]:
-        """Record what a round tries. A round that has trials gives those back, whatever `architectures` says.
+        """Record the trials of a round and return them. If the round has trials already, return those instead.
 
-        An architecture that an earlier trial has is not trained again, for its result would be the same: the new trial
+        An architecture of an earlier trial is not trained again, because its result would be the same: the new trial
         has `replayed_from` and that trial's outcome, or is SUBMITTED until `settle_replays` finds one.
         """
         with self._write() as session:
@@ -44,7 +43,7 @@ class TrialLog(StudyBase):
             return [to_trial(row) for row in rows]
 
     def settle_replays(self, round: int | None = None) -> list[Trial]:
-        """Give waiting replays, of one round or all, the outcome of their originals that have finished; the settled."""
+        """Copy the outcome of finished originals to waiting replays, of one round or all; return these replays."""
         with self._write() as session:
             waiting = session.scalars(
                 self._query(TrialStatus.SUBMITTED, round).where(TrialRow.replayed_from.is_not(None))
@@ -60,7 +59,7 @@ class TrialLog(StudyBase):
             return to_trial(row)
 
     def reset_failed(self) -> list[Trial]:
-        """Make every FAILED trial SUBMITTED again, epochs and attempts kept; replays wait for their originals."""
+        """Make every FAILED trial SUBMITTED again and return them. Epochs and attempts are kept; replays wait."""
         with self._write() as session:
             rows = session.scalars(self._query(TrialStatus.FAILED)).all()
             for row in rows:
@@ -68,12 +67,12 @@ class TrialLog(StudyBase):
             return [to_trial(row) for row in rows]
 
     def trial(self, number: int) -> Trial:
-        """One trial. Raises StudyError if there is none of this number."""
+        """Return one trial. Raises StudyError if no trial has this number."""
         with self._read() as session:
             return to_trial(self._trial_rows(session, [number])[number])
 
     def trials_numbered(self, numbers: Iterable[int]) -> list[Trial]:
-        """These trials, by number. Raises StudyError if there is none of one of the numbers."""
+        """Return these trials, by number. Raises StudyError for a number that does not exist."""
         with self._read() as session:
             return self._in_order(session, sorted(numbers))
 
@@ -84,12 +83,12 @@ class TrialLog(StudyBase):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Trial]:
-        """Trials by number, at most `limit` after the first `offset`. Among SUBMITTED ones are the waiting replays."""
+        """Return trials by number, at most `limit` after the first `offset`. Waiting replays are SUBMITTED."""
         with self._read() as session:
             return self._select(session, status, round, limit, offset)
 
     def counts(self) -> dict[TrialStatus, int]:
-        """How many trials have each status, zeros included."""
+        """Return the number of trials with each status, zeros included."""
         with self._read() as session:
             found = session.execute(
                 select(TrialRow.status, func.count()).where(TrialRow.study_id == self._id).group_by(TrialRow.status)
@@ -97,9 +96,9 @@ class TrialLog(StudyBase):
             return dict.fromkeys(TrialStatus, 0) | dict(found.tuples().all())
 
     def history(self) -> Iterator[list[Trial]]:
-        """The finished trials of every ended round, oldest round first: what `Strategy.resume` takes.
+        """Yield the finished trials of every ended round, oldest round first, for `Strategy.resume`.
 
-        A few rounds are read at a time, so that no more need be in memory.
+        Only a few rounds are in memory at a time.
         """
         ended = select(RoundRow.number).where(RoundRow.study_id == self._id, RoundRow.state != RoundState.RUNNING)
         with self._read() as session:
@@ -112,28 +111,29 @@ class TrialLog(StudyBase):
             yield from rounds.values()
 
     def leaderboard(self, limit: int) -> list[Trial]:
-        """The `limit` best scored trials, replays left out.
+        """Return the `limit` best scored trials, without replays.
 
-        One objective: by its value. Several: by Pareto front, and within a front by the first objective. Equals are in
-        order of their `parameters`, if that metric is there, and then of their numbers.
+        One objective: by its value. Several: by Pareto front, and within a front by the first objective. Ties are
+        ordered by `parameters`, if logged, and then by number.
         """
         with self._read() as session:
             if len(self.config.objectives) > 1:
                 columns = select(TrialRow.number, TrialRow.metrics, TrialRow.parameters)
                 found = session.execute(columns.where(*self._scored()))
                 return self._in_order(session, self._pareto_order(found.tuples().all(), limit))
-            order = (self._best_first(), TrialRow.parameters.asc().nulls_last(), TrialRow.number)
+            order = (best_first(self.config.objectives[0]), TrialRow.parameters.asc().nulls_last(), TrialRow.number)
             query = select(TrialRow).where(*self._scored()).order_by(*order).limit(limit)
             return [to_trial(row) for row in session.scalars(query)]
 
     def front(self) -> list[Trial]:
-        """The scored trials than which no other is better in every objective, by number: with one objective the best.
+        """Return the Pareto front of the scored trials, by number: with one objective the best trial.
 
-        Of equals the first; replays are left out. Little is read of the others.
+        Of equal trials the first; replays are left out. Only the metrics of the other trials are read.
         """
         with self._read() as session:
             if len(self.config.objectives) == 1:
-                best = select(TrialRow).where(*self._scored()).order_by(self._best_first(), TrialRow.number).limit(1)
+                order = (best_first(self.config.objectives[0]), TrialRow.number)
+                best = select(TrialRow).where(*self._scored()).order_by(*order).limit(1)
                 return [to_trial(row) for row in session.scalars(best)]
             columns = select(TrialRow.metrics, TrialRow.number).where(*self._scored()).order_by(TrialRow.number)
             first: dict[tuple[float, ...], int] = {}
@@ -143,20 +143,15 @@ class TrialLog(StudyBase):
             return self._in_order(session, [n for n, rank in zip(first.values(), ranks, strict=True) if rank == 0])
 
     def _scored(self) -> tuple[ColumnElement[bool], ...]:
-        """Of trials that compete."""
+        """Return the conditions for trials that are ranked."""
         return TrialRow.study_id == self._id, TrialRow.replayed_from.is_(None), TrialRow.status.in_(SCORED)
 
-    def _best_first(self) -> UnaryExpression[float | None]:
-        """The order by the only objective."""
-        maximize = self.config.objectives[0].direction == "maximize"
-        return TrialRow.value.desc() if maximize else TrialRow.value.asc()
-
     def _point(self, metrics: dict[str, float]) -> tuple[float, ...]:
-        """The objectives, each to be minimized."""
-        return tuple((-1.0 if o.direction == "maximize" else 1.0) * metrics[o.metric] for o in self.config.objectives)
+        """Return the objectives as losses."""
+        return tuple(o.to_loss(metrics[o.metric]) for o in self.config.objectives)
 
     def _pareto_order(self, rows: Sequence[tuple[int, dict[str, float], float | None]], limit: int) -> list[int]:
-        """The numbers of the `limit` best of these (number, metrics, parameters)."""
+        """Return the numbers of the `limit` best of these (number, metrics, parameters)."""
         points = [self._point(metrics) for _, metrics, _ in rows]
         ranked = sorted(
             (rank, point[0], math.inf if parameters is None else parameters, number)
@@ -173,12 +168,12 @@ class TrialLog(StudyBase):
             "round": round,
             "digest": architecture.digest,
             "architecture": dict(architecture),
-            "seed": derive_seed(self.config.seed, architecture.to_json()),
+            "seed": trial_seed(self.config.seed, architecture),
             "replayed_from": replayed_from,
         }
 
     def _originals(self, session: Session, digests: Iterable[str]) -> dict[str, int]:
-        """The numbers of the trials with these architectures that are not replays, by digest."""
+        """Return the numbers of the trials with these architectures that are not replays, by digest."""
         found: dict[str, int] = {}
         for chunk in chunks(sorted(digests)):
             query = select(TrialRow.digest, TrialRow.number).where(
@@ -188,7 +183,7 @@ class TrialLog(StudyBase):
         return found
 
     def _settle(self, session: Session, rows: Sequence[TrialRow]) -> list[TrialRow]:
-        """Copy outcomes to those of `rows` that are replays of finished trials; the rows that were settled."""
+        """Copy outcomes to those of `rows` that are replays of finished trials, and return these."""
         replays = [(row, row.replayed_from) for row in rows if row.replayed_from is not None]
         originals = self._trial_rows(session, [number for _, number in replays])
         settled = [(row, originals[number]) for row, number in replays if originals[number].status.finished]

@@ -24,7 +24,7 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.modes import EvaluationModes
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
+from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
 
 logger = logging.getLogger(__name__)
 
@@ -276,7 +276,8 @@ class MergedModule(LightningModule):
             self._roster.leave(number)
             return
         self._add(member)
-        self._guard(member, self._start, member)
+        with guarding(member, self._failed):
+            self._start(member)
 
     def _add(self, member: Member) -> None:
         self.active.append(member)
@@ -299,14 +300,8 @@ class MergedModule(LightningModule):
 
     def _each(self, action: Callable[..., None], *args: Any) -> None:
         for member in list(self._turn):
-            self._guard(member, action, member, *args)
-
-    def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
-        try:
-            with blame.running(member.number):
-                action(*args)
-        except (Exception, SystemExit) as error:  # whatever a member does is its own failure
-            self._failed(member, error)
+            with guarding(member, self._failed):
+                action(member, *args)
 
     def _failed(self, member: Member, error: BaseException) -> None:
         if member in self.active:  # else it stands in for one who failed before

@@ -200,6 +200,5 @@ def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> 
     """Epochs, the best first."""
     if best is None:
         return []
-    sign = -1.0 if best.direction == "maximize" else 1.0
-    known = [(sign * value, epoch) for epoch, m in enumerate(history, 1) if (value := m.get(best.metric)) is not None]
-    return [epoch for _, epoch in sorted(known)]
+    values = [(m.get(best.metric), epoch) for epoch, m in enumerate(history, 1)]
+    return [epoch for _, epoch in sorted((best.to_loss(value), epoch) for value, epoch in values if value is not None)]

@@ -1,6 +1,5 @@
 """The training service that a config asks for."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from nasflow.config.services import (
     SshServiceConfig,
 )
 from nasflow.errors import ConfigError, ServiceError
-from nasflow.target import load_target
+from nasflow.target import check_params, load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.local.service import LocalService
 
@@ -79,8 +78,5 @@ def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> Training
             "nasflow.training_service.base.TrainingService"
         )
     build: Callable[..., TrainingService] = service
-    try:
-        inspect.signature(build).bind(root, **config.params)
-    except TypeError as error:
-        raise ConfigError(f"training_service.params: {config.target} can't be built from them: {error}") from None
+    check_params("training_service.params", config.target, build, root, **config.params)
     return build(root, **config.params)

@@ -19,8 +19,8 @@ from nasflow.config.search import load_config
 from nasflow.errors import StudyError
 from nasflow.flows.recover.judge import Standing
 from nasflow.flows.recover.resume import look
+from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.study.lease import Lease
-from nasflow.study.recurring import config_of_run, runs_of_study
 from nasflow.study.study import Study, list_studies
 
 CONFIG: dict[str, Any] = {

@@ -13,11 +13,11 @@ from sqlalchemy import func, select
 
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
+from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.space.architecture import Architecture
 from nasflow.study.folder import claim_folder
 from nasflow.study.lease import Lease
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
-from nasflow.study.recurring import config_of_run, runs_of_study
 from nasflow.study.retention import old_studies, remove_study
 from nasflow.study.store import Base, SchemaRow, Store
 from nasflow.study.study import Study, list_studies
@@ -36,7 +36,8 @@ def filled(config: SearchConfig) -> Path:
     study.start_attempt(attempt.id, "job")
     epochs = [EpochRecord(trial, 1, {"val_accuracy": 0.5}, 1.0, attempt.id) for trial in (0, 1)]
     finals = [FinalRecord(trial, {"val_accuracy": 0.5}, 1) for trial in (0, 1)]
-    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals, epochs=epochs)
+    study.record_epochs(epochs)
+    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
     study.settle_replays()
     study.end_round(0, RoundState.COMPLETED)
     study.close()

@@ -10,8 +10,8 @@ import pytest
 from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import candidate_space
+from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.study.records import AttemptState, FinalRecord, RoundState
-from nasflow.study.recurring import config_of_run, runs_of_study
 from nasflow.study.study import Study
 
 MakeConfig = Callable[..., SearchConfig]

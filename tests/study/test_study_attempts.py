@@ -48,13 +48,11 @@ def test_a_batch_of_an_unknown_trial_is_not_planned(study: Study) -> None:
 def test_a_started_attempt_keeps_its_handle(study: Study) -> None:
     planned = study.plan_batches(0, [[0, 1]])[0]
     handle = {"service": "local", "job_id": "r0-b0", "data": {"ticket": 7, "share": 0.25}}
-    started = study.start_attempt(planned.id, "r0-b0", handle, "cpu-0")
-    assert (started.state, started.job_id, started.handle, started.slot) == (
-        AttemptState.RUNNING, "r0-b0", handle, "cpu-0",
-    )  # fmt: skip
+    started = study.start_attempt(planned.id, "r0-b0", handle)
+    assert (started.state, started.job_id, started.handle) == (AttemptState.RUNNING, "r0-b0", handle)
     assert started.started_at is not None and started.started_at.tzinfo is not None
     assert statuses(study)[:3] == ["running", "running", "submitted"]
-    again = study.start_attempt(planned.id, "r0-b0", handle, "cpu-0")
+    again = study.start_attempt(planned.id, "r0-b0", handle)
     assert again == started  # re-attached: the same start, no restart
 
 
@@ -73,7 +71,6 @@ def test_an_outcome_is_recorded_whole(study: Study) -> None:
         failure=FailureKind.TRIAL,
         error="exit code 1",
         slot="cpu-1",
-        epochs=[EpochRecord(0, 4, {"val_accuracy": 0.9}, 1.5, attempt.id)],
     )
     assert (ended.state, ended.failure, ended.error, ended.slot) == (
         AttemptState.FAILED, FailureKind.TRIAL, "exit code 1", "cpu-1",
@@ -246,11 +243,10 @@ def test_an_outcome_that_fails_half_way_leaves_nothing(study: Study) -> None:
 
     event.listen(engine, "before_cursor_execute", stop)
     finals = [FinalRecord(n, {"val_accuracy": 0.5}, 1) for n in (0, 1)]
-    epochs = [EpochRecord(n, 1, {"val_accuracy": 0.5}) for n in (0, 1)]
     with pytest.raises(RuntimeError, match="power cut"):
-        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals, epochs=epochs)
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
     event.remove(engine, "before_cursor_execute", stop)
     assert statuses(study)[:2] == ["running", "running"]
-    assert study.epochs([0, 1]) == {0: [], 1: []}
-    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals, epochs=epochs)
+    assert study.trial(0).metrics == {}
+    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
     assert statuses(study)[:2] == ["trained", "trained"]

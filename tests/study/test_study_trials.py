@@ -31,7 +31,8 @@ def train(study: Study, round: int, scores: dict[int, float | dict[str, float]],
         attempt = study.new_alone_attempt(final.trial)
         study.start_attempt(attempt.id, f"job-{attempt.id}")
         epoch = EpochRecord(final.trial, 1, final.metrics, 2.5, attempt.id)
-        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [final], epochs=[epoch])
+        study.record_epochs([epoch])
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [final])
 
 
 def begun(study: Study, round: int, architectures: Sequence[Architecture]) -> list[Trial]:

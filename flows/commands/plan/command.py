@@ -88,24 +88,13 @@ def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
 
 def _job_spec(config: SearchConfig, data: Any, members: Sequence[tuple[int, "Architecture"]]) -> "JobSpec":
     from nasflow.job.spec import JobSpec, MemberSpec  # noqa: PLC0415
-    from nasflow.seeds import derive_seed  # noqa: PLC0415
+    from nasflow.trial import trial_seed  # noqa: PLC0415
 
-    return JobSpec(
-        job_id="plan",
-        study=config.name,
-        space=config.space,
-        evaluator=config.evaluator,
-        data=data,
-        checkpoint=config.checkpoint,
-        data_seed=config.seed,
-        base_dir=config.base_dir,
-        members=[
-            MemberSpec(trial=trial, architecture=architecture, seed=derive_seed(config.seed, architecture.to_json()))
-            for trial, architecture in members
-        ],
-        merge=config.merge,
-        places=config.merge.max_members,
-    )
+    specs = [
+        MemberSpec(trial=trial, architecture=architecture, seed=trial_seed(config.seed, architecture))
+        for trial, architecture in members
+    ]
+    return JobSpec.of_search(config, "plan", data, specs)
 
 
 def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:

@@ -19,21 +19,30 @@ from nasflow.merge.values.parameter_stacks import Bench
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
-class BatchedBatchNorm(Kernel):
+class _Norm(Kernel):
+    """Base of the kernels: each member's own scale and shift."""
+
+    def __init__(self, nodes: Sequence[Node], bench: Bench):
+        super().__init__(nodes, bench)
+        layer: Any = nodes[0].module
+        self._layer, self._eps = layer, layer.eps
+        self._weight, self._bias = self._lay("weight"), self._lay("bias")
+
+    def _lay(self, name: str) -> torch.Tensor | None:
+        return self.bench.lay([getattr(node.module, name) for node in self.nodes])
+
+
+class BatchedBatchNorm(_Norm):
     """Batch norm over the channels of all members at once; each keeps its own running statistics."""
 
     label = "batch norm over channels"
 
     def __init__(self, nodes: Sequence[Node], bench: Bench):
         super().__init__(nodes, bench)
-        layers: list[Any] = [node.module for node in nodes]
-        self._weight = bench.lay([layer.weight for layer in layers])
-        self._bias = bench.lay([layer.bias for layer in layers])
-        self._mean = bench.lay([layer.running_mean for layer in layers])
-        self._variance = bench.lay([layer.running_var for layer in layers])
-        self._count = bench.lay([layer.num_batches_tracked for layer in layers])
-        self._momentum, self._eps = layers[0].momentum, layers[0].eps
-        self._frozen = not layers[0].training
+        self._mean, self._variance = self._lay("running_mean"), self._lay("running_var")
+        self._count = self._lay("num_batches_tracked")
+        self._momentum = self._layer.momentum
+        self._frozen = not self._layer.training
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -142,17 +151,14 @@ class _Normalized(Spot):
         return self.is_due and native.normalize(activation, self._x.data, self._of_channels, channels, out)
 
 
-class BatchedLayerNorm(Kernel):
+class BatchedLayerNorm(_Norm):
     """Layer norm of all rows, then each member's own scale and shift."""
 
     label = "layer norm"
 
     def __init__(self, nodes: Sequence[Node], bench: Bench):
         super().__init__(nodes, bench)
-        layers: list[Any] = [node.module for node in nodes]
-        self._weight = bench.lay([layer.weight for layer in layers])
-        self._bias = bench.lay([layer.bias for layer in layers])
-        self._shape, self._eps = layers[0].normalized_shape, layers[0].eps
+        self._shape = self._layer.normalized_shape
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -170,17 +176,14 @@ class BatchedLayerNorm(Kernel):
         return y if self._bias is None else y + self._bias.view(places)
 
 
-class BatchedGroupNorm(Kernel):
+class BatchedGroupNorm(_Norm):
     """Group norm over the channels of all members; no group spans two members."""
 
     label = "group norm over channels"
 
     def __init__(self, nodes: Sequence[Node], bench: Bench):
         super().__init__(nodes, bench)
-        layers: list[Any] = [node.module for node in nodes]
-        self._weight = bench.lay([layer.weight for layer in layers])
-        self._bias = bench.lay([layer.bias for layer in layers])
-        self._groups, self._eps = layers[0].num_groups * self.rows, layers[0].eps
+        self._groups = self._layer.num_groups * self.rows
 
     @classmethod
     def fits(cls, node: Node) -> bool:

@@ -69,8 +69,7 @@ def parallel_figure(
 
 def _sample(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
     """The best come last, for what comes last is on top."""
-    sign = 1.0 if objective.direction == "minimize" else -1.0
-    ordered = sorted(trials, key=lambda trial: (-sign * trial.metrics[objective.metric], trial.number))
+    ordered = sorted(trials, key=lambda trial: (-objective.to_loss(trial.metrics[objective.metric]), trial.number))
     best = MOST_LINES // 10
     return [*thinned(ordered[:-best], MOST_LINES - best), *ordered[-best:]]
 

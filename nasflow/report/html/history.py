@@ -45,9 +45,8 @@ def pareto_figures(facts: StudyFacts) -> list[Figure]:
     trials = facts.scored
     if not others or not trials:
         return []
-    signs = [_sign(objective) for objective in facts.config.objectives]
     metrics = [objective.metric for objective in facts.config.objectives]
-    points = [[sign * t.metrics[metric] for sign, metric in zip(signs, metrics, strict=True)] for t in trials]
+    points = [[each.to_loss(t.metrics[each.metric]) for each in facts.config.objectives] for t in trials]
     ranks = pareto_ranks(points, enough=1)
     front = [trial for trial, rank in zip(trials, ranks, strict=True) if rank == 0]
     rest = [trial for trial, rank in zip(trials, ranks, strict=True) if rank]
@@ -116,8 +115,7 @@ def _failed(trials: Sequence[Trial]) -> Figure:
 
 def _improvements(trials: Sequence[Trial], objective: Objective) -> Iterator[Trial]:
     """The trials that were better than all before them."""
-    sign = _sign(objective)
-    best = list(accumulate((sign * trial.metrics[objective.metric] for trial in trials), min))
+    best = list(accumulate((objective.to_loss(trial.metrics[objective.metric]) for trial in trials), min))
     for place, trial in enumerate(trials):
         if place == 0 or best[place] < best[place - 1]:
             yield trial
@@ -169,7 +167,3 @@ def _pareto(
     if len(metrics) == 2:  # of more objectives the front is no line here
         data[-1] |= {"mode": "lines+markers", "line": {"color": BEST, "width": 1, "dash": "dot"}}
     return figure(data, xaxis=axis(other.metric), yaxis=axis(first.metric))
-
-
-def _sign(objective: Objective) -> float:
-    return 1.0 if objective.direction == "minimize" else -1.0

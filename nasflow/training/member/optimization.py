@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nasflow.config.search import EarlyStoppingConfig
+from nasflow.config.evaluator import EarlyStoppingConfig, to_loss
 from nasflow.errors import TrialError
 from nasflow.evaluator.optimizers import Schedule
 
@@ -85,7 +85,7 @@ class EarlyStop:
 
     def __init__(self, config: EarlyStoppingConfig):
         self._metric = config.metric
-        self._sign = 1.0 if config.direction == "minimize" else -1.0
+        self._direction = config.direction
         self._patience = int(config.patience)  # type: ignore[arg-type]
         self._min_delta = float(config.min_delta)  # type: ignore[arg-type]
         self._best = math.inf
@@ -93,7 +93,7 @@ class EarlyStop:
 
     def update(self, metrics: dict[str, float]) -> bool:
         """Take an epoch's metrics; True when the member should stop."""
-        value = self._sign * pick_metric(metrics, self._metric, "early_stopping.metric")
+        value = to_loss(pick_metric(metrics, self._metric, "early_stopping.metric"), self._direction)
         if value < self._best - self._min_delta:
             self._best, self._waited = value, 0
         else:

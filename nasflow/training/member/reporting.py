@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasflow.job.events import Epoch, Event, Final, finite_or_none
+from nasflow.job.events import Epoch, Event, Final
+from nasflow.metrics import finite_metrics, json_metrics
 from nasflow.training.member.member import Member
 
 
@@ -32,14 +33,12 @@ def replayed(trial: int, state: Mapping[str, Any]) -> list[Event]:
 
 
 def _epoch(trial: int, epoch: int, metrics: Mapping[str, float], seconds: float, replayed: bool) -> Epoch:
-    finite = {name: finite_or_none(value) for name, value in metrics.items()}
-    return Epoch(trial=trial, epoch=epoch, metrics=finite, seconds=seconds, replayed=replayed)
+    return Epoch(trial=trial, epoch=epoch, metrics=json_metrics(metrics), seconds=seconds, replayed=replayed)
 
 
 def _final(
     trial: int, history: Sequence[Mapping[str, float]], parameters: int, stopped_early: bool, pruned: bool
 ) -> Final:
-    metrics = {name: value for name, value in history[-1].items() if finite_or_none(value) is not None}
-    metrics["parameters"] = float(parameters)
+    metrics = finite_metrics(history[-1]) | {"parameters": float(parameters)}
     epochs = len(history)
     return Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned)

@@ -64,8 +64,7 @@ class Pruner(ABC):
 
     def losses(self, metrics: Metrics) -> list[float]:
         """One number an objective, to be minimized; infinity for what is missing or not finite."""
-        signs = {"minimize": 1.0, "maximize": -1.0}
-        values = [signs[o.direction] * metrics.get(o.metric, math.nan) for o in self.objectives]
+        values = [o.to_loss(metrics.get(o.metric, math.nan)) for o in self.objectives]
         return [value if math.isfinite(value) else math.inf for value in values]
 
 

@@ -1,7 +1,8 @@
 """A unit: members that make their steps together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nasflow.errors import NasflowError
@@ -11,6 +12,16 @@ from nasflow.training.member.member import Member
 
 class DiffersError(NasflowError):
     """In a unit a member does not get what it gets by itself; the message names it."""
+
+
+@contextmanager
+def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
+    """Run a member's own code, which a crash is blamed on, and call `failed` with the member and what it raises."""
+    try:
+        with blame.running(member.number):
+            yield
+    except (Exception, SystemExit) as error:  # whatever a member does is its own failure
+        failed(member, error)
 
 
 class Unit(ABC):
@@ -56,13 +67,6 @@ class Unit(ABC):
         """A member goes; the others are not touched."""
         self.members = [other for other in self.members if other is not member]
 
-    def _guard(self, member: Member, action: Callable[..., None], *args: Any) -> None:
-        try:
-            with blame.running(member.number):
-                action(*args)
-        except (Exception, SystemExit) as error:  # whatever a member does is its own failure
-            self._failed(member, error)
-
 
 class SoloUnit(Unit):
     """One member by itself, through its own LightningModule."""
@@ -75,12 +79,14 @@ class SoloUnit(Unit):
     def train_batch(self, batch: Any, index: int) -> None:
         """As the member's own step."""
         for member in list(self.members):
-            self._guard(member, member.train_batch, batch, index)
+            with guarding(member, self._failed):
+                member.train_batch(batch, index)
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """As the member's own step."""
         for member in list(self.members):
-            self._guard(member, member.validate_batch, batch, index)
+            with guarding(member, self._failed):
+                member.validate_batch(batch, index)
 
     def close_epoch(self) -> None:
         """Nothing: the member has logged for itself."""

@@ -20,7 +20,7 @@ from nasflow.training.member.member import Member
 from nasflow.training.optim.clip import Clip
 from nasflow.training.optim.rules import AdamConstants
 from nasflow.training.optim.stacked import Stack, StackedOptimizer
-from nasflow.training.unit.base import Unit
+from nasflow.training.unit.base import Unit, guarding
 from nasflow.training.unit.member_step import Subject
 
 Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
@@ -137,7 +137,8 @@ class FusedUnit(Unit):
             member.fitting.steps += 1
         if self._steps_schedules:
             for member in list(self.members):
-                self._guard(member, member.fitting.end_batch, index + 1)
+                with guarding(member, self._failed):
+                    member.fitting.end_batch(index + 1)
             self._optimizer.refresh()
         self._seconds += time.perf_counter() - began
 

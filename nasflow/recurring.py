@@ -1,4 +1,4 @@
-"""Recurring searches: which study a run of a deployment works on, and what it may spend there."""
+"""Recurring searches: which study a run of a deployment works on, its budget there, and its warm start."""
 
 import re
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from nasflow.study.study import Study
 from nasflow.trial import Trial
 
 _DATE = r"-\d{8}-\d{4}(-\d+)?"
-_CANDIDATES = 200  # trials of each study that are looked at, for the best may not fit the space any more
+_CANDIDATES = 200  # trials of each study to look at, because the best may not fit the space any more
 
 
 def config_of_run(config: SearchConfig, run: str, at: datetime) -> SearchConfig:
-    """The config that a run of a recurring search follows: with its study's name, and without `recurring`.
+    """Return the config for a run of a recurring search: with its study's name, and without `recurring`.
 
-    The first call for a run puts on record which study it works on, so that the run finds it again when it is retried
-    or resumed, whatever happened meanwhile.
+    The first call for a run records which study it works on, so that the run finds it again when it is retried or
+    resumed.
 
     Args:
         config: of the deployment.
-        run: what names the run, and no other.
+        run: a unique name of the run.
         at: when it was due, for the name of a new study.
 
     Raises:
@@ -63,7 +63,7 @@ def config_of_run(config: SearchConfig, run: str, at: datetime) -> SearchConfig:
 
 
 def runs_of_study(store_url: str, name: str) -> list[str]:
-    """The runs that work on a study by `config_of_run`."""
+    """Return the runs that work on a study by `config_of_run`."""
     store = Store(store_url)
     try:
         with store.read() as session:
@@ -73,10 +73,10 @@ def runs_of_study(store_url: str, name: str) -> list[str]:
 
 
 def best_of_earlier(store: Store, config: SearchConfig, count: int) -> list[dict[str, Any]]:
-    """What a warm start begins with: the config's own `begin_with`, then the `count` best of earlier studies.
+    """Return a warm start's first architectures: the config's `begin_with`, then the `count` best of earlier studies.
 
-    Earlier ones are those of the same name, dated or not, with the same objectives. Of their architectures those count
-    that fit the space as it is now.
+    Earlier ones are those of the same name, dated or not, with the same objectives. Architectures
+    that do not fit the present space are left out.
     """
     from nasflow.evaluator.candidate import candidate_space  # noqa: PLC0415 - slow
 
@@ -95,7 +95,7 @@ def best_of_earlier(store: Store, config: SearchConfig, count: int) -> list[dict
 
 
 def _best_trials(store: Store, config: SearchConfig) -> list[Trial]:
-    """The best trials of each study of the config's name, dated or not, that has its objectives."""
+    """Return the best trials of each study with the config's name, dated or not, and its objectives."""
     with store.read() as session:
         rows = session.execute(select(StudyRow.id, StudyRow.name, StudyRow.config).order_by(StudyRow.id)).tuples().all()
     objectives = [objective.model_dump() for objective in config.objectives]
@@ -108,7 +108,7 @@ def _best_trials(store: Store, config: SearchConfig) -> list[Trial]:
 
 
 def _ranked(trials: Sequence[Trial], config: SearchConfig) -> list[Trial]:
-    """The best first: by Pareto front, and within one by the first objective."""
+    """Sort trials best first: by Pareto front, and within one by the first objective."""
     scored = [(values, trial) for trial in trials if (values := losses(trial, config.objectives)) is not None]
     ranks = pareto_ranks([values for values, _ in scored])
     order = sorted(range(len(scored)), key=lambda place: (ranks[place], scored[place][0][0], place))
@@ -116,14 +116,14 @@ def _ranked(trials: Sequence[Trial], config: SearchConfig) -> list[Trial]:
 
 
 def _recorded_beginning(store: Store, name: str) -> list[dict[str, Any]] | None:
-    """What a study on record begins with; None if it was not begun."""
+    """Return the `begin_with` of a recorded study; None if there is no such study."""
     with store.read() as session:
         recorded = session.scalar(select(StudyRow.config).where(StudyRow.name == name))
     return None if recorded is None else list(recorded.get("begin_with", []))
 
 
 def _budget_from_here(store: Store, session: Session, config: SearchConfig) -> Budget:
-    """The budget of a run that adds the config's to what the study has spent."""
+    """Return the budget of a run: what the study has spent, plus the config's budget."""
     budget = config.budget
     key = session.scalar(select(StudyRow.id).where(StudyRow.name == config.name))
     if key is None:
@@ -141,7 +141,7 @@ def _budget_from_here(store: Store, session: Session, config: SearchConfig) -> B
 
 
 def _new_name(session: Session, name: str, at: datetime) -> str:
-    """A name with date and time in UTC that no study has, begun or about to be."""
+    """Return a name with date and time in UTC that no study has, nor any recorded run."""
     dated = f"{name}-{at.astimezone(UTC):%Y%m%d-%H%M}"
     taken = {
         *session.scalars(select(StudyRow.name).where(StudyRow.name.startswith(dated, autoescape=True))),
