@@ -170,20 +170,9 @@ def test_a_skip_fails_where_everything_is_promised(tmp_path: Path, promised: str
             f"import pytest\npytest.skip({reason!r}, allow_module_level=True)\n"
         )
     (tmp_path / "test_xfail.py").write_text("import pytest\n@pytest.mark.xfail\ndef test_bad(): assert False\n")
-    pytest_command = (
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.skips",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-    )
+    plugins = ("-p", "tests.skips", "-p", "no:cacheprovider")
     done = run(
-        *pytest_command,
+        *(sys.executable, "-m", "pytest", "-q", *plugins, "-c", os.devnull),
         "--continue-on-collection-errors",
         f"--rootdir={tmp_path}",
         tmp_path,
