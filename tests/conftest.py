@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from browser import chromium, screenshots
-from postgresql import postgresql_server, store_url
-from skips import pytest_make_collect_report, pytest_runtest_makereport
+
+from tests.browser import chromium, screenshots
+from tests.postgresql import postgresql_server, store_url
+from tests.skips import pytest_make_collect_report, pytest_runtest_makereport
 
 __all__ = [
     "cache_of_its_own",
@@ -16,6 +17,8 @@ __all__ = [
     "screenshots",
     "store_url",
 ]
+
+pytest.register_assert_rewrite("nasflow.testing")  # a failed assert there shows its values too
 
 
 @pytest.fixture(autouse=True, scope="session")

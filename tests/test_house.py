@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import BEGIN, END, PAGE, circle, drawing, imports, rooms
+
+from tests.house import BEGIN, END, PAGE, circle, drawing, imports, rooms
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("nasflow", "flows", "benchmarks", "tests")
@@ -169,13 +170,13 @@ def test_a_skip_fails_where_everything_is_promised(tmp_path: Path, promised: str
             f"import pytest\npytest.skip({reason!r}, allow_module_level=True)\n"
         )
     (tmp_path / "test_xfail.py").write_text("import pytest\n@pytest.mark.xfail\ndef test_bad(): assert False\n")
-    pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "skips", "-p", "no:cacheprovider", "-c", os.devnull)
+    plugins = ("-p", "tests.skips", "-p", "no:cacheprovider")
     done = run(
-        *pytest_command,
+        *(sys.executable, "-m", "pytest", "-q", *plugins, "-c", os.devnull),
         "--continue-on-collection-errors",
         f"--rootdir={tmp_path}",
         tmp_path,
-        PYTHONPATH=str(ROOT / "tests"),
+        PYTHONPATH=str(ROOT),
         NASFLOW_NO_SKIPS=promised,
     )
     closing = done.stdout.splitlines()[-1]

@@ -4,13 +4,13 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from fault_campaign import Campaign
-from fault_command import summary
-from fault_judge import Outcome, judge
-from fault_kinds import KINDS, Fault, deal
 
 from nasflow.space.architecture import Architecture
 from nasflow.trial import Trial, TrialStatus
+from tests.faults.campaign import Campaign
+from tests.faults.command import summary
+from tests.faults.judge import Outcome, judge
+from tests.faults.kinds import KINDS, Fault, deal
 
 # More than are asked for: some may come when there is nothing left to strike.
 FAULTS = {

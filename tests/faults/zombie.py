@@ -6,23 +6,19 @@ the first.
 """
 
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "flows")]  # as pytest does it
-
-from flow_searches import PrefectProcess, Searches  # noqa: E402
+from tests.flows.searches import HERE, PrefectProcess, Searches
 
 HEARTBEAT = 30
 WITHIN = 3 * HEARTBEAT
 SLACK = 30  # seconds for the server, which looks for what is overdue every now and then
 CONFIG: dict[str, Any] = {
-    "base_dir": str(HERE.parent / "flows"),
-    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": [8, 12, 16, 24], "delay": 0.2}},
+    "base_dir": str(HERE),
+    "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 12, 16, 24], "delay": 0.2}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 6},
     "strategy": {"kind": "grid"},
     "budget": {"rounds": 1, "trials_per_round": 4},

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_searches import PrefectServer, Searches, start_prefect_server
+
+from tests.flows.searches import PrefectServer, Searches, start_prefect_server
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flow_searches import NASFLOW, PrefectServer
+from tests.flows.searches import NASFLOW, PrefectServer
 
 PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from flow_spaces import Behaviour
+from spaces import Behaviour
 from torch import nn
 
 

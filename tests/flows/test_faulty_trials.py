@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from flow_searches import Searches
+
+from tests.flows.searches import Searches
 
 WIDTHS = [8, 12, 16, 24]
 EVALUATOR = {
@@ -16,7 +17,7 @@ EVALUATOR = {
 
 def config(kinds: list[str], **changes: Any) -> dict[str, Any]:
     return {
-        "space": {"target": "flow_spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
+        "space": {"target": "spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
         "evaluator": EVALUATOR,
         "strategy": {"kind": "grid"},
         "budget": {"rounds": 1, "trials_per_round": 16},

@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 import pytest
-from flow_searches import Searches
 from safetensors.torch import load_file
 
-STAGES: dict[str, Any] = {"space": {"target": "flow_spaces.py:stages"}, "data": "DigitsRows"}
-LAZILY: dict[str, Any] = {"space": {"target": "flow_spaces.py:lazily"}, "data": "Digits"}
+from tests.flows.searches import Searches
+
+STAGES: dict[str, Any] = {"space": {"target": "spaces.py:stages"}, "data": "DigitsRows"}
+LAZILY: dict[str, Any] = {"space": {"target": "spaces.py:lazily"}, "data": "Digits"}
 LOAD = """
 import torch
 from score import load
@@ -41,9 +42,7 @@ def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     searches.write(name, **config(**(STAGES if name == "stages" else LAZILY)))
     told = searches.run("validate", f"{name}.yaml")
     assert f"{name}.yaml is valid" in told
-    assert (f"flow_spaces.py:{name}' looks at values while it builds, so it is built for real" in told) == (
-        name == "stages"
-    )
+    assert (f"spaces.py:{name}' looks at values while it builds, so it is built for real" in told) == (name == "stages")
     searches.run("run", f"{name}.yaml", "--export-best", "best")
     shown = searches.json("show", name)
     assert [trial["status"] for trial in shown["trials"]] == ["trained"] * 6
@@ -67,7 +66,7 @@ def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
 
 
 def test_a_layer_that_no_batch_reaches_is_named(searches: Searches) -> None:
-    searches.write("unreached", **config({"target": "flow_spaces.py:unreached"}, "DigitsRows"))
+    searches.write("unreached", **config({"target": "spaces.py:unreached"}, "DigitsRows"))
     for command in ("validate", "run"):
         told = searches.run(command, "unreached.yaml", code=2)
         assert "error: space.target: lazy layer 'model.unused' has no size" in told

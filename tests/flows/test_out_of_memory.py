@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from flow_searches import Searches
-from memory_limit import memory_limit
+
+from tests.flows.searches import Searches
+from tests.memory_limit import memory_limit
 
 MIB = 2**20
 LIMIT = 3200 * MIB  # for controller, worker and job; without what members hold they need about a third
@@ -20,7 +21,7 @@ CONFIG: dict[str, Any] = {
 
 def run(searches: Searches, held: list[int]) -> dict[str, Any]:
     """What is on record of a search whose trials hold as many MiB, under the limit."""
-    space = {"target": "flow_spaces.py:greedy", "params": {"held": held}}
+    space = {"target": "spaces.py:greedy", "params": {"held": held}}
     searches.write("greedy", **CONFIG, space=space, budget={"rounds": 1, "trials_per_round": len(held)})
     with memory_limit(LIMIT) as limit:
         controller = searches.start("run", "greedy.yaml")

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed_searches import PATIENCE, Deployments
-from flow_searches import PrefectServer, Searches
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nasflow.config.search import load_config
@@ -22,9 +20,11 @@ from nasflow.flows.recover.resume import look
 from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
+from tests.flows.deployed_searches import PATIENCE, Deployments
+from tests.flows.searches import PrefectServer, Searches
 
 CONFIG: dict[str, Any] = {
-    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": list(range(8, 40, 2))}},
+    "space": {"target": "spaces.py:mixed", "params": {"widths": list(range(8, 40, 2))}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 4},
     "strategy": {"kind": "random"},
     "budget": {"rounds": 2, "trials_per_round": 1},

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_searches import Searches
 
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.flows.purge import Purge, purge_studies
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
+from tests.flows.searches import Searches
 
 CONFIG: dict[str, Any] = {
-    "space": {"target": "flow_spaces.py:mixed"},
+    "space": {"target": "spaces.py:mixed"},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 1},
     "budget": {"rounds": 1, "trials_per_round": 2},
     "training_service": {"kind": "local", "slots": 1},

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from flow_searches import Searches
+
+from tests.flows.searches import Searches
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "strategies"
 STRATEGIES = ["grid", "random", "evolution", "tpe", "nsga2"]
@@ -80,13 +81,13 @@ def test_two_objectives_give_a_front(found):
 def test_known_architectures_are_replayed_and_say_so(searches: Searches):
     searches.write(
         "again",
-        space={"target": "flow_spaces.py:mixed", "params": {"widths": [8, 12]}},
+        space={"target": "spaces.py:mixed", "params": {"widths": [8, 12]}},
         evaluator={
             "kind": "classification",
             "data": {"target": "nasflow.evaluator.data:DigitsRows"},
             "epochs": 2,
         },
-        strategy={"kind": "custom", "target": "flow_strategies.py:Stubborn"},
+        strategy={"kind": "custom", "target": "strategies.py:Stubborn"},
         budget={"rounds": 2, "trials_per_round": 3},
     )
     searches.run("run", "again.yaml")

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_searches import Searches
+
+from tests.flows.searches import Searches
 
 CODE = """
 import torch

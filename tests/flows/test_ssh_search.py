@@ -9,15 +9,15 @@ from typing import Any
 
 import psutil
 import pytest
-from flow_searches import Searches
-from sshd import start_sshd
 
 from nasflow.study.study import Study
 from nasflow.testing.training_service import mentions, running
+from tests.flows.searches import Searches
+from tests.sshd import start_sshd
 
 CONFIG: dict[str, Any] = {
     "space": {
-        "target": "flow_spaces.py:mixed",
+        "target": "spaces.py:mixed",
         "params": {"widths": [*range(8, 40, 2)], "delay": 0.005},
     },
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 6},

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_searches import PrefectServer
+
+from tests.flows.searches import PrefectServer
 
 pytestmark = pytest.mark.timeout(900)  # of which the walk through the page is nearly all
 

@@ -4,12 +4,11 @@ import re
 from collections import Counter
 from typing import Any
 
-from flow_searches import Searches
-
 from nasflow.study.study import Study
+from tests.flows.searches import Searches
 
 CONFIG: dict[str, Any] = {
-    "space": {"target": "flow_spaces.py:mixed", "params": {"widths": [8, 10, 12, 14, 16, 18], "delay": 0.002}},
+    "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 10, 12, 14, 16, 18], "delay": 0.002}},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 4},
     "budget": {"rounds": 2, "trials_per_round": 3},
     "training_service": {"kind": "local", "slots": 1},

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from flow_searches import Searches
+from tests.flows.searches import Searches
 
 WIDTHS = [8, 10, 12, 14, 16, 18, 20, 22]
 
@@ -13,7 +13,7 @@ WIDTHS = [8, 10, 12, 14, 16, 18, 20, 22]
 def config(kinds: list[str], widths: list[int], max_members: int, delay: float = 0.0, **changes: Any) -> dict[str, Any]:
     params = {"kinds": kinds, "widths": widths, "delay": delay}
     return {
-        "space": {"target": "flow_spaces.py:mixed", "params": params},
+        "space": {"target": "spaces.py:mixed", "params": params},
         "evaluator": {
             "kind": "classification",
             "data": {"target": "nasflow.evaluator.data:DigitsRows"},

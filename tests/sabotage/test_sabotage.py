@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from sabotage_changes import CHANGES, Change
-from sabotage_command import ROOT, compared, copied
+
+from tests.sabotage.changes import CHANGES, Change
+from tests.sabotage.command import ROOT, compared, copied
 
 CAUGHT = (
     "a parameter's second gradient is dropped",

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from training_jobs import Outcome, evictions, make_job, outcome, sample, train
 
 from nasflow.checkpoint.packing import unpack
 from nasflow.checkpoint.store import CheckpointStore
@@ -18,6 +17,7 @@ from nasflow.job.events import Event, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.rng import RngStream
 from nasflow.training.training_job import load_job_data
+from tests.training.jobs import Outcome, evictions, make_job, outcome, sample, train
 
 TOLERANCE = 1e-9
 

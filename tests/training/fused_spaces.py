@@ -1,11 +1,11 @@
 """Spaces whose members mix well."""
 
 import torch
-from spaces import Fault, rows
 from torch import nn
 
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.space.pick import Pick
+from tests.training.spaces import Fault, rows
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "inplace": lambda: nn.ReLU(inplace=True)}
 NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda width: nn.Identity()}

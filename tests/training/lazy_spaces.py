@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_modules import Plain
-from spaces import rows as rows_of_blobs
 from torch import nn
 from torch.nn import functional as F
 
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.space.pick import Pick
+from tests.training.lightning_modules import Plain
+from tests.training.spaces import rows as rows_of_blobs
 
 
 def doubles(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:

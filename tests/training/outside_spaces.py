@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_modules import Plain
 from torch import nn
 
 from nasflow.merge.planning.logical_plan import LogicalPlan
 from nasflow.space.pick import Pick
+from tests.training.lightning_modules import Plain
 
 BODY = nn.Linear(6, 6)
 BODY_OF_A_MODEL = nn.Linear(6, 6)

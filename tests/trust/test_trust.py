@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from trust_case import draw_case, run
-from trust_command import campaign, summary
-from trust_costs import RandomCosts
-from trust_model import build
-from trust_shrink import as_code, judge, shrink
 
 from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.tape.tape import Spot, Tape
 from nasflow.merge.values.layout import Layout
+from tests.trust.case import draw_case, run
+from tests.trust.command import campaign, summary
+from tests.trust.costs import RandomCosts
+from tests.trust.model import build
+from tests.trust.shrink import as_code, judge, shrink
 
 SEED, CASES = 7, 60
 

@@ -1,14 +1,7 @@
-"""The zoo trains in jobs like those of the training room's tests, and downloads nothing."""
-
-import os
-import sys
-from pathlib import Path
+"""What the tests of the zoo share."""
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent.parent / "training"))
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

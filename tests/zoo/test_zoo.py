@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from zoo_command import MODES
-from zoo_runs import TOLERANCE, Group
-from zoo_spaces import ARCHITECTURES
+
+from tests.zoo.command import MODES
+from tests.zoo.runs import TOLERANCE, Group
+from tests.zoo.spaces import ARCHITECTURES
 
 # The variety first: residual, attention, mixer; tied parameters, and draws of their own.
 SHORT = [

@@ -1,0 +1,65 @@
+"""What README and docs show works as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nasflow.config.search import parse_config
+from nasflow.flows.cli import app, main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_the_readmes_space_and_search_are_valid(tmp_path, monkeypatch, capsys):
+    (tmp_path / "space.py").write_text(blocks(README, "python")[0])
+    (tmp_path / "search.yaml").write_text(blocks(README, "yaml")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["nasflow", "validate", "search.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr().err
+    assert "search.yaml is valid" in capsys.readouterr().out
+
+
+def test_the_readmes_search_is_short():
+    lines = [*blocks(README, "python")[0].splitlines(), *blocks(README, "yaml")[0].splitlines()]
+    assert len([line for line in lines if line and not line.startswith("#")]) <= 20
+
+
+def test_the_readme_names_every_command():
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert re.search(rf"`(nasflow )?{command.callback.__name__}\b", README), command.callback.__name__
+
+
+@pytest.mark.parametrize("block", blocks((ROOT / "docs" / "config.md").read_text(), "yaml"))
+def test_the_configs_of_the_reference_parse(block):
+    parse_config(yaml.safe_load(block))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_parse(file):
+    parse_config(yaml.safe_load(file.read_text()))
+
+
+def test_the_job_of_the_docs_goes_on_where_it_was(tmp_path):
+    (code,) = blocks((ROOT / "docs" / "recovery.md").read_text(), "python")
+    (tmp_path / "count.py").write_text(code)
+    command = [sys.executable, "count.py"]
+    first, second = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True) for _ in range(2)
+    )
+    assert first.stdout == second.stdout
+    epochs = int(first.stdout.split()[0])
+    assert 1 < epochs <= 20
+    names = sorted(path.name for path in (tmp_path / "checkpoints" / "count").iterdir())
+    assert names == [f"epoch-{epoch:04d}.safetensors" for epoch in range(epochs - 2, epochs + 1)]

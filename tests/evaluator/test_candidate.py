@@ -1,0 +1,169 @@
+"""One space over the model and its training; evaluators of every kind; mistakes told before anything trains."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from pytorch_lightning import LightningModule
+
+from nasflow.config.search import EvaluatorConfig, SearchConfig, Target, parse_config
+from nasflow.errors import ConfigError, SpaceError, UserError
+from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.check import check_search
+from nasflow.evaluator.make import make_evaluator
+from nasflow.evaluator.supervised import ClassificationModule, RegressionModule
+from tests.evaluator.targets import Custom, Scaled
+
+HERE = Path(__file__).parent
+DATA = {"target": "targets.py:pair"}
+LINEAR = Target(target="targets.py:linear")
+
+_EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
+
+
+def evaluator(**values: Any) -> EvaluatorConfig:
+    return _EVALUATOR.validate_python({"kind": "classification", "data": DATA, **values})
+
+
+def test_labels_of_the_model_come_first() -> None:
+    config = evaluator(optimizer={"lr": {"float": [0.1, 0.2]}}, epochs={"int": [1, 3]})
+    space = candidate_space(LINEAR, config, HERE)
+    architecture = space.sample(random.Random(0))
+    assert list(architecture) == ["bias", "epochs", "optimizer.lr"]
+    candidate: Candidate = space.build(architecture)
+    assert candidate.config.epochs == architecture["epochs"]
+    assert candidate.config.optimizer.lr == architecture["optimizer.lr"]
+    assert candidate.parameters == (8 if architecture["bias"] else 6)
+    assert candidate.model(torch.zeros(5, 3)).shape == (5, 2)
+
+
+def test_params_reach_the_space() -> None:
+    space = candidate_space(Target(target="targets.py:linear", params={"features": 7, "outputs": 1}), evaluator(), HERE)
+    assert space.build({"bias": False}).parameters == 7
+
+
+def test_an_architecture_that_does_not_fit_names_its_label() -> None:
+    space = candidate_space(LINEAR, evaluator(epochs={"int": [1, 3]}), HERE)
+    for architecture, label in [({"bias": True}, "epochs"), ({"bias": True, "epochs": 4}, "epochs"), ({}, "bias")]:
+        with pytest.raises(SpaceError, match=f"label '{label}'"):
+            space.build(architecture)
+    with pytest.raises(SpaceError, match="width"):
+        space.build({"bias": True, "epochs": 2, "width": 4})
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("targets.py:DATA", "target 'targets.py:DATA': 'targets.py' has no 'DATA'"),
+        ("targets.py:no_model", "space.target: targets.py:no_model gave a int; it should give an nn.Module"),
+        ("targets.py:__name__", "space.target: targets.py:__name__ is not callable; it should be build"),
+    ],
+)
+def test_a_space_that_is_none(target: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        candidate_space(Target(target=target), evaluator(), HERE).build({"number": 1})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({}, ClassificationModule),
+        ({"kind": "regression"}, RegressionModule),
+        ({"kind": "lightning", "module": {"target": "targets.py:Scaled", "params": {"factor": 2.0}}}, Scaled),
+        ({"kind": "custom", "target": "targets.py:Custom", "params": {"factor": 3.0}}, Scaled),
+    ],
+    ids=["classification", "regression", "lightning", "custom"],
+)
+def test_every_kind(values: dict[str, Any], kind: type[LightningModule]) -> None:
+    config = evaluator(**values)
+    model = torch.nn.Linear(3, 2)
+    module = make_evaluator(config, HERE).module(model)
+    assert type(module).__name__ == kind.__name__
+    assert module.model is model
+    if kind is Scaled:
+        assert module.factor == (3.0 if config.kind == "custom" else 2.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"kind": "custom", "target": "targets.py:NoEvaluator"},
+            "evaluator.target: targets.py:NoEvaluator should be a nasflow.evaluator.base.Evaluator class",
+        ),
+        (
+            {"kind": "custom", "target": "targets.py:Custom", "params": {"faktor": 1}},
+            "evaluator.target: targets.py:Custom does not take these params: .*'faktor'",
+        ),
+        (
+            {"kind": "lightning", "module": {"target": "targets.py:Custom"}},
+            "evaluator.module: targets.py:Custom should be a LightningModule class",
+        ),
+        (
+            {"kind": "lightning", "module": {"target": "targets.py:Scaled"}},
+            "evaluator.module: targets.py:Scaled does not take these params: .*'factor'",
+        ),
+        ({"kind": "lightning", "module": {"target": "nowhere:A"}}, "target 'nowhere:A': there is no module 'nowhere'"),
+    ],
+)
+def test_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        make_evaluator(evaluator(**values), HERE)
+    assert "\n" not in str(caught.value)
+
+
+def search(**changes: Any) -> SearchConfig:
+    """A search that is right but for the changes, whose keys are dotted."""
+    values: dict[str, Any] = {
+        "name": "s",
+        "base_dir": str(HERE),
+        "space": {"target": "targets.py:linear"},
+        "evaluator": {"kind": "classification", "data": dict(DATA)},
+    }
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        section = values
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return parse_config(values)
+
+
+def test_a_right_search_passes_and_gives_its_space() -> None:
+    space = check_search(search(**{"evaluator.optimizer": {"lr": {"float": [0.1, 0.2]}}}))
+    assert list(space.sample(random.Random(0))) == ["bias", "optimizer.lr"]
+    custom = {"kind": "custom", "target": "targets.py:Custom", "data": DATA}
+    check_search(search(evaluator=custom, objectives=[{"metric": "anything"}]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"space.target": "nowhere:A"}, "there is no module 'nowhere'"),
+        ({"space.params": {"inputs": 3}}, "inputs"),
+        (
+            {"evaluator.optimizer": {"name": "sgd", "betas": [0.9, 0.99]}},
+            r"evaluator.optimizer.betas: sgd does not take",
+        ),
+        ({"evaluator.data.target": "targets.py:pear"}, "target 'targets.py:pear': 'targets.py' has no 'pear'"),
+        (
+            {"evaluator.data.params": {"sise": 3}},
+            "evaluator.data: targets.py:pair does not take these params: .*'sise'",
+        ),
+        ({"evaluator.early_stopping": {"metric": "val_f1"}}, "evaluator.early_stopping.metric: no metric 'val_f1'"),
+        ({"objectives": [{"metric": "val_f1"}]}, "objectives: no metric 'val_f1' is logged; there are: train_loss"),
+        ({"evaluator.data.target": "targets.py:one_loader"}, "objectives: 'val_accuracy' needs validation data"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        check_search(search(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_custom_is_an_evaluator_of_the_same_contract() -> None:
+    config = evaluator(kind="custom", target="targets.py:Custom")
+    assert Custom(config).config is config

@@ -1,0 +1,1 @@
+"""Real searches under faults: `python -m tests.faults`."""

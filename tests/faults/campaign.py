@@ -1,0 +1,189 @@
+"""Searches under faults, one after the other, until so many faults have struck; and the report."""
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+
+import psutil
+
+from tests.faults.clock import Clock
+from tests.faults.judge import Outcome, Verdict, judge, outcome
+from tests.faults.kinds import KINDS, Fault, deal
+from tests.faults.scene import Missed, Scene
+from tests.faults.search import CONFIGS, HungSearch, TroubledSearch
+from tests.flows.searches import PrefectProcess
+
+_DISK_MEGABYTES = 64
+
+
+@dataclass
+class Report:
+    """What a campaign has seen.
+
+    Attributes:
+        kills: faults that struck, by kind.
+        verdicts: of each search, with the faults that struck it.
+        lacking: why kinds could not be tried here.
+        seconds: it took.
+    """
+
+    kills: Counter[str] = field(default_factory=Counter)
+    verdicts: list[tuple[list[Fault], Verdict]] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def bad(self) -> list[tuple[list[Fault], Verdict]]:
+        """The searches in which something was wrong."""
+        return [(faults, verdict) for faults, verdict in self.verdicts if verdict]
+
+
+class Campaign:
+    """Injects faults into searches of its own.
+
+    Args:
+        folder: for all files; it has to be there.
+        say: told every step in a line.
+        brief: pauses are short, and there is one config only.
+        only: the kinds that are dealt; all by default.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None], brief: bool = False, only: list[str] | None = None):
+        self._folder = folder
+        self._say = say
+        self._brief = brief
+        chosen = {name: kind for name, kind in KINDS.items() if not only or name in only}
+        lacking = {name: reason for name, kind in chosen.items() if (reason := kind.lacking())}
+        self._kinds = {name: kind for name, kind in chosen.items() if name not in lacking}
+        self._clock = None if Clock.lacking() else Clock(folder / "clock")
+        self._server: PrefectProcess | None = None
+        self._references: dict[str, Outcome] = {}
+        self.report = Report(lacking=lacking)
+
+    def run(self, kills: int, seed: int, each: int = 8) -> Report:
+        """Strike with so many faults, at most `each` a search. The seed says which, and when."""
+        seeds = count(1000 * seed)
+        names = (name for round in count() for name in deal(1000 * seed + round, self._kinds))
+        return self.strike((Fault(name, next(seeds)) for name in names), kills, each)
+
+    def strike(self, faults: Iterator[Fault], kills: int, each: int = 8) -> Report:
+        """The same with given faults."""
+        begin = time.monotonic()
+        home = self._folder / "prefect"
+        home.mkdir()
+        self._server = PrefectProcess(home, self._environment())
+        try:
+            self._server.start()
+            names = list(CONFIGS)[: 1 if self._brief else None]
+            for number in count():
+                todo = list(islice(faults, min(each, kills - self.report.kills.total())))
+                if not todo:
+                    break
+                self._disturb(number, names[number % len(names)], todo)
+        finally:
+            self._server.end()
+            self.report.seconds = time.monotonic() - begin
+        return self.report
+
+    def _environment(self) -> dict[str, str]:
+        return self._clock.environment if self._clock else {}
+
+    def _reference(self, name: str) -> Outcome:
+        """What the search leaves when nobody disturbs it."""
+        if name not in self._references:
+            search = self._search(f"undisturbed-{name}", name)
+            begin = time.monotonic()
+            try:
+                search.tend_to_the_end()
+                found = outcome(search)
+                wrong = judge(found, found)
+                if search.restarts or wrong or found.fused < 2:
+                    raise RuntimeError(f"the undisturbed search is no good: {search.restarts}, {wrong}, {found.fused}")
+            finally:
+                search.close()
+            statuses = Counter(trial.status.value for trial in found.trials.values())
+            self._say(
+                f"undisturbed search '{name}': {time.monotonic() - begin:.0f} s, {found.told.total()} epochs, "
+                f"{dict(statuses)}, up to {found.fused} members fused"
+            )
+            self._references[name] = found
+        return self._references[name]
+
+    def _search(self, folder: str, config: str) -> TroubledSearch:
+        assert self._server is not None
+        return TroubledSearch(self._folder / folder, self._server, CONFIGS[config], self._environment())
+
+    def _disturb(self, number: int, config: str, faults: list[Fault]) -> None:
+        reference = self._reference(config)
+        search = self._search(f"search-{number}", config)
+        disk = any(fault.kind == "disk-full" for fault in faults)
+        scene = Scene(search, self._brief, self._clock, disk)
+        struck: list[Fault] = []
+        begin = time.monotonic()
+        with self._disk(search) if disk else nullcontext():
+            try:
+                for fault in sorted(faults, key=lambda fault: fault.instant):
+                    self._strike(scene, fault, number, reference.told.total(), struck)
+                search.tend_to_the_end()
+                self._tell_restarts(scene, struck)
+                broken = []
+            except HungSearch as error:
+                broken = [f"the search hangs: {error}"]
+            if self._clock:
+                self._clock.set(0)
+            left = [] if broken else [f"{p.pid}: {' '.join(p.cmdline()[:5])}" for p in search.left_over()]
+            search.close()
+            verdict = judge(outcome(search), reference, scene.excused)
+            verdict.left = left
+            verdict.broken = [*broken, *(text for promise in scene.promises if (text := promise()))]
+        self.report.verdicts.append((struck, verdict))
+        self._say(
+            f"search {number} ({config}): {len(struck)} faults, {len(search.restarts)} restarts, "
+            f"{time.monotonic() - begin:.0f} s, {verdict if verdict else 'nothing lost, nothing repeated'}"
+        )
+
+    def _strike(self, scene: Scene, fault: Fault, number: int, epochs: int, struck: list[Fault]) -> None:
+        search = scene.search
+        share, delay = fault.instant
+        search.tend_until(round(share * epochs))
+        search.tend_for(delay)
+        self._tell_restarts(scene, struck)
+        name = f"{fault.kind} --seed {fault.seed}"
+        if search.ended:
+            self._say(f"  search {number} had ended before {name}")
+            return
+        at = f"{search.trained()} of {epochs} epochs"
+        try:
+            done = KINDS[fault.kind].strike(scene, fault.rng)
+        except (Missed, psutil.NoSuchProcess) as why:
+            self._say(f"  {name} missed at {at}: {why}")
+            return
+        struck.append(fault)
+        self.report.kills[fault.kind] += 1
+        self._say(f"  {self.report.kills.total()}. {name} at {at} + {delay:.2f} s: {done}")
+
+    def _tell_restarts(self, scene: Scene, struck: list[Fault]) -> None:
+        """Put down to the last fault what has been started again since it struck."""
+        for restart in scene.search.restarts[scene.restarts :]:
+            kind = struck[-1].kind if struck else "nothing"
+            if restart.code >= 0:
+                self._say(f"  started again after {kind}: it ended with {restart.code}: {restart.said}")
+        scene.restarts = len(scene.search.restarts)
+
+    @contextmanager
+    def _disk(self, search: TroubledSearch) -> Iterator[None]:
+        """Within it, the search's jobs and checkpoints are on a small disk of their own."""
+        place = search.root.parent
+        place.mkdir()
+        options = f"size={_DISK_MEGABYTES}m"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+        try:
+            yield
+        finally:
+            search.close()
+            subprocess.run(["umount", "--lazy", str(place)], check=True)

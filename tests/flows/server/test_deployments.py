@@ -1,0 +1,313 @@
+"""Searches as deployments: what is deployed, what is refused, and runs by a worker and without one."""
+
+import json
+import re
+import shutil
+import signal
+import urllib.error
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.server.api import collections_data
+from pydantic import TypeAdapter
+
+from nasflow.config.search import load_config, parse_config
+from nasflow.errors import ConfigError, UserError
+from nasflow.flows.commands.schedules import When, schedule_text
+from nasflow.flows.deployment import config_parameter
+from nasflow.study.study import Study
+from tests.flows.deployed_searches import PATIENCE, Deployments
+from tests.flows.searches import PrefectServer, Searches
+
+DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
+CONFIG: dict[str, Any] = {
+    "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 10, 12, 14, 16, 18]}},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 1},
+    "budget": {"rounds": 1, "trials_per_round": 1},
+    "training_service": {"kind": "local", "slots": 1},
+}
+
+# --- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        (When(), None),
+        (When(cron="0 2 * * *"), "at '0 2 * * *' (UTC)"),
+        (When(cron="0 2 * * *", timezone="Europe/Berlin"), "at '0 2 * * *' (Europe/Berlin)"),
+        (When(interval="90"), "every 0:01:30"),
+        (When(interval="1.5h"), "every 1:30:00"),
+        (When(interval="7d"), "every 7 days, 0:00:00"),
+        (When(rrule="FREQ=WEEKLY;BYDAY=SA"), "at 'FREQ=WEEKLY;BYDAY=SA' (UTC)"),
+    ],
+)
+def test_a_schedule_is_what_the_options_say(when, words):
+    schedule = when.schedule()
+    assert (schedule and schedule_text(schedule)) == words
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        (When(cron="at night"), r"--cron 'at night' can't be used: "),
+        (When(rrule="FREQ=SOMETIMES"), r"--rrule 'FREQ=SOMETIMES' can't be used: "),
+        (When(interval="0"), r"--interval '0' can't be used: give seconds, or a number with m, h or d, such as 12h"),
+        (When(interval="a while"), r"--interval 'a while' can't be used"),
+        (When(cron="0 2 * * *", timezone="Berlin"), r"--timezone 'Berlin' can't be used: "),
+        (When(interval="1h", timezone="Berlin"), r"--timezone 'Berlin' can't be used: "),
+        (When(rrule="FREQ=DAILY", timezone="Berlin"), r"--timezone 'Berlin' can't be used: "),
+        (When(timezone="Europe/Berlin"), r"--timezone belongs to a schedule"),
+        (When(cron="0 2 * * *", interval="1h"), r"give only one of --cron, --interval"),
+    ],
+)
+def test_a_schedule_that_can_not_be_used_is_refused_in_a_sentence(when, words):
+    with pytest.raises(UserError, match=words) as refused:
+        when.schedule()
+    assert "\n" not in str(refused.value)
+
+
+# --- parameters --------------------------------------------------------------------------------------------------
+
+
+def config(**changes: Any) -> Any:
+    return parse_config({"name": "s", **CONFIG, **changes})
+
+
+def test_the_config_is_complete_and_its_paths_hold_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump({"name": "s", **CONFIG}))
+    parameter = config_parameter(load_config(Path("search.yaml")))
+    paths = {"work_dir": tmp_path / "nasflow-runs", "store": f"sqlite:///{tmp_path}/nasflow.db"}
+    monkeypatch.chdir("/")
+    assert parse_config(parameter) == load_config(tmp_path / "search.yaml").model_copy(update=paths)
+    assert parameter["strategy"] == {"kind": "random"}
+    assert parameter["base_dir"] == str(tmp_path)
+
+
+HOST = {"host": "there", "password": "very secret"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"training_service": {"kind": "ssh", "hosts": [{"host": "here"}, HOST]}},
+            r"training_service\.hosts\.1\.password: Prefect would keep and show the text of a secret; write {env: ",
+        ),
+        (
+            {"store": "postgresql://me:very secret@there/db"},
+            r"store: Prefect would keep and show its password; .*PGPASS",
+        ),
+        (
+            {"store": "postgresql://me@there/db?password=very secret"},
+            r"store: Prefect would keep and show its password",
+        ),
+    ],
+)
+def test_passwords_are_refused(changes, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        config_parameter(config(**changes))
+    assert "very secret" not in str(refused.value)
+
+
+def test_references_to_secrets_stay():
+    hosts = [{"host": "there", "password": {"env": "PASSWORD"}, "passphrase": {"prefect_block": "key"}}]
+    changed = config(training_service={"kind": "ssh", "hosts": hosts}, store="postgresql://me@there/db")
+    parameter = config_parameter(changed)
+    (host,) = parameter["training_service"]["hosts"]
+    assert {key: host[key] for key in hosts[0]} == hosts[0]
+    assert parameter["store"] == "postgresql://me@there/db"
+
+
+# --- what is shipped ---------------------------------------------------------------------------------------------
+
+
+def registered(package: str, kind: str) -> Any:
+    """The default base job template of a kind of worker, as Prefect's registry has it."""
+    views = Path(collections_data.__path__[0]) / "views" / "aggregate-worker-metadata.json"
+    return json.loads(views.read_text())[package][kind]["default_base_job_configuration"]
+
+
+@pytest.mark.parametrize("kind", ["docker", "kubernetes"])
+def test_base_job_templates_say_what_their_workers_know(kind):
+    ours = json.loads((DEPLOYMENTS / f"{kind}-pool.json").read_text())
+    theirs = registered(f"prefect-{kind}", kind)
+    assert set(ours["job_configuration"]) <= set(theirs["job_configuration"])
+    used = set(re.findall(r"{{ (\w+) }}", json.dumps(ours["job_configuration"])))
+    assert used == set(ours["variables"]["properties"])
+    assert {"command", "env", "labels", "name", "image"} <= used
+    for name, variable in ours["variables"]["properties"].items():
+        assert variable["title"]
+        assert variable["description"]
+        of_theirs = theirs["variables"]["properties"].get(name, variable)
+        assert variable["type"] == of_theirs["type"]
+        assert variable.get("enum") == of_theirs.get("enum")
+    manifest = ours["job_configuration"].get("job_manifest")
+    if manifest is not None:  # Prefect's worker changes these places of it
+        pod = manifest["spec"]["template"]["spec"]
+        assert [container["name"] for container in pod["containers"]] == ["prefect-job"]
+        assert pod["containers"][0]["args"] == "{{ command }}"
+        assert manifest["metadata"]["generateName"] == "{{ name }}-"
+
+
+def test_the_compose_file_is_whole():
+    compose = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())
+    services = compose["services"]
+    assert set(services) == {"postgres", "redis", "server", "services", "setup", "worker"}
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+        for volume in service.get("volumes", []):
+            assert volume.partition(":")[0] in compose["volumes"]
+        if "build" in service:
+            assert (DEPLOYMENTS / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    text = (DEPLOYMENTS / "compose.yaml").read_text()
+    for secret in ("POSTGRES_PASSWORD", "PREFECT_SERVER_API_AUTH_STRING"):
+        assert f"${{{secret}:?}}" in text  # from the environment, and refused without
+
+
+@pytest.mark.parametrize("name", ["server", "setup", "worker"])
+def test_the_compose_file_names_settings_that_prefect_has(name):
+    from prefect.settings.base import PrefectBaseSettings
+    from prefect.settings.models.root import Settings
+
+    def names(settings: type[PrefectBaseSettings]) -> set[str]:
+        known = set()
+        for key, field in settings.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, PrefectBaseSettings):
+                known |= names(field.annotation)
+            prefix = str(settings.model_config.get("env_prefix", "PREFECT_"))
+            known.add(f"{prefix}{key}".upper())
+        return known
+
+    environment = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())["services"][name]["environment"]
+    ours = {key for key in environment if key.startswith("PREFECT_") and not key.startswith("PREFECT_REDIS_")}
+    assert ours
+    assert ours <= names(Settings)
+
+
+# --- on a server -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServer) -> Deployments:
+    """The deployments of prefect.yaml on a server, from a copy of their folder."""
+    folder = tmp_path_factory.mktemp("shipped") / "deployments"
+    shutil.copytree(DEPLOYMENTS, folder)
+    deployments = Deployments(folder, prefect_server)
+    ensure_pool(prefect_server, "nasflow", "process")
+    deployments.prefect("deploy", "--all")
+    return deployments
+
+
+def ensure_pool(server: PrefectServer, name: str, kind: str, template: dict[str, Any] | None = None) -> None:
+    try:
+        server.post("/work_pools/", {"name": name, "type": kind, "base_job_template": template or {}})
+    except urllib.error.HTTPError as error:
+        assert error.code == 409  # it is there
+
+
+def test_all_that_is_shipped_can_be_deployed(shipped):
+    known = yaml.safe_load((DEPLOYMENTS / "prefect.yaml").read_text())["deployments"]
+    names = [deployment["name"] for deployment in known]
+    assert names == ["digits-demo", "nightly", "weekly", "two-speeds", "retention", "recover"]
+    for wanted in known:
+        made = shipped.read(wanted["name"])
+        assert made["entrypoint"] == wanted["entrypoint"]
+        assert not made["pull_steps"]
+        assert made["work_pool_name"] == "nasflow"
+        assert made["global_concurrency_limit"]["limit"] == 1
+        assert made["concurrency_options"]["collision_strategy"] == wanted["concurrency_limit"]["collision_strategy"]
+        assert made["description"] == wanted["description"]
+        assert len(made["schedules"]) == len(wanted["schedules"])
+    demo = shipped.read("digits-demo")["parameters"]["config"]
+    assert demo["name"] == "digits-demo"
+    assert demo["recurring"]["study"] == "new"
+    assert demo["store"] == f"sqlite:///{shipped.folder}/nasflow.db"
+    assert demo["base_dir"] == str(shipped.folder)
+    assert shipped.read("retention")["parameters"]["store"] == demo["store"]
+    speeds = {made["slug"]: made["parameters"] for made in shipped.read("two-speeds")["schedules"]}
+    assert speeds["weekdays"]["budget"]["rounds"] < speeds["weekends"]["budget"]["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"budget": {"rounds": "many"}}, "budget"),
+        ({"budget": {"rounds": 0}}, "budget"),
+        ({"budget": {"round": 1}}, "budget"),
+        ({"config": {"name": "s", **CONFIG, "epochs": 3}}, "'epochs' was unexpected"),
+        ({"config": {"name": "s", **CONFIG, "strategy": {"kind": "magic"}}}, "config.strategy"),
+        ({"config": {"name": "s", **CONFIG, "seed": "x"}}, "config.seed"),
+    ],
+)
+def test_no_run_is_made_of_bad_parameters(shipped, parameters, words):
+    assert words in shipped.refusal("digits-demo", **parameters)
+
+
+def test_the_command_line_makes_no_run_of_bad_parameters(shipped):
+    said = shipped.prefect("deployment", "run", "nas-search/digits-demo", "--param", 'budget={"rounds": 0}', code=1)
+    assert "budget" in said
+
+
+@pytest.mark.parametrize("kind", ["docker", "kubernetes"])
+def test_work_pools_take_the_templates(shipped, kind):
+    ensure_pool(shipped.server, f"nasflow-{kind}", kind, json.loads((DEPLOYMENTS / f"{kind}-pool.json").read_text()))
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_runs_a_deployment_with_the_parameters_of_the_command_line(prefect_server, tmp_path):
+    searches, deployments = Searches(tmp_path, prefect_server), Deployments(tmp_path, prefect_server)
+    searches.write("by-worker", **{**CONFIG, "budget": {"rounds": 9, "trials_per_round": 9}})
+    said = searches.run("deploy", "by-worker.yaml", "--work-pool", "nowhere", code=2)
+    assert "Prefect has no work pool 'nowhere'" in said
+    assert said.count("\n") == 1
+    ensure_pool(prefect_server, "nasflow", "process")
+    first = searches.run("deploy", "by-worker.yaml", "--cron", "0 2 * * *", "--overlap", "skip")
+    assert "'nas-search/by-worker' on work pool 'nasflow' runs at '0 2 * * *' (UTC)" in " ".join(first.split())
+    made = deployments.read("by-worker")
+    assert [schedule["schedule"]["cron"] for schedule in made["schedules"]] == ["0 2 * * *"]
+    assert made["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+    searches.run("deploy", "by-worker.yaml")
+    made = deployments.read("by-worker")
+    assert made["schedules"] == []  # deployed again, it is as it is deployed then
+    assert made["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    with deployments.worker("nasflow"):
+        budget = 'budget={"rounds": 2, "trials_per_round": 1}'
+        said = deployments.prefect("deployment", "run", "nas-search/by-worker", "--param", budget, "--watch")
+    assert "finished successfully" in said
+    with closing(Study.load(f"sqlite:///{tmp_path}/nasflow.db", "by-worker")) as study:
+        assert [trial.round for trial in study.trials()] == [0, 1]
+        assert all(trial.status.scored for trial in study.trials())
+    assert (tmp_path / "nasflow-runs" / "by-worker" / "trials" / "00000").is_dir()
+
+
+def test_a_server_that_is_not_there_is_told_in_a_sentence(tmp_path, prefect_server):
+    nowhere = PrefectServer("", {**prefect_server.env, "PREFECT_API_URL": "http://127.0.0.1:9/api"})
+    searches = Searches(tmp_path, nowhere)
+    searches.write("s", **CONFIG)
+    said = searches.run("deploy", "s.yaml", code=2)
+    assert "http://127.0.0.1:9/api can't be reached" in " ".join(said.split())
+
+
+def test_schedules_of_the_shipped_file_are_prefects(shipped):
+    from prefect.client.schemas.schedules import SCHEDULE_TYPES
+
+    for name in ("nightly", "weekly", "two-speeds", "retention", "recover"):
+        for made in shipped.read(name)["schedules"]:
+            assert TypeAdapter(SCHEDULE_TYPES).validate_python(made["schedule"])
+
+
+def test_ended_by_ctrl_c_what_was_served_leaves_no_schedule_active(prefect_server, tmp_path):
+    searches, deployments = Searches(tmp_path, prefect_server), Deployments(tmp_path, prefect_server)
+    searches.write("served", **CONFIG)
+    with deployments.served("served.yaml", "--interval", "30d") as process:
+        assert not deployments.read("served")["paused"]
+        run = deployments.start("served")
+        assert deployments.wait(run)["state_type"] == "COMPLETED", deployments.log
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    assert deployments.read("served")["paused"] or not deployments.read("served")["schedules"][0]["active"]

@@ -1,0 +1,114 @@
+"""What a search leaves in Prefect: readable names, honest states, artifacts that are safe to show."""
+
+import json
+import logging
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nasflow.job.events import DIFFERS
+from tests.flows.searches import Searches
+
+SEARCH = {
+    "space": {"target": "spaces.py:mixed", "params": {"widths": list(range(8, 24)), "delay": 0.03}},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 2},
+    "budget": {"rounds": 2, "trials_per_round": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory, prefect_server):
+    """A search whose run in Prefect is looked at."""
+    searches = Searches(tmp_path_factory.mktemp("shown"), prefect_server)
+    searches.write("Shown_1", **SEARCH)
+    searches.run("run", "Shown_1.yaml")
+    return searches
+
+
+def latest(searches: Searches, key: str) -> dict[str, object]:
+    found = searches.server.post("/artifacts/latest/filter", {"artifacts": {"key": {"any_": [key]}}})
+    assert len(found) == 1, key
+    return found[0]
+
+
+def test_rounds_are_subflows_of_the_search(shown):
+    runs = shown.server.post("/flow_runs/filter", {"flow_runs": {"name": {"any_": ["Shown_1"]}}})
+    rounds = shown.server.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [runs[0]["id"]]}}})
+    assert sorted(run["name"] for run in rounds) == ["Shown_1: round 0", "Shown_1: round 1"]
+    assert {run["state_type"] for run in [*runs, *rounds]} == {"COMPLETED"}
+
+
+def test_tasks_have_names_a_person_understands(shown):
+    names = {run["name"] for run in shown.server.task_runs("nas-search", 10)}
+    assert "submit trials of round 0" in names
+    assert any(name.startswith("train batch 0 of round 0: trials ") for name in names)
+    assert "persist metrics of round 1" in names
+
+
+def test_leaderboard_is_a_table(shown):
+    rows = json.loads(latest(shown, "shown-1-leaderboard")["data"])
+    assert len(rows) == 8
+    assert rows[0]["val_accuracy"] == shown.json("leaderboard", "Shown_1")[0]["val_accuracy"]
+
+
+@pytest.mark.parametrize("key", ["shown-1-round-0", "shown-1-round-1", "shown-1-summary", "shown-1-curves"])
+def test_summaries_and_curves_are_markdown(shown, key):
+    artifact = latest(shown, key)
+    assert artifact["type"] == "markdown"
+    assert "val_accuracy" in artifact["data"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_how_a_round_was_merged_is_markdown(shown, number):
+    artifact = latest(shown, f"shown-1-round-{number}-merging")
+    assert artifact["type"] == "markdown"
+    attempts = [attempt for attempt in shown.json("show", "Shown_1")["attempts"] if attempt["round"] == number]
+    assert artifact["data"].count("## ") == artifact["data"].count("## Batch ") == len(attempts)
+    planned = [event for event in shown.events("Shown_1") if event["kind"] == "planned"]
+    trials = [int(trial) for attempt in attempts for trial in attempt["members"]]
+    told = [unit for event in planned for unit in event["units"] if unit["members"][0] in trials]
+    assert all(f"{unit['fused']} of {unit['operations']}" in artifact["data"] for unit in told)
+    together = sum(len(unit["members"]) for unit in told)
+    assert f"{together} of {len(trials)} trials in {len(told)} units of several" in artifact["description"]
+    assert together or "In no unit with others" in artifact["data"]
+
+
+def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
+    """A pass that gives members each other's outputs is found out: in the round's artifact, and in the log."""
+    seen = {"SEEN_BY_A_PASS": str(tmp_path / "seen")}
+    searches = Searches(tmp_path, replace(prefect_server, env=prefect_server.env | seen))
+    space = {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}}
+    merge = {"fuse": "always", "passes": ["../training/fused_passes.py:mixing_up"]}
+    budget = {"rounds": 1, "trials_per_round": 3}
+    searches.write("mixed-up", space=space, evaluator=SEARCH["evaluator"], budget=budget, merge=merge)
+    searches.run("run", "mixed-up.yaml")
+    planned = [event for event in searches.events("mixed-up") if event["kind"] == "planned"]
+    reasons = {trial: why for event in planned for trial, why in event["alone"].items() if why.startswith(DIFFERS)}
+    assert reasons
+    section = latest(searches, "mixed-up-round-0-merging")["data"].partition("## Batch ")[0]
+    assert "## Trials that merged would not have got what they get alone" in section
+    assert "defect of nasflow" in section
+    warned = prefect_server.post("/logs/filter", {"logs": {"level": {"ge_": logging.WARNING}}})
+    lines = [line["message"] for line in warned]
+    for trial, why in reasons.items():
+        assert f"- trials {trial}: {why}" in section
+        assert f"trial {trial} trains by itself: {why}" in lines
+    assert {trial["status"] for trial in searches.json("show", "mixed-up")["trials"]} == {"trained"}
+
+
+def test_each_batch_has_a_progress_bar_that_is_full_at_its_end(shown):
+    for batch in range(len([a for a in shown.json("show", "Shown_1")["attempts"] if a["round"] == 0])):
+        artifact = latest(shown, f"shown-1-round-0-batch-{batch}")
+        assert artifact["type"] == "progress"
+        assert float(artifact["data"]) == 100.0
+
+
+def test_values_are_made_plain():
+    from nasflow.flows.ui.artifacts import artifact_key, plain
+
+    assert plain(math.nan) is None and plain(-math.inf) is None
+    assert plain(np.float32(0.5)) == 0.5 and plain(np.float32("inf")) is None
+    assert plain(np.int64(3)) == 3 and plain([1]) == "[1]"
+    assert artifact_key("My study_v1.0", "round", 3) == "my-study-v1-0-round-3"

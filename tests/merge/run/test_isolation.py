@@ -1,0 +1,106 @@
+"""Members in a group do not feel each other, whatever becomes of one."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.merge.layers import ACTIVATIONS, IMAGES, ROWS, SEQUENCES, TOKENS, hidden
+from tests.merge.merging import Group, Make, build, images, rows, sequences, tokens
+from tests.merge.oddities import Odd
+
+LAYERS: dict[str, tuple[Make, Callable[..., torch.Tensor]]] = {
+    **{name: (make, rows) for name, (_, make) in ROWS.items()},
+    **{name: (make, images) for name, (_, make) in IMAGES.items()},
+    **{name: (make, sequences) for name, (_, make) in SEQUENCES.items()},
+    **{name: (make, tokens) for name, (_, make) in TOKENS.items()},
+    **{
+        f"hidden {name}": (lambda name=name: hidden(ACTIVATIONS[name]()), rows) for name in ("GELU", "Softmax", "PReLU")
+    },
+}
+BAD = 1
+Bits = dict[str, torch.Tensor]
+
+
+def group_of(make: Make, inputs: Callable[..., torch.Tensor], members: int, dtype: torch.dtype) -> Group:
+    x = inputs(6) if inputs is tokens else inputs(6, dtype=dtype)
+    models, twins = ([build(make, seed, dtype) for seed in range(members)] for _ in range(2))
+    return Group(models, twins, x)
+
+
+def bits(group: Group, steps: int = 2) -> list[Bits]:
+    """Of each member: its outputs, gradients, weights and buffers of some steps, and its outputs in evaluation."""
+    found: list[Bits] = [{} for _ in group.models]
+    for step in range(steps):
+        group.modes(training=True)
+        outputs, grads = group.step(group.x), group.gradients()
+        group.modes(training=False)
+        with torch.no_grad():
+            evaluated = group.merged(group.x.clone(), False)
+        for member, model in enumerate(group.models):
+            named = dict(model.named_parameters())
+            tensors = {**named, **dict(model.named_buffers()), "output": outputs[member], "eval": evaluated[member]}
+            tensors |= {f"{name}.grad": g for name, p in named.items() if (g := grads[p]) is not None}
+            found[member] |= {f"{step}: {name}": tensor.detach().clone() for name, tensor in tensors.items()}
+    return found
+
+
+def spoil(model: nn.Module) -> None:
+    """Weights and buffers that are not finite, of all kinds."""
+    for index, tensor in enumerate([*model.parameters(), *model.buffers()]):
+        if tensor.is_floating_point():
+            tensor.data.fill_([torch.nan, torch.inf, -torch.inf, 1e38][index % 4])
+
+
+def differing(one: Bits, other: Bits) -> list[str]:
+    return [name for name, tensor in one.items() if not torch.equal(tensor, other[name])]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_not_a_number_stays_with_its_member(name: str, dtype: torch.dtype) -> None:
+    make, inputs = LAYERS[name]
+    sound, bad = (group_of(make, inputs, 4, dtype) for _ in range(2))
+    spoil(bad.models[BAD])
+    expected, found = bits(sound), bits(bad)
+    for member in (0, 2, 3):
+        assert differing(expected[member], found[member]) == [], member
+        assert all(tensor.isfinite().all() for tensor in found[member].values())
+
+
+class Failing(Odd):
+    """Raises in its own code when its weights are spoilt."""
+
+    def odd(self, x: torch.Tensor) -> torch.Tensor:
+        if not bool(self.body.weight.isfinite().all()):
+            raise SystemExit("spoilt")
+        return torch.tanh(x)
+
+
+def test_what_a_member_raises_stays_with_it() -> None:
+    sound, bad = (group_of(Failing, rows, 4, torch.float32) for _ in range(2))
+    spoil(bad.models[BAD])
+    expected, found = bits(sound), bits(bad)
+    assert bad.failures.keys() == {BAD}
+    assert isinstance(bad.failures[BAD], SystemExit)
+    assert all(differing(expected[member], found[member]) == [] for member in (0, 2, 3))
+
+
+def test_an_index_out_of_a_table_is_no_row_of_another() -> None:
+    """Of indices that a member computes itself."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.table = nn.Parameter(torch.ones(())), nn.Embedding(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table((x.abs().mean(1) * self.scale).long()) * self.scale
+
+    group = group_of(Own, rows, 3, torch.float64)
+    assert "BatchedEmbedding" in group.kernels
+    group.step(group.x)
+    group.models[0].scale.data.fill_(100.0)
+    with pytest.raises(IndexError):
+        group.merged(group.x, True)

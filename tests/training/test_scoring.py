@@ -1,0 +1,130 @@
+"""A trained model, from its weights alone, scores what its search recorded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from nasflow.config.search import EvaluatorConfig
+from nasflow.errors import ConfigError, SpaceError
+from nasflow.job.events import Final
+from nasflow.job.spec import trial_dir
+from nasflow.training.member.trained import trained_weights
+from nasflow.training.scoring import load_model, score_model
+from tests.training.jobs import HERE, evaluator, make_job, train
+
+DIGITS = evaluator(
+    data={"target": "nasflow.evaluator.data:Digits", "params": {"val_fraction": 0.5}},
+    epochs=2,
+    metrics=["accuracy", "f1", "auroc"],
+    optimizer={"lr": {"float": [0.001, 0.1]}},
+)
+CELL = {"width": 8, "cells": 1, "cell0/op0": "conv3x3", "cell0/op1": "maxpool", "optimizer.lr": 0.02}
+SCORE = """
+import json, sys
+from pathlib import Path
+from nasflow.training.scoring import score_model
+folder, base_dir = map(Path, sys.argv[1:])
+search = json.loads((folder / "search.json").read_text())
+architecture = json.loads((folder / "architecture.json").read_text())
+print(json.dumps(score_model(search, architecture, folder / "model.safetensors", base_dir)))
+import nasflow.training.runner
+assert "prefect" not in sys.modules
+"""
+
+
+def exported(space: str, config: EvaluatorConfig, architecture: dict[str, Any], root: Path) -> dict[str, float]:
+    """Train, and write what scoring needs; the metrics on record."""
+    job = make_job(space, config, {4: architecture})
+    [final] = [event for event in train(job, root) if isinstance(event, Final)]
+    search = {
+        "space": job.space.model_dump(mode="json"),
+        "evaluator": config.model_dump(mode="json"),
+        "seed": job.data_seed,
+        "trial_seed": job.members[0].seed,
+    }
+    (root / "search.json").write_text(json.dumps(search))
+    (root / "architecture.json").write_text(json.dumps(architecture))
+    save_file(trained_weights(trial_dir(root, 4)), root / "model.safetensors")
+    return final.metrics
+
+
+def scored(root: Path) -> dict[str, float]:
+    search, architecture = (json.loads((root / f"{name}.json").read_text()) for name in ("search", "architecture"))
+    return score_model(search, architecture, root / "model.safetensors", HERE)
+
+
+def test_in_a_fresh_process(tmp_path: Path) -> None:
+    recorded = exported("nasflow.space.ready:cell_cnn", DIGITS, CELL, tmp_path)
+    command = [sys.executable, "-c", SCORE, str(tmp_path), str(HERE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    scores = json.loads(done.stdout.splitlines()[-1])
+    assert scores.keys() == {"val_loss", "val_accuracy", "val_f1", "val_auroc", "parameters"}
+    assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+    assert scores["val_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("space", "architecture", "config"),
+    [
+        ("net", {"width": 8, "depth": 2, "dropout": 0.3}, evaluator(precision="64-true")),
+        ("cnn", {"width": 4, "kernel": 3, "dropout": 0.1}, evaluator(data={"target": "spaces.py:images"})),
+        (
+            "linear",
+            {"classes": 3},
+            evaluator(kind="lightning", module={"target": "lightning_modules.py:Hooked"}, epochs=2),
+        ),
+        (
+            "net",
+            {"width": 4, "depth": 1, "dropout": 0.3},
+            evaluator(data={"target": "spaces.py:TransferAugmented"}),
+        ),
+    ],
+    ids=["float64", "batch norm", "lightning", "data module"],
+)
+def test_what_was_recorded(space: str, architecture: dict[str, Any], config: EvaluatorConfig, tmp_path: Path) -> None:
+    recorded = exported(f"spaces.py:{space}", config, architecture, tmp_path)
+    scores = scored(tmp_path)
+    assert {"val_loss", "val_accuracy", "parameters"} <= scores.keys()
+    assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+
+
+def test_other_weights_score_otherwise(tmp_path: Path) -> None:
+    recorded = exported("spaces.py:net", evaluator(), {"width": 8, "depth": 1, "dropout": 0.3}, tmp_path)
+    weights = {name: tensor + 0.5 for name, tensor in trained_weights(trial_dir(tmp_path, 4)).items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    assert abs(scored(tmp_path)["val_loss"] - recorded["val_loss"]) > 1e-3
+
+
+def test_the_model_comes_back_in_eval_mode(tmp_path: Path) -> None:
+    architecture = {"width": 8, "depth": 1, "dropout": 0.3}
+    exported("spaces.py:net", evaluator(), architecture, tmp_path)
+    search = json.loads((tmp_path / "search.json").read_text())
+    model = load_model(search, architecture, tmp_path / "model.safetensors", HERE)
+    assert not any(module.training for module in model.modules())
+    assert isinstance(model[0], nn.Linear)
+    weights = trained_weights(trial_dir(tmp_path, 4))
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(SpaceError, match="label 'width'"):
+        load_model(search, {**architecture, "width": 7}, tmp_path / "model.safetensors", HERE)
+
+
+def test_a_failure_is_raised_and_not_swallowed(tmp_path: Path) -> None:
+    architecture = {"width": 8, "depth": 1, "dropout": 0.3, "fault": "none", "after": 1, "training": False}
+    exported("spaces.py:faulty", evaluator(), architecture, tmp_path)
+    (tmp_path / "architecture.json").write_text(json.dumps({**architecture, "fault": "raise"}))
+    with pytest.raises(Exception, match="ValueError: a layer gave up"):
+        scored(tmp_path)
+
+
+def test_without_validation_data_there_is_no_score(tmp_path: Path) -> None:
+    config = evaluator(data={"target": "spaces.py:train_only"})
+    exported("spaces.py:net", config, {"width": 8, "depth": 1, "dropout": 0.3}, tmp_path)
+    with pytest.raises(ConfigError, match=r"evaluator.data: spaces.py:train_only gives no validation data"):
+        scored(tmp_path)

@@ -1,0 +1,105 @@
+"""What is said of a host that is not as it should be, by what was found there."""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasflow.config.services import SshServiceConfig
+from nasflow.training_service.ssh.probe import NEEDED, HostGpu, HostReport, problems, refuse
+
+ROOT = Path(__file__).parents[3]
+CONFIG = SshServiceConfig.model_validate({"kind": "ssh", "hosts": [{"host": "somewhere"}]})
+HOST = CONFIG.hosts[0]
+
+
+def report(**changes: Any) -> HostReport:
+    """Of a host in order but for the changes."""
+    needed = {name: metadata.version(name) for name in (*NEEDED, "nasflow")}
+    python = ".".join(map(str, sys.version_info[:3]))
+    fields = {"python": python, "executable": "/py", "versions": needed, "free": 10**12, "user": "me"}
+    return HostReport.model_validate(fields | changes)
+
+
+NTP = "so times in logs do not compare; set up NTP there"
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"clock_offset": 90.0, "clock_error": 0.5}, f"its clock is 90 s ahead of this machine's, {NTP}"),
+        ({"clock_offset": -6.0, "clock_error": 0.1}, f"its clock is 6 s behind this machine's, {NTP}"),
+        ({"python": "3.99.1"}, f"Python is 3.99 there and {OURS} here; code may behave differently: use one version"),
+    ],
+    ids=["ahead", "behind", "Python"],
+)
+def test_warnings(changes, sentence):
+    found = problems(report(**changes), HOST, CONFIG)
+    assert [(one.level, one.text) for one in found] == [
+        ("warning", f"training_service.hosts: '{HOST.name}': {sentence}")
+    ]
+    refuse(report(**changes), HOST, CONFIG)
+
+
+def test_clocks_are_not_compared_more_exactly_than_they_were_read():
+    assert problems(report(clock_offset=9.0, clock_error=5.0), HOST, CONFIG) == []
+
+
+def test_another_torch_and_one_that_can_t_use_the_gpus():
+    here = metadata.version("torch")
+    gpu = HostGpu(index=0, name="A100", memory_used="1 MiB", memory_total="2 MiB", users=[])
+    versions = report().versions | {"torch": "1.0.0+cu92"}
+    found = problems(report(versions=versions, gpus=[gpu]), HOST, CONFIG)
+    assert [one.text.partition(f"'{HOST.name}': ")[2] for one in found] == [
+        f"torch is 1.0.0+cu92 there and {here} here; results may differ in their last bits: install the same version "
+        "everywhere",
+        "the host has GPUs, but torch 1.0.0+cu92 there is built for the CPU; install a build for CUDA",
+    ]
+    local = report().versions | {"torch": f"{here.partition('+')[0]}+cu130"}
+    assert problems(report(versions=local), HOST, CONFIG) == []  # built otherwise, the same version
+
+
+def test_jobs_import_nothing_that_is_not_looked_for():
+    """Of what nasflow requires, NEEDED is enough to run the worker and the agent."""
+    program = """
+import sys, tomllib
+from importlib import metadata
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as normal
+
+def names(lines):
+    found = map(Requirement, lines)
+    return {normal(one.name) for one in found if not one.marker or one.marker.evaluate({"extra": ""})}
+
+needed = set(sys.argv[1:])
+required = names(tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"])
+assert needed < required, needed - required
+there, new = set(), needed  # what is needed, and all that comes with it
+while new:
+    there |= new
+    new = set().union(*(names(metadata.requires(name) or []) for name in new)) - there
+owners = metadata.packages_distributions()
+hidden = {top for top, owned in owners.items() if set(map(normal, owned)) & (required - there)}
+assert {"prefect", "sqlalchemy", "paramiko", "sklearn"} <= hidden
+
+class Hide:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_distributions(self, *context):
+        find = getattr(self.finder, "find_distributions", lambda *context: ())
+        return [found for found in find(*context) if normal(found.name) not in required - there]
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Hide, sys.meta_path)
+import nasflow.training.runner, nasflow.training_service.local.worker, nasflow.training_service.ssh.agent
+"""
+    command = [sys.executable, "-c", program, *NEEDED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

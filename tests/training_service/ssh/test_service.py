@@ -1,0 +1,217 @@
+"""The SSH service keeps the contract on a real sshd, and its own promises on several."""
+
+import json
+import os
+import re
+import subprocess
+from ctypes.util import find_library
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nasflow.config.services import SshServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.testing.training_service import (
+    TrainingServiceContract,
+    await_status,
+    epochs,
+    finish,
+    mentions,
+    numbers,
+    running,
+    script,
+    until,
+)
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.ssh.service import SshService
+from tests.gpu_stand_ins import NvidiaSmi
+from tests.sshd import ssh_section, start_sshd
+
+
+@pytest.fixture
+def host(tmp_path):
+    with start_sshd(tmp_path / "host") as sshd:
+        yield sshd
+
+
+class TestSshService(TrainingServiceContract):
+    factory = f"{Path(__file__).with_name('services.py')}:make"
+
+    @pytest.fixture
+    def root(self, tmp_path, host):
+        (tmp_path / "code").mkdir()
+        config = {"hosts": [host.config_host()], "known_hosts": str(host.known_hosts), "ssh_config": "/dev/null"}
+        (tmp_path / "service.json").write_text(json.dumps(config))
+        return tmp_path / "root"
+
+    def release(self, root, name):
+        (folder,) = (root.parent / "host" / "work" / "studies").iterdir()
+        (folder / name).touch()
+
+    def strays(self, root):
+        places = (str(root), str(root.parent / "host" / "work"))
+        others = (p for p in psutil.process_iter() if p.pid != os.getpid())
+        return {p.pid for p in others if any(mentions(p, place) for place in places) and running(p)}
+
+    def lose(self, service, handle):
+        (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
+        psutil.Process(pid).parent().kill()
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    (tmp_path / "code").mkdir()
+    with start_sshd(tmp_path / "a") as first, start_sshd(tmp_path / "b") as second:
+        yield first, second
+
+
+@pytest.fixture
+def open_service(tmp_path):
+    """Makes services on one root and these hosts."""
+    made = []
+
+    def make(hosts, options=None, **service) -> SshService:
+        section = ssh_section(hosts, tmp_path / "known_hosts", **service)
+        section["hosts"] = [host | (options or {"slots": 1}) for host in section["hosts"]]
+        made.append(
+            SshService(
+                SshServiceConfig.model_validate(section),
+                tmp_path / "root",
+                tmp_path / "code",
+                runner="nasflow.testing.scripted_job:run_job_file",
+                preload=(),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.cleanup()
+
+
+def root_on(host) -> Path:
+    (folder,) = (host.folder / "work" / "studies").iterdir()
+    return folder
+
+
+def test_a_job_whose_host_is_lost_goes_on_elsewhere_from_its_checkpoints(two_hosts, open_service):
+    """And the host, heard of again, ends what it should no longer run."""
+    service = open_service(two_hosts, lost_after=1, connect_timeout=1)
+    service.validate()
+    service.prepare()
+    spec = script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2])
+    handle = service.submit(spec)
+    until(lambda: epochs(service, handle), "first epoch")
+    lost, other = sorted(two_hosts, key=lambda host: str(host.port) not in service.status(handle).slot)
+    (pid,) = numbers(service, "jobs/job/runs")
+    lost.pause()
+    state = await_status(service, handle, JobStatus.LOST)
+    assert re.fullmatch(rf"host 127.0.0.1:{lost.port} has been silent for \d+ s: .+", state.reason)
+    service.submit(spec)
+    until((root_on(other) / "jobs/job/runs").exists, "start on the other host")
+    (root_on(other) / "go").touch()
+    assert finish(service, handle).exit_code == 0
+    assert epochs(service, handle) == [(1, False), (1, True), (2, False)]
+    assert (root_on(lost) / "jobs/job/runs").read_text().split() == [str(pid)]
+    assert psutil.pid_exists(pid)
+    lost.resume()
+    until(lambda: not psutil.pid_exists(pid), "end of the job that went on elsewhere")
+
+
+def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
+    """What they told meanwhile comes when it is heard again."""
+    host, _ = two_hosts
+    service = open_service([host], connect_timeout=1)
+    service.prepare()
+    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2], ["epoch", 3]))
+    until(lambda: epochs(service, handle), "first epoch")
+    host.pause()
+    (root_on(host) / "go").touch()
+    until((root_on(host) / "trials/00000/epoch-3").exists, "third epoch")
+    assert service.status(handle).status is JobStatus.RUNNING
+    assert epochs(service, handle) == [(1, False)]
+    host.resume()
+    assert finish(service, handle).exit_code == 0
+    assert epochs(service, handle) == [(1, False), (2, False), (3, False)]
+    assert len(numbers(service, "jobs/job/runs")) == 1
+
+
+def test_connections_that_break_are_made_again(two_hosts, open_service):
+    host, _ = two_hosts
+    service = open_service([host])
+    service.prepare()
+    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
+    until(lambda: epochs(service, handle), "first epoch")
+    for _ in range(3):
+        host.kill_connections()
+        until(lambda: numbers(service, "jobs/job/runs"), "answer")
+    (root_on(host) / "go").touch()
+    assert finish(service, handle).exit_code == 0
+    assert epochs(service, handle) == [(1, False), (2, False)]
+
+
+def test_a_host_that_is_out_of_order_when_a_search_starts(two_hosts, open_service):
+    """Is an error that leaves nothing on the other; or is done without, if the config says so."""
+    good, bad = two_hosts
+    bad.stop()
+    with pytest.raises(ServiceError, match=f"'127.0.0.1:{bad.port}'"):
+        open_service(two_hosts).validate()
+    assert not (good.folder / "work").exists()
+    service = open_service(two_hosts, hosts_required="any")
+    service.validate()
+    service.prepare()
+    assert service.slots() == (f"127.0.0.1:{good.port}/cpu-0",)
+    assert finish(service, service.submit(script("job"))).exit_code == 0
+
+
+def test_each_job_can_be_a_program_of_its_own(two_hosts, open_service):
+    service = open_service(two_hosts[:1], reuse=False)
+    service.prepare()
+    assert finish(service, service.submit(script("job", ["epoch", 1]))).exit_code == 0
+
+
+def test_a_worker_whose_controller_is_gone_ends(two_hosts, open_service):
+    """With its job; the checkpoints stay on the host, for the next controller."""
+    host, _ = two_hosts
+    service = open_service([host], abandoned_after=2)
+    service.prepare()
+    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
+    until(lambda: epochs(service, handle), "first epoch")
+    (pid,) = numbers(service, "jobs/job/runs")
+    host.stop()
+    until(lambda: not psutil.pid_exists(pid), "end of the abandoned job")
+    assert (root_on(host) / "trials/00000/epoch-1").exists()
+    host.start()
+    state = await_status(service, handle, JobStatus.LOST)
+    assert "no controller was heard of" in state.reason
+
+
+def test_gpus_of_a_host(tmp_path, two_hosts, open_service):
+    """Two jobs a GPU, on those that are named and that no one else uses; nvidia-smi stands in."""
+    if find_library("nvidia-ml"):
+        pytest.skip("needs a GPU that is not there: NVML of this machine would answer before the stand-in")
+    smi = NvidiaSmi(tmp_path / "bin", gpus=4)
+    with start_sshd(tmp_path / "c", path_prefix=[smi.folder]) as host, subprocess.Popen(["sleep", "90"]) as stranger:
+        smi.use(1, stranger.pid)
+        service = open_service([host], {"gpu_indices": [1, 3], "max_trials_per_gpu": 2})
+        service.prepare()
+        name = f"127.0.0.1:{host.port}"
+        assert service.slots() == tuple(f"{name}/gpu-{place}" for place in ("1.0", "1.1", "3.0", "3.1"))
+        steps = [["report", "report.json"], ["wait", "go"]]
+        handles = [service.submit(script(f"job-{number}", *steps)) for number in range(4)]
+        for handle in handles[:2]:
+            await_status(service, handle, JobStatus.RUNNING)
+        assert [service.status(handle).status for handle in handles[2:]] == [JobStatus.PENDING] * 2
+        smi.use(1)
+        for handle in handles[2:]:
+            await_status(service, handle, JobStatus.RUNNING)
+        (root_on(host) / "go").touch()
+        seen = []
+        for handle in handles:
+            assert finish(service, handle).exit_code == 0
+            report = json.loads(service.fetch(f"jobs/{handle.job_id}/report.json").read_text())
+            seen.append(report["environment"]["CUDA_VISIBLE_DEVICES"])
+        assert seen == ["3", "3", "1", "1"]
+        service.cleanup()
+        stranger.kill()

@@ -1,0 +1,1 @@
+"""Random models, trained merged and alone: `python -m tests.trust`."""
