@@ -39,11 +39,12 @@ class MemberCheckpoints:
     told until its weights are safe. Where the config names a URL, each checkpoint is copied there, too, and looked for.
 
     Args:
-        tell: called in this order: what a member has trained, epoch by epoch, then its end.
+        tell: reports an event at once; `tell_later` after those of the checkpoints on their way. Called in this order:
+            the epochs of a member, one by one, then its end.
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
-        self._config, self._study, self._root, self._tell = spec.checkpoint, spec.study, root, tell
+        self._config, self._study, self._root, self.tell = spec.checkpoint, spec.study, root, tell
         self._saver = JointSaver()
         self._background = Background("checkpoints")
         self._stores: dict[int, CheckpointStore] = {}
@@ -100,7 +101,7 @@ class MemberCheckpoints:
 
     def tell_later(self, event: Event) -> None:
         """Tell, after all that is on its way."""
-        self._background.do(lambda: self._tell(event))
+        self._background.do(lambda: self.tell(event))
 
     def wait(self) -> None:
         """Until all that was taken is written, if it can be."""
@@ -119,7 +120,7 @@ class MemberCheckpoints:
             left = [(unsaved, error) for unsaved, error in zip(self._unsaved, errors, strict=True) if error]
             for unsaved in self._unsaved:
                 if all(unsaved is not other for other, _ in left):
-                    self._tell(unsaved.final)
+                    self.tell(unsaved.final)
             self._unsaved = [unsaved for unsaved, _ in left]
             if left and time.monotonic() > deadline:
                 trials = [unsaved.final.trial for unsaved in self._unsaved]
@@ -172,7 +173,7 @@ class MemberCheckpoints:
                 self._copy(trials[position], place, part)
         for events in told.values():
             for event in events:
-                self._tell(event)
+                self.tell(event)
 
     def _copy(self, trial: int, place: Place, part: Taken) -> None:
         far = self._far_store(trial)
@@ -193,7 +194,7 @@ class MemberCheckpoints:
             self._troubles.add(what)
             text = f"{what}: {error}; training goes on without"
             logger.error(text)
-            self._tell(Alert(text=text))
+            self.tell(Alert(text=text))
 
 
 def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> list[int]:

@@ -10,7 +10,7 @@ from nasflow.job import blame
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
-from nasflow.training.loop import error_text
+from nasflow.training.driver import error_text
 from nasflow.training.training_job import TrainingJob
 
 
