@@ -41,7 +41,7 @@ class UnitPlan:
 
     @property
     def seconds(self) -> float:
-        """Expected of a step's forward and backward."""
+        """Expected seconds of a step's forward and backward."""
         return sum(price.seconds for price in self.prices)
 
 
@@ -50,13 +50,13 @@ class JobPlan:
     """How a job would run.
 
     Attributes:
-        units: of several trials each.
-        reasons: of every other trial, why it is in none.
-        alone: seconds of a step's forward and backward of those of the others that can be traced.
-        failed: what trials that failed so early raised.
+        units: those of several trials.
+        reasons: why a trial is in none of them, by trial.
+        alone: seconds of a step's forward and backward, by trial that is in none of them and can be traced.
+        failed: the errors of trials that failed before their first step.
         batch: the shape of a batch's first tensor, None if it has none.
         device: where it trains.
-        costs: where the figures are from.
+        costs: the cost model that gave the seconds.
     """
 
     units: list[UnitPlan] = field(default_factory=list)

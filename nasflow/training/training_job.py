@@ -1,4 +1,4 @@
-"""A job from its spec to its end: make the members, resume them, train them together, say what happened."""
+"""A job from its spec to its end: make the members, resume them, train them together, report what happened."""
 
 import copy
 import dataclasses
@@ -49,10 +49,10 @@ _OWNERS = Owners()  # jobs of the debug service come one after the other in one 
 
 
 class TrainingJob:
-    """Trains the members of one spec below `root`, telling each event to `tell`.
+    """Trains the members of one spec below `root`, and calls `tell` with each event.
 
-    A member goes on from its newest checkpoint, and what was told of its earlier epochs is told again. The checkpoint
-    of an epoch is written before the epoch is told. As a `Job`, whose epochs are the turns of a roster, it is driven by
+    A member goes on from its newest checkpoint, and its earlier epochs are reported again. The checkpoint of an epoch
+    is written before the epoch is reported. As a `Job`, whose epochs are the turns of a roster, it is driven by
     Lightning's loop.
     """
 
@@ -63,8 +63,8 @@ class TrainingJob:
         self._checkpoints = MemberCheckpoints(spec, root, tell)
 
     def run(self) -> None:
-        """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
-        gc.freeze()  # what is there outlives the job; collections need not look through it
+        """Run the job to its end. What it raises is the whole job's failure; a member's failure only evicts it."""
+        gc.freeze()  # the objects that exist now outlive the job; collections need not look through them
         job = Job(
             init=[self._load], epoch=[self._save], exit=[self._end], stop=[lambda state: not state["roster"].turn]
         )
@@ -78,7 +78,7 @@ class TrainingJob:
             self._checkpoints.close()
 
     def _load(self, state: State) -> None:
-        """Look where each trial stands, and tell it."""
+        """Find out what each trial has finished, and report it."""
         past = {spec.trial: _without_tensors(self._checkpoints.newest(spec.trial)) for spec in self._spec.members}
         state["roster"] = roster = self._roster(past)
         roster.open_turn()
@@ -242,7 +242,7 @@ class MemberMaker:
 
     Args:
         job: whose members they are.
-        data: what they are fed.
+        data: what they are trained on.
         trainer: the job's.
     """
 
@@ -252,7 +252,7 @@ class MemberMaker:
         self._trainer = trainer
 
     def make(self, spec: MemberSpec) -> Member:
-        """A member before its training. It does not depend on which others are made."""
+        """Return a member before its training. It does not depend on which others are made."""
         member = make_member(self._job, spec)
         if lazy_layers(member.module):
             complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)
@@ -260,7 +260,7 @@ class MemberMaker:
 
     @cached_property
     def _first_batch(self) -> Any:
-        """Of the first epoch, whichever is trained."""
+        """The first batch of the first epoch, whichever epoch is trained."""
         loader = copy.copy(self._data.train)
         if isinstance(loader, SeededLoader):
             loader.epoch = 0
@@ -269,7 +269,7 @@ class MemberMaker:
 
 
 def make_member(job: JobSpec, spec: MemberSpec) -> Member:
-    """Build one member, drawing its initial weights from its own stream. Lazy layers stay without."""
+    """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet."""
     rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
@@ -281,7 +281,7 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
 
 
 def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
-    """The data with an order that follows from `seed` and the epoch, whoever shares the job."""
+    """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
     with RngStream(derive_seed(seed, "data")):
         data = load_data(config, base_dir)
 
@@ -293,5 +293,5 @@ def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
 
 
 def _device() -> torch.device | None:
-    """Where members draw, if not only on the CPU."""
+    """The device where members draw random numbers, None if only on the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else None
