@@ -111,15 +111,6 @@ class SupervisedGroup:
             found.update(family.close())
         return self._by_member(values | {f"val_{name}": found[name] for name in _metric_names(self._modules[0])})
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Go on with the members at these places, in this order; what was counted of them stays."""
-        self._modules = [self._modules[row] for row in rows]
-        self._vector_losses = self._make_losses()
-        for means in (self._trained, self._validated):
-            means.keep(rows)
-        for family in self._families or []:
-            family.keep(rows)
-
     def _make_losses(self) -> ClassificationLosses | RegressionLosses:
         if isinstance(self._modules[0], ClassificationModule):
             return ClassificationLosses([_smoothing(module) for module in self._modules])
@@ -163,11 +154,6 @@ class _Sum:
         assert total is not None  # noqa: S101 - for the type checker
         return total
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Leave only these rows."""
-        if self._total is not None:
-            self._total = self._total[list(rows)]
-
 
 class _Means(_Sum):
     """Means over samples of numbers that members log, summed in float64 as in a Logbook."""
@@ -202,9 +188,6 @@ class _Family(Protocol):
 
     def close(self) -> dict[str, list[float]]:
         """Every metric's values by member, then start anew."""
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Leave only these rows."""
 
 
 def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
@@ -249,10 +232,6 @@ class _Answers:
             values[name] = _values(metric, states, multidim_average="samplewise")
         return values
 
-    def keep(self, rows: Sequence[int]) -> None:
-        self._right.keep(rows)
-        self._given.keep(rows)
-
 
 class _Errors:
     """Metrics of how far predictions are off, by torchmetrics' sums over them."""
@@ -282,10 +261,6 @@ class _Errors:
                 values[name] = _values(metric, {"sum_squared_error": squares.reshape(len(squares), -1).sum(1)})
         return values
 
-    def keep(self, rows: Sequence[int]) -> None:
-        self._squares.keep(rows)
-        self._sizes.keep(rows)
-
 
 class _OneByOne:
     """Metrics that keep every sample: each member has its own."""
@@ -304,9 +279,6 @@ class _OneByOne:
             for metric in metrics:
                 metric.reset()
         return values
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self._metrics = {name: [metrics[row] for row in rows] for name, metrics in self._metrics.items()}
 
 
 def _values(metric: Any, states: dict[str, Tensor], **options: str) -> list[float]:

@@ -1,7 +1,7 @@
-"""Whose own code a process runs, on disk, for others to read when the process has died of it.
+"""Records which trial's code is executing, for crash attribution.
 
 An exception names its trial; `os._exit` and a segmentation fault do not. So the number of the trial whose code is about
-to run is put into a file that is mapped to memory: that takes less than a microsecond, and outlives the process.
+to run is written to a memory-mapped file: that takes less than a microsecond, and outlives the process.
 """
 
 import mmap
@@ -18,8 +18,8 @@ _place: memoryview | None = None
 
 @contextmanager
 def told_in(path: Path) -> Iterator[None]:
-    """Within this, `running` is told in a file."""
-    global _place  # noqa: PLW0603 - of a process, as the question is
+    """Within this, `running` writes to a file."""
+    global _place  # noqa: PLW0603 - one per process
     path.write_bytes(_NOBODY.to_bytes(8, "little", signed=True))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as mapped:
         _place = memoryview(mapped).cast("q")
@@ -44,12 +44,12 @@ class _Running:
 
 
 def running(trial: int) -> AbstractContextManager[None]:
-    """Within this, code of a trial's own runs."""
+    """Within this, record that a trial's own code is running."""
     return nullcontext() if _place is None else _Running(_place, trial)
 
 
 def blamed(path: Path) -> int | None:
-    """The trial whose own code ran when the process ended that told it here; None if nobody's did."""
+    """Return the trial whose code was running when the process that wrote the file ended; None if none was."""
     told = path.read_bytes()
     trial = int.from_bytes(told, "little", signed=True) if len(told) == 8 else _NOBODY
     return None if trial == _NOBODY else trial

@@ -8,22 +8,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SECONDS = 300.0
-"""How long what must not be lost waits for room."""
+"""How long a write that must not be lost waits for room."""
 
 POLL = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether this is a disk's, or a user's share of it, having no room left."""
+    """Whether the error means that the disk, or the user's quota, is full."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def wait_for_room(write: Callable[[], T]) -> T:
-    """What `write` gives, called again and again as long as the disk is full, for `SECONDS` at most.
+    """Return what `write` returns, after repeating it while the disk is full, for at most `SECONDS`.
 
     Raises:
-        OSError: it is full still, or there is another reason.
+        OSError: the disk is still full, or writing failed for another reason.
     """
     deadline = time.monotonic() + SECONDS
     while True:

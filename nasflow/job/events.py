@@ -1,7 +1,7 @@
-"""What a job says while it runs: `events.jsonl`, one JSON object a line, appended and flushed, never rewritten.
+"""The events of a running job: `events.jsonl`, one JSON object per line, appended and flushed, never rewritten.
 
-The file is all that a training service must bring back. Every event may be read again: a trial's epoch is told once
-when it was trained, and once more (`replayed`) by every job that goes on from its checkpoint, with the same metrics.
+The file is all that a training service must bring back. Every event may be read again: a trial's epoch is reported
+when it is trained, and again (`replayed`) by every job that resumes from its checkpoint, with the same metrics.
 """
 
 import json
@@ -25,7 +25,7 @@ class _Event(BaseModel):
 class Started(_Event):
     """The job's process is up and has its members.
 
-    `resumed` gives each trial's finished epochs, 0 for a new one; those in `waiting` are to begin later.
+    `resumed` has each trial's finished epochs, 0 for a new one; trials in `waiting` begin later.
     """
 
     kind: Literal["started"] = "started"
@@ -35,15 +35,15 @@ class Started(_Event):
 
 
 class PlannedUnit(BaseModel):
-    """Members whose steps are made together.
+    """Members that are stepped together.
 
     Attributes:
-        operations: of all of them, as they would run one by one.
-        fused: of those, the ones that run together with others, or once for several members.
-        kernels: how many steps each one runs.
-        gathers: how often a value is put together from several.
+        operations: the operations of all members, if they ran one by one.
+        fused: how many of those run together with others, or once for several members.
+        kernels: how many steps each kernel runs.
+        gathers: how often a value is assembled from several.
         seconds: expected of a step's forward and backward; None where nothing was measured.
-        seconds_alone: the same if each member made its step by itself.
+        seconds_alone: the same if each member were stepped by itself.
     """
 
     members: list[int]
@@ -56,11 +56,11 @@ class PlannedUnit(BaseModel):
 
 
 DIFFERS = "merged it does not compute what it does by itself"
-"""How the reason begins of a trial that a comparison has found to differ."""
+"""The beginning of the reason of a trial that a comparison found to differ."""
 
 
 class Planned(_Event):
-    """Units were formed. `alone` says of each trial that is in no unit with others why it is not."""
+    """Units were formed. `alone` has the reason of each trial that is in no unit with others."""
 
     kind: Literal["planned"] = "planned"
     units: list[PlannedUnit]
@@ -68,12 +68,12 @@ class Planned(_Event):
 
     @property
     def differing(self) -> dict[int, str]:
-        """Those of `alone` that a comparison has found to differ."""
+        """Those of `alone` that a comparison found to differ."""
         return {trial: reason for trial, reason in self.alone.items() if reason.startswith(DIFFERS)}
 
 
 class Entered(_Event):
-    """A trial that waited begins, or goes on from its checkpoint."""
+    """A trial that waited begins, or resumes from its checkpoint."""
 
     kind: Literal["entered"] = "entered"
     trial: int
@@ -109,7 +109,7 @@ class Final(_Event):
 
 
 class Evicted(_Event):
-    """A trial was taken out of the job in `epoch` by its own doing; the others go on."""
+    """A trial failed in `epoch` and left the job; the others go on. The epoch is 0 if it could not be built."""
 
     kind: Literal["evicted"] = "evicted"
     trial: int
@@ -118,7 +118,7 @@ class Evicted(_Event):
 
 
 class Alert(_Event):
-    """Something that someone should look after while the job goes on, in a sentence."""
+    """A problem that needs attention while the job goes on, in a sentence."""
 
     kind: Literal["alert"] = "alert"
     text: str
@@ -127,8 +127,8 @@ class Alert(_Event):
 class Ended(_Event):
     """The job has nothing left to do. A process that exits without this event has crashed.
 
-    An error is laid to the `infrastructure` if the same job may come to its end another time, or in another place. The
-    job is `refused` for a mistake of its user's, which the error says in a sentence.
+    The error is attributed to `infrastructure` if the same job may succeed at another time or place. The job is
+    `refused` for a mistake of its user, which the error describes in a sentence.
     """
 
     kind: Literal["ended"] = "ended"
@@ -142,12 +142,12 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def parse_event(line: str) -> Event:
-    """The event in one line of an events file."""
+    """Return the event in one line of an events file."""
     return _EVENT.validate_json(line)
 
 
 class EventWriter:
-    """Appends events to a file; each is with the operating system when `write` returns. Threads may share it.
+    """Appends events to a file; `write` returns once the operating system has the event. Threads may share it.
 
     If the disk is full, `write` waits for room.
     """
@@ -175,7 +175,7 @@ class EventWriter:
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:
-    """The whole lines of `path` from byte `offset` on, and the offset behind them. A missing file has no lines yet."""
+    """Return the complete lines of `path` from byte `offset`, and the offset after them; none for a missing file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

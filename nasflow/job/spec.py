@@ -1,11 +1,11 @@
-"""What a job is told: `job.json`, and where a job's files lie. Imports no torch, for the controller reads this too.
+"""The spec of a job, `job.json`, and where its files are. Imports no torch, because the controller loads this too.
 
-Everything a job reads or writes lies below one root folder, so that a service can keep that root on any machine::
+Everything a job reads or writes is below one root folder, so that a service can keep that root on any machine::
 
     <root>/jobs/<job_id>/job.json        the JobSpec
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
-                         own-code        whose code runs (nasflow.job.blame)
+                         own-code        the trial whose code is running (nasflow.job.blame)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
@@ -30,7 +30,7 @@ from nasflow.config.search import (
 from nasflow.space.architecture import Architecture
 
 CANNOT_WRITE = 74
-"""The exit code (EX_IOERR of sysexits.h) of a job that can't write its events any more."""
+"""The exit code (EX_IOERR of sysexits.h) of a job that can no longer write its events."""
 
 
 class MemberSpec(BaseModel):
@@ -44,12 +44,12 @@ class MemberSpec(BaseModel):
 
 
 class PeerSpec(MemberSpec):
-    """A trial that was in the job before it was started again, and trains in it no more.
+    """A trial that left the job in an earlier start.
 
     Attributes:
         history: its metrics by epoch, the first epoch first.
-        parameters: of its model.
-        failed: whether it failed in the epoch after these; else it ended with the last of them.
+        parameters: the number of its model's parameters.
+        failed: whether it failed in the epoch after these; otherwise it ended with the last of them.
     """
 
     history: list[dict[str, float | None]]
@@ -62,14 +62,14 @@ class JobSpec(BaseModel):
 
     Attributes:
         job_id: unique within the study; letters, digits and dashes.
-        evaluator: as in the config, with its searched values still open; each member's architecture closes them.
-        data: what all members are fed, its searched values closed.
+        evaluator: as in the config, with its searched values still open; each member's architecture chooses them.
+        data: the data of all members, with its searched values chosen.
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
         merge: whether and how members are fused.
         places: how many members may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
-        peers: who left before; the others go on as if these had left in this job.
+        peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
     """
 
     model_config = ConfigDict(frozen=True)

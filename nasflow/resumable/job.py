@@ -1,4 +1,4 @@
-"""Work in epochs that can be interrupted anywhere: what to do, when to end, and where to go on. After Caffe2's Job.
+"""Work in epochs that can be interrupted anywhere: what to do, when to end, and where to resume. After Caffe2's Job.
 
 A job is three groups of steps. Each step is a function of the job's *state*, a dict that they share; `state["epoch"]`
 counts finished epochs. For example, with these functions in a module `count`::
@@ -36,19 +36,19 @@ State = dict[str, Any]
 
 
 class Checkpoints(Protocol):
-    """What a runner asks of a checkpoint manager."""
+    """What a runner needs from a checkpoint manager."""
 
     def is_due(self, epoch: int) -> bool:
-        """Whether a checkpoint is to be saved after so many epochs."""
+        """Whether to save a checkpoint after so many epochs."""
 
     def save(self, state: State, epoch: int) -> None:
         """Save the state after so many epochs."""
 
     def load(self, state: State, epoch: int | None = None) -> int | None:
-        """Put what was saved after `epoch`, by default of the newest, into the state; the epoch, None if none is."""
+        """Load the checkpoint of `epoch`, by default the newest, into the state. Return its epoch, None without one."""
 
     def wait(self) -> None:
-        """Until all that was saved is safe."""
+        """Wait until all that was saved is on disk."""
 
 
 class Call:
@@ -64,12 +64,12 @@ class Call:
 
 @dataclass(frozen=True)
 class EpochLimit:
-    """A stop signal: so many epochs are finished."""
+    """A stop signal after a number of epochs."""
 
     epochs: int
 
     def __call__(self, state: State) -> bool:
-        """Whether they are."""
+        """Whether that many epochs are finished."""
         return int(state["epoch"]) >= self.epochs
 
 
@@ -82,10 +82,10 @@ class Job:
     """What to do.
 
     Attributes:
-        init: before the first epoch, also when the job is resumed: what the checkpoint has is put in afterwards.
-        epoch: in each epoch.
-        exit: after the last one.
-        stop: looked at before the first epoch and after each; if any is true, there is no further one.
+        init: steps before the first epoch, also when the job is resumed; the checkpoint is loaded after them.
+        epoch: steps of each epoch.
+        exit: steps after the last epoch.
+        stop: signals checked before the first epoch and after each; if any is true, the job ends.
     """
 
     init: Sequence[Step] = ()
@@ -94,7 +94,7 @@ class Job:
     stop: Sequence[Signal] = ()
 
     def compile(self) -> "CompiledJob":
-        """The job as JSON can hold it.
+        """Return the job in a form that JSON can hold.
 
         Raises:
             ConfigError: a step is no function that another process could import, or has an argument that is not JSON.
@@ -132,7 +132,7 @@ class CompiledJob(BaseModel):
 
 
 class JobRunner:
-    """Runs a job, from wherever its checkpoints say.
+    """Runs a job from its newest checkpoint.
 
     Args:
         checkpoints: called after init and after every epoch; None to save nothing.
@@ -143,7 +143,7 @@ class JobRunner:
         self._job, self._checkpoints, self._resume_from = job, checkpoints, resume_from_epoch
 
     def run(self, state: State | None = None) -> State:
-        """Run to the end; the state then.
+        """Run to the end, and return the state.
 
         Raises:
             CheckpointError: the epoch to go on from can't be read.
@@ -156,7 +156,7 @@ class JobRunner:
         return state
 
     def begin(self, state: State) -> None:
-        """Up to the first epoch. A job whose epochs another loop drives calls this, and then the next three itself."""
+        """Run up to the first epoch. A job whose epochs another loop drives calls this and the next three itself."""
         state["epoch"] = 0
         for step in self._job.init:
             step(state)
@@ -169,11 +169,11 @@ class JobRunner:
             state["epoch"] = found
 
     def is_over(self, state: State) -> bool:
-        """Whether a stop signal is on."""
+        """Whether a stop signal is true."""
         return any(signal(state) for signal in self._job.stop)
 
     def run_epoch(self, state: State) -> None:
-        """One epoch, and save."""
+        """Run one epoch, and save."""
         for step in self._job.epoch:
             step(state)
         state["epoch"] += 1
@@ -182,7 +182,7 @@ class JobRunner:
             self._checkpoints.save(state, state["epoch"])
 
     def finish(self, state: State) -> None:
-        """After the last epoch."""
+        """Run the exit steps, after the last epoch is saved."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
         for step in self._job.exit:

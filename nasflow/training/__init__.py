@@ -1,5 +1,5 @@
 """Inside the job: its program, its training loop, its members and what trains them together.
 
 The rooms: a `member` is one trial, a `unit` steps several at once, `optim` holds their optimizers, and `schedule`
-decides who trains when. Imports evaluators, `merge`, `checkpoint`, `job` and what is below them.
+decides which members train in each epoch. Imports evaluators, `merge`, `checkpoint`, `job` and what is below them.
 """

@@ -1,4 +1,4 @@
-"""Batches in runs, for a turn of Lightning's loop takes as long as a step of a small model."""
+"""Batches in runs, because an iteration of Lightning's loop takes as long as a step of a small model."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ class Run(list[Any]):
 
 
 class BatchRuns:
-    """The batches of a loader, several at a time: 64 at most, and what takes a mebibyte."""
+    """The batches of a loader, several at a time: at most 64, or those that fill a mebibyte."""
 
     def __init__(self, loader: SeededLoader):
         self._loader = loader
@@ -24,9 +24,9 @@ class BatchRuns:
 
 
 def training_batches(data: Data) -> Iterable[Any]:
-    """Runs of the training batches, or the batches themselves if they must be taken one by one.
+    """Return runs of the training batches, or the batches themselves if they must be taken one by one.
 
-    So must a data module's, whose transfer hooks draw from the stream from which the loader draws.
+    A data module's must be: its transfer hooks draw from the same stream as the loader.
     """
     loader = data.train
     if data.module is None and isinstance(loader, SeededLoader) and loader.can_run_ahead:

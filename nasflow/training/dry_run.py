@@ -14,13 +14,12 @@ from nasflow.merge.planning.planner import Planner
 from nasflow.merge.trace.graph import NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.view.summary import Outline, Price, outline, prices
-from nasflow.training.batch_runs import training_batches
-from nasflow.training.loop import MergedModule, error_text, make_trainer
+from nasflow.training.loop import run
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
-from nasflow.training.training_job import MemberMaker, load_job_data
+from nasflow.training.training_job import SpecDriver
 from nasflow.training.unit.base import Unit
-from nasflow.training.unit.grouping import Failed, Former
+from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.reporting import merged_model, planned
 
 
@@ -42,7 +41,7 @@ class UnitPlan:
 
     @property
     def seconds(self) -> float:
-        """Expected of a step's forward and backward."""
+        """Expected seconds of a step's forward and backward."""
         return sum(price.seconds for price in self.prices)
 
 
@@ -51,13 +50,13 @@ class JobPlan:
     """How a job would run.
 
     Attributes:
-        units: of several trials each.
-        reasons: of every other trial, why it is in none.
-        alone: seconds of a step's forward and backward of those of the others that can be traced.
-        failed: what trials that failed so early raised.
+        units: those of several trials.
+        reasons: why a trial is in none of them, by trial.
+        alone: seconds of a step's forward and backward, by trial that is in none of them and can be traced.
+        failed: the errors of trials that failed before their first step.
         batch: the shape of a batch's first tensor, None if it has none.
         device: where it trains.
-        costs: where the figures are from.
+        costs: the cost model that gave the seconds.
     """
 
     units: list[UnitPlan] = field(default_factory=list)
@@ -69,54 +68,42 @@ class JobPlan:
     costs: CostModel | None = None
 
 
-class _EnoughError(Exception):
-    """Units are formed."""
+class _DryRun(SpecDriver):
+    """Drives a job's members up to their first step, which plans their units and ends the job."""
+
+    def __init__(self, spec: JobSpec):
+        super().__init__(spec, Roster([member.trial for member in spec.members], spec.places))
+        self.plan = JobPlan()
+        self.is_planned = False
+
+    def open_turn(self) -> bool:
+        """Open the first turn only."""
+        return not self.is_planned and super().open_turn()
+
+    def step(self, batches: Sequence[Any]) -> None:
+        """Plan units for the first batch; then all members leave."""
+        numbers = {getattr(member.module, "model", None): member.number for member in self.turn}
+        _fill(self.plan, self.former, self.form(self.turn, batches[0]), batches[0], numbers)
+        self.is_planned = True
+        for member in self.active:
+            self.remove(member)
+
+    def evicted(self, number: int, epoch: int, error: str) -> None:
+        """Note the error of a trial."""
+        self.plan.failed[number] = error
 
 
 def rehearse(spec: JobSpec) -> JobPlan:
-    """The plan of a job's members, all at a time, on its first batch. Figures that are not on record are measured.
+    """Return the plan of a job's members, all at a time, on its first batch. Costs that are not stored are measured.
 
     Raises:
         UserError: data or a pass can't be loaded, or there is no batch.
     """
-    data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
-    specs = {member.trial: member for member in spec.members}
-    former = Former(spec.merge, spec.base_dir, {})
-    trainer = make_trainer(spec.evaluator.precision)
-    maker = MemberMaker(spec, data, trainer)
-    plan = JobPlan()
-
-    def build(trial: int) -> Member | None:
-        try:
-            return maker.make(specs[trial])
-        except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
-            plan.failed[trial] = error_text(error)
-            return None
-
-    def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
-        numbers = {getattr(member.module, "model", None): member.number for member in members}
-        _fill(plan, former, former.form(members, batch, failed), batch, numbers)
-        raise _EnoughError
-
-    def on_evict(member: Member, error: str) -> None:
-        plan.failed[member.number] = error
-
-    def nothing(_: Member) -> None:
-        pass
-
-    module = MergedModule(
-        Roster(list(specs), spec.places),
-        data,
-        build=build,
-        on_start=nothing,
-        on_evict=on_evict,
-        form=form,
-    )
-    with contextlib.suppress(_EnoughError):
-        trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
-        if len(plan.failed) < len(specs):
-            raise ConfigError(f"evaluator.data: {spec.data.target} gives no batch to train on")
-    return plan
+    driver = _DryRun(spec)
+    run(driver, validate=False)
+    if not driver.is_planned and len(driver.plan.failed) < len(spec.members):
+        raise ConfigError(f"evaluator.data: {spec.data.target} gives no batch to train on")
+    return driver.plan
 
 
 def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numbers: Mapping[Any, int]) -> None:

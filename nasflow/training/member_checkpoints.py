@@ -1,4 +1,4 @@
-"""The checkpoints of a job's members: what is on its way to the disk, and what is told once it is there."""
+"""The checkpoints of a job's members: written in the background, and reported once they are on disk."""
 
 import logging
 import time
@@ -26,24 +26,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class _Unsaved:
-    """The last checkpoint of a trial, for which there was no room, and what is to be told when there is."""
+    """The last checkpoint of a trial, for which the disk had no room, and the event to report once it is saved."""
 
     part: Taken
     final: Final
 
 
 class MemberCheckpoints:
-    """Saves members beside their training, and tells of each epoch when that is done.
+    """Saves members while training goes on, and reports each epoch once it is saved.
 
-    If they can't be saved, because the disk is full, say, training goes on without; only the end of a trial waits to be
-    told until its weights are safe. Where the config names a URL, each checkpoint is copied there, too, and looked for.
+    If members can't be saved, for example because the disk is full, training goes on without checkpoints; only the end
+    of a trial is not reported until its weights are safe. If the config names a URL, each checkpoint is copied there
+    too, and loaded from there if it is newer.
 
     Args:
-        tell: called in this order: what a member has trained, epoch by epoch, then its end.
+        tell: reports an event at once; `tell_later` after those of the checkpoints on their way. Called in this order:
+            the epochs of a member, one by one, then its end.
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
-        self._config, self._study, self._root, self._tell = spec.checkpoint, spec.study, root, tell
+        self._config, self._study, self._root, self.tell = spec.checkpoint, spec.study, root, tell
         self._saver = JointSaver()
         self._background = Background("checkpoints")
         self._stores: dict[int, CheckpointStore] = {}
@@ -52,44 +54,47 @@ class MemberCheckpoints:
         self._troubles: set[str] = set()
 
     def newest(self, trial: int) -> dict[str, Any] | None:
-        """A trial's newest state; None for a new one, and for one of which nothing can be read any more."""
+        """Return a trial's newest state; None for a new one, or one whose checkpoints can't be read."""
         here = self._store(trial)
         self._bring(trial, here)
         try:
             return here.load_newest()
         except CheckpointError as error:
-            logger.warning("trial %s begins anew, for none of its checkpoints can be read: %s", trial, error)
+            logger.warning("trial %s starts again, because none of its checkpoints can be read: %s", trial, error)
             here.clear()
             return None
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
-        """What the URL has, if that is newer."""
+        """Fetch the newest checkpoint from the URL, if that is newer."""
         far, error = self._far_store(trial), None
         try:
             if far is not None and max(far.epochs(), default=-1) > max(here.epochs(), default=-1):
                 state = far.load_newest()
                 if state is not None:
                     here.save(state["epoch"], state)
-        except Exception as raised:  # storages raise what they like
+        except Exception as raised:  # a storage may raise anything
             error = raised
-        self._note(f"checkpoints can't be had from {self._config.url}", error)
+        self._note(f"checkpoints can't be read from {self._config.url}", error)
 
     def knows(self, trial: int) -> bool:
         """Whether a trial has ever been saved here."""
         return bool(self._store(trial).epochs())
 
     def save(self, members: Sequence[Member], failed: Failed) -> None:
-        """Take copies of the states that are due; they are written, and their epochs told, while training goes on.
+        """Copy the states that are due; they are written, and their epochs reported, while training goes on.
 
         Args:
-            failed: called with a member whose state can't be had, and why.
+            failed: called with a member whose state can't be copied, and the error.
         """
         if not members:
             return
-        self._background.wait()  # at most one epoch is on its way
+        self._background.wait()  # at most one epoch is being written
         ended = [member for member in members if member.finished]
         going_on = [member for member in members if not member.finished]
-        for some in (ended, going_on):  # apart: the first are kept for good, and would keep the others' state with them
+        for some in (
+            ended,
+            going_on,
+        ):  # apart: files of ended members are kept, and with them all their content
             due = [member for member in some if self._is_due(member)]
             parts, errors = self._saver.take([self._as_save(member) for member in due])
             for position, error in errors.items():
@@ -99,18 +104,18 @@ class MemberCheckpoints:
             self._background.do(partial(self._commit, parts, [member.number for member in due], told))
 
     def tell_later(self, event: Event) -> None:
-        """Tell, after all that is on its way."""
-        self._background.do(lambda: self._tell(event))
+        """Report an event after everything that is being saved."""
+        self._background.do(lambda: self.tell(event))
 
     def wait(self) -> None:
-        """Until all that was taken is written, if it can be."""
+        """Wait until all copied states are written, if they can be."""
         self._background.wait()
 
     def finish(self) -> None:
-        """The same, and wait for room for the last checkpoints of trials that have ended.
+        """As `wait`, and also wait for room on the disk for the last checkpoints of trials that have ended.
 
         Raises:
-            InfrastructureError: there was none for long.
+            InfrastructureError: the disk stayed full.
         """
         self.wait()
         deadline = time.monotonic() + disk_full.SECONDS
@@ -119,7 +124,7 @@ class MemberCheckpoints:
             left = [(unsaved, error) for unsaved, error in zip(self._unsaved, errors, strict=True) if error]
             for unsaved in self._unsaved:
                 if all(unsaved is not other for other, _ in left):
-                    self._tell(unsaved.final)
+                    self.tell(unsaved.final)
             self._unsaved = [unsaved for unsaved, _ in left]
             if left and time.monotonic() > deadline:
                 trials = [unsaved.final.trial for unsaved in self._unsaved]
@@ -159,20 +164,20 @@ class MemberCheckpoints:
         return Save(self._store(member.number), member.finished_epochs, member.state_dict, ranking)
 
     def _commit(self, parts: Sequence[Taken], trials: Sequence[int], told: Mapping[int, list[Event]]) -> None:
-        """Write what was taken of `trials`, then tell what became of them."""
+        """Write the states of `trials`, then report their events."""
         for part in parts:
             errors = self._saver.write(part)
             self._note(f"checkpoints can't be saved in {self._root}", next(iter(errors.values()), None))
             for position in errors:
                 finals = [event for event in told.get(trials[position], []) if isinstance(event, Final)]
-                for final in finals:  # nobody is to hear of it before its weights are safe
+                for final in finals:  # not reported before its weights are safe
                     told[trials[position]].remove(final)
                     self._unsaved.append(_Unsaved(part.only(position), final))
             for position, place in part.places.items():
                 self._copy(trials[position], place, part)
         for events in told.values():
             for event in events:
-                self._tell(event)
+                self.tell(event)
 
     def _copy(self, trial: int, place: Place, part: Taken) -> None:
         far = self._far_store(trial)
@@ -181,23 +186,23 @@ class MemberCheckpoints:
         error: Exception | None = None
         try:
             far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
-        except Exception as raised:  # storages raise what they like
+        except Exception as raised:  # a storage may raise anything
             error = raised
         self._note(f"checkpoints can't be copied to {self._config.url}", error)
 
     def _note(self, what: str, error: BaseException | None) -> None:
-        """Tell of a trouble when it begins."""
+        """Report a problem when it begins."""
         if error is None:
             self._troubles.discard(what)
         elif what not in self._troubles:
             self._troubles.add(what)
             text = f"{what}: {error}; training goes on without"
             logger.error(text)
-            self._tell(Alert(text=text))
+            self.tell(Alert(text=text))
 
 
 def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> list[int]:
-    """Epochs, the best first."""
+    """The epochs by the objective's metric, the best first."""
     if best is None:
         return []
     values = [(m.get(best.metric), epoch) for epoch, m in enumerate(history, 1)]

@@ -10,7 +10,7 @@ from nasflow.job import blame
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
-from nasflow.training.loop import error_text
+from nasflow.training.driver import error_text
 from nasflow.training.training_job import TrainingJob
 
 
@@ -18,14 +18,14 @@ def run_job_file(path: Path) -> int:
     """Run the job described in `path`, its events beside it.
 
     Returns:
-        0 when the job came to its end, whatever became of its members; 1 when the job as a whole could not run;
-        CANNOT_WRITE when there was no room to tell so.
+        0 when the job ended, even if members failed; 1 when the job as a whole could not run; CANNOT_WRITE when there
+        was no room to report that.
     """
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
     try:
         spec = JobSpec.model_validate_json(path.read_text())
-        # relative paths among the user's params are meant from base_dir
+        # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), blame.told_in(path.parent / blame.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
     except Exception as error:

@@ -1,5 +1,6 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from nasflow.config.search import EvaluatorConfig, Target
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.training.loop import MergedModule, make_trainer
+from nasflow.training.driver import error_text
+from nasflow.training.loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import with_weights
@@ -48,8 +51,35 @@ def score_model(
     member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
     trainer = make_trainer(candidate.config.precision)
     member.attach(trainer, "validate")
-    trainer.validate(MergedModule.to_score(member, data), dataloaders=data.validation, verbose=False)
+    trainer.validate(_ScoredModule(member, data), dataloaders=data.validation, verbose=False)
     return {**member.metrics(), "parameters": float(candidate.parameters)}
+
+
+class _ScoredModule(FedModule):
+    """Validates one member. What the member raises is raised as a TrialError."""
+
+    def __init__(self, member: Member, data: Data):
+        super().__init__(data)
+        self.module_of_member = member.module  # for Lightning to move
+        self._member = member
+
+    def on_validation_epoch_start(self) -> None:
+        """As the member's own hook."""
+        self._call(self._member.start_validation)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Score the member on a batch."""
+        self._call(self._member.validate_batch, batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """As the member's own hook."""
+        self._call(self._member.end_validation)
+
+    def _call(self, action: Callable[..., None], *args: Any) -> None:
+        try:
+            action(*args)
+        except (Exception, SystemExit) as error:
+            raise TrialError(error_text(error)) from error
 
 
 def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> Candidate:

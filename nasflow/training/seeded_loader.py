@@ -1,4 +1,4 @@
-"""Loaders whose batches follow from the seed and the epoch."""
+"""Loaders whose batches depend only on the seed and the epoch."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,13 +13,13 @@ from nasflow.training.member.rng import RngStream
 
 
 class SeededLoader:
-    """A loader whose order and augmentation follow from the seed and the epoch alone.
+    """A loader whose order and augmentation depend only on the seed and the epoch.
 
-    Everything the loader draws comes from a stream that is made anew for every epoch, so a job that resumes in epoch
-    n sees the batches an uninterrupted one would see there.
+    The loader draws all random numbers from a new stream in every epoch, so a job that resumes in epoch n sees the
+    batches that an uninterrupted one would see there.
 
     Args:
-        loader: a DataLoader, or anything that gives its batches anew each time it is iterated.
+        loader: a DataLoader, or anything that can be iterated again.
         seed: of all epochs.
         device: where transfer hooks may draw.
     """
@@ -37,9 +37,9 @@ class SeededLoader:
     def can_run_ahead(self) -> bool:
         """Whether several batches may be taken before the first is used.
 
-        A batch must stay as it is when the next one comes, and no workers should wait for the one who takes them.
+        A batch must not change when the next one is made, and no worker processes should wait meanwhile.
         """
-        if isinstance(self._loader, DataLoader):  # what is put together of samples is new
+        if isinstance(self._loader, DataLoader):  # a batch collated from samples is a new tensor
             is_new = self._loader.batch_sampler is not None and self._loader.collate_fn is default_collate
             return is_new and self._loader.num_workers == 0
         return isinstance(self._loader, TensorLoader)
@@ -49,7 +49,7 @@ class SeededLoader:
             yield batch
 
     def several(self, most: int, most_bytes: int = 0) -> Iterator[list[Any]]:
-        """The same batches in lists, each of `most` or with `most_bytes` and the batch that made it so many."""
+        """Yield the same batches in lists of up to `most`; the batch that reaches `most_bytes` ends a list."""
         batches, ended = self._start(), False
         while not ended:
             some: list[Any] = []
@@ -76,7 +76,7 @@ class SeededLoader:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self.epoch)
         if isinstance(self._loader, DataLoader):
-            self._loader._iterator = None  # persistent workers would bring their generators over from the last epoch
+            self._loader._iterator = None  # persistent workers would keep their generators from the last epoch
         self.stream = RngStream(seed, self._device)
         with self.stream:
             return iter(self._loader)

@@ -1,4 +1,4 @@
-"""A job from its spec to its end: make the members, resume them, train them together, say what happened."""
+"""A job from its spec to its end: make the members, resume them, train them together, report what happened."""
 
 import copy
 import dataclasses
@@ -25,8 +25,8 @@ from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.shared_layers import Owners
-from nasflow.training.batch_runs import training_batches
-from nasflow.training.loop import MergedModule, error_text, make_trainer
+from nasflow.training.driver import Driver, error_text
+from nasflow.training.loop import make_trainer, run
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.reporting import replayed
@@ -36,33 +36,35 @@ from nasflow.training.schedule.pruners import make_pruner
 from nasflow.training.schedule.turns import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.unit.base import DiffersError, Unit
-from nasflow.training.unit.grouping import Failed, Former
+from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.reporting import planned
 
 logger = logging.getLogger(__name__)
 
+
+Tell = Callable[[Event], None]
 
 _KEPT = ("epoch", "history", "seconds", "parameters", "finished", "stopped_early", "pruned")
 _OWNERS = Owners()  # jobs of the debug service come one after the other in one process
 
 
 class TrainingJob:
-    """Trains the members of one spec below `root`, telling each event to `tell`.
+    """Trains the members of one spec below `root`, and calls `tell` with each event.
 
-    A member goes on from its newest checkpoint, and what was told of its earlier epochs is told again. The checkpoint
-    of an epoch is written before the epoch is told. As a `Job`, whose epochs are the turns of a roster, it is driven by
+    A member goes on from its newest checkpoint, and its earlier epochs are reported again. The checkpoint of an epoch
+    is written before the epoch is reported. As a `Job`, whose epochs are the turns of a roster, it is driven by
     Lightning's loop.
     """
 
-    def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
+    def __init__(self, spec: JobSpec, root: Path, tell: Tell):
         self._spec = spec
         self._root = root
         self._tell = tell
         self._checkpoints = MemberCheckpoints(spec, root, tell)
 
     def run(self) -> None:
-        """From init to exit. An exception from here is the whole job's; a member's own never gets this far."""
-        gc.freeze()  # what is there outlives the job; collections need not look through it
+        """Run the job to its end. What it raises is the whole job's failure; a member's failure only evicts it."""
+        gc.freeze()  # the objects that exist now outlive the job; collections need not look through them
         job = Job(
             init=[self._load], epoch=[self._save], exit=[self._end], stop=[lambda state: not state["roster"].turn]
         )
@@ -70,13 +72,13 @@ class TrainingJob:
         runner.begin(state)
         try:
             if not runner.is_over(state):
-                self._fit(state, runner)
+                run(_JobDriver(self._spec, self._root, state, runner, self._checkpoints))
             runner.finish(state)
         finally:
             self._checkpoints.close()
 
     def _load(self, state: State) -> None:
-        """Look where each trial stands, and tell it."""
+        """Find out what each trial has finished, and report it."""
         past = {spec.trial: _without_tensors(self._checkpoints.newest(spec.trial)) for spec in self._spec.members}
         state["roster"] = roster = self._roster(past)
         roster.open_turn()
@@ -107,74 +109,117 @@ class TrainingJob:
         pruner = make_pruner(self._spec.pruner, self._spec.objectives, self._spec.base_dir)
         return Roster(sorted(past.keys() | states.keys()), self._spec.places, pruner, past)
 
-    def _fit(self, state: State, runner: JobRunner) -> None:
-        roster, waiting = state["roster"], state["waiting"]
-        data = load_job_data(self._spec.data, self._spec.base_dir, self._spec.data_seed)
-        specs = {spec.trial: spec for spec in [*self._spec.members, *self._spec.peers]}
-        trainer = make_trainer(self._spec.evaluator.precision)
-        maker = MemberMaker(self._spec, data, trainer)
-        limits: dict[int, int] = {}
-        former = Former(self._spec.merge, self._spec.base_dir, limits)
 
-        def build(trial: int) -> Member | None:
-            if trial in waiting:
-                gc.collect()  # a module and its trainer refer to each other: the memory of who left is not free before
-                self._tell(Entered(trial=trial))
-            try:
-                member = maker.make(specs[trial])
-            except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
-                self._tell(Evicted(trial=trial, epoch=0, error=error_text(error)))
-                return None
+def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if saved is None else {key: saved[key] for key in _KEPT}
+
+
+class SpecDriver(Driver):
+    """Drives the members of a spec, in the units that its merge section asks for.
+
+    Attributes:
+        former: forms the units.
+        limits: the most members that a unit of a trial may have, where a larger one has failed.
+    """
+
+    def __init__(self, spec: JobSpec, roster: Roster):
+        trainer = make_trainer(spec.evaluator.precision)
+        super().__init__(roster, load_job_data(spec.data, spec.base_dir, spec.data_seed), trainer)
+        self.limits: dict[int, int] = {}
+        self.former = Former(spec.merge, spec.base_dir, self.limits)
+        self._maker = MemberMaker(spec, self.data, trainer)
+        self._specs = {member.trial: member for member in [*spec.members, *spec.peers]}
+
+    def build(self, number: int) -> Member | None:
+        """Return the member of a trial; if it can't be built, record that and return None."""
+        try:
+            return self.make(number)
+        except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+            self.evicted(number, 0, error_text(error))
+            return None
+
+    def make(self, number: int) -> Member:
+        """Return the member of a trial before its training. Raises whatever its space or evaluator raises."""
+        return self._maker.make(self._specs[number])
+
+    def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
+        """Return units of the members, merged where that is possible and faster."""
+        return self.former.form(members, batch, self.fail)
+
+
+class _JobDriver(SpecDriver):
+    """Drives a job's members from and to their checkpoints, and reports what becomes of them.
+
+    Args:
+        state: of the job, with its `roster` and the `waiting` trials, which enter later.
+        runner: runs the steps of a turn's end.
+    """
+
+    def __init__(self, spec: JobSpec, root: Path, state: State, runner: JobRunner, checkpoints: MemberCheckpoints):
+        super().__init__(spec, state["roster"])
+        self._spec, self._root, self._state, self._runner = spec, root, state, runner
+        self._checkpoints = checkpoints
+
+    def build(self, number: int) -> Member | None:
+        """Return the member of a trial, after reporting that it enters if it had to wait.
+
+        Raises:
+            SharedLayerError: another trial of this process trains, or trained, a layer of this one.
+        """
+        if number in self._state["waiting"]:
+            gc.collect()  # a module and its trainer refer to each other: only this frees those that have left
+            self._checkpoints.tell(Entered(trial=number))
+        member = super().build(number)
+        if member is not None:
             self._refuse_shared(member)
-            return member
+        return member
 
-        def rebuild(trial: int) -> Member | None:
-            if self._spec.merge.fuse == "never" or not self._checkpoints.knows(trial):
-                return None
-            return maker.make(specs[trial])
+    def rebuild(self, number: int) -> Member | None:
+        """Return a member that has left as it was when it came; None if its training was never saved."""
+        if self._spec.merge.fuse == "never" or not self._checkpoints.knows(number):
+            return None
+        return self.make(number)
 
-        def form(members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
-            units = former.form(members, batch, failed)
-            self._tell(planned(units, former))
-            return units
+    def restore(self, member: Member) -> None:
+        """Load a member's newest checkpoint, if there is one."""
+        saved = self._checkpoints.newest(member.number)
+        if saved is not None:
+            member.load_state_dict(saved)
 
-        def on_start(member: Member) -> None:
-            saved = self._checkpoints.newest(member.number)
-            if saved is not None:
-                member.load_state_dict(saved)
+    def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
+        """Return units of the members and report them."""
+        units = super().form(members, batch)
+        self._checkpoints.tell(planned(units, self.former))
+        return units
 
-        def on_evict(member: Member, error: str) -> None:
-            evicted = Evicted(trial=member.number, epoch=member.finished_epochs + 1, error=error)
-            self._checkpoints.tell_later(evicted)
+    def save(self, members: Sequence[Member]) -> None:
+        """Save members that enter the job to train from the start."""
+        self._checkpoints.save(members, self.fail)
 
-        def on_broken(members: list[Member], error: Exception) -> None:
-            if not isinstance(error, DiffersError):  # the former knows who that is
-                numbers = [member.number for member in members]
-                logger.warning("trials %s go on in smaller groups, for together they failed", numbers, exc_info=error)
-                limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
-            self._checkpoints.wait()
-            for member in members:
-                on_start(member)
-                roster.rewind(member.number, member.finished_epochs)
+    def save_turn(self, members: Sequence[Member]) -> None:
+        """Run the job's steps after a turn, which save the members."""
+        self._state["trained"] = members, self.fail
+        self._runner.run_epoch(self._state)
+        del self._state["trained"]
 
-        def end_epoch(members: Sequence[Member], failed: Failed) -> None:
-            state["trained"] = members, failed
-            runner.run_epoch(state)
-            del state["trained"]
+    def evicted(self, number: int, epoch: int, error: str) -> None:
+        """Report that a trial failed, after the epochs it finished."""
+        event = Evicted(trial=number, epoch=epoch, error=error)
+        if epoch:
+            self._checkpoints.tell_later(event)
+        else:  # it never trained, so none of its epochs is being saved
+            self._checkpoints.tell(event)
 
-        module = MergedModule(
-            roster,
-            data,
-            build=build,
-            on_start=on_start,
-            save=self._checkpoints.save,
-            end_epoch=end_epoch,
-            on_evict=on_evict,
-            form=form,
-            rebuild=rebuild,
-            on_broken=on_broken,
-        )
-        trainer.fit(module, train_dataloaders=training_batches(data), val_dataloaders=data.validation)
+    def split(self, members: Sequence[Member], error: Exception) -> None:
+        """Take members back to their checkpoints; their next units have at most half as many members."""
+        if not isinstance(error, DiffersError):  # the former knows which member that is
+            numbers = [member.number for member in members]
+            logger.warning("trials %s go on in smaller groups, because together they failed", numbers, exc_info=error)
+            self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
+        self._checkpoints.wait()
+        for member in members:
+            self.restore(member)
+            self.roster.rewind(member.number, member.finished_epochs)
 
     def _refuse_shared(self, member: Member) -> None:
         """Raise SharedLayerError if another trial of this process trains, or trained, a layer of this one."""
@@ -192,16 +237,12 @@ class TrainingJob:
         )
 
 
-def _without_tensors(saved: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if saved is None else {key: saved[key] for key in _KEPT}
-
-
 class MemberMaker:
     """Makes the members of a job: lazy layers have their sizes.
 
     Args:
         job: whose members they are.
-        data: what they are fed.
+        data: what they are trained on.
         trainer: the job's.
     """
 
@@ -211,7 +252,7 @@ class MemberMaker:
         self._trainer = trainer
 
     def make(self, spec: MemberSpec) -> Member:
-        """A member before its training. It does not depend on which others are made."""
+        """Return a member before its training. It does not depend on which others are made."""
         member = make_member(self._job, spec)
         if lazy_layers(member.module):
             complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)
@@ -219,7 +260,7 @@ class MemberMaker:
 
     @cached_property
     def _first_batch(self) -> Any:
-        """Of the first epoch, whichever is trained."""
+        """The first batch of the first epoch, whichever epoch is trained."""
         loader = copy.copy(self._data.train)
         if isinstance(loader, SeededLoader):
             loader.epoch = 0
@@ -228,7 +269,7 @@ class MemberMaker:
 
 
 def make_member(job: JobSpec, spec: MemberSpec) -> Member:
-    """Build one member, drawing its initial weights from its own stream. Lazy layers stay without."""
+    """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet."""
     rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
@@ -240,7 +281,7 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
 
 
 def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
-    """The data with an order that follows from `seed` and the epoch, whoever shares the job."""
+    """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
     with RngStream(derive_seed(seed, "data")):
         data = load_data(config, base_dir)
 
@@ -252,5 +293,5 @@ def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
 
 
 def _device() -> torch.device | None:
-    """Where members draw, if not only on the CPU."""
+    """The device where members draw random numbers, None if only on the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else None

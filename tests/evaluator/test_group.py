@@ -270,24 +270,6 @@ def test_inference_mode_as_in_lightning(make: Any) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("when", ["between epochs", "within an epoch"])
-def test_keep(make: Any, when: str) -> None:
-    modules, batches, rows = make(), batches_for(make, [9, 4], torch.float32), [4, 1, 3]
-    group = SupervisedGroup(modules)
-    left = [(outputs[rows], target) for outputs, target in batches]
-    wanted = bits([modules[row] for row in rows], batches=left)[1]
-    if when == "between epochs":
-        together(group, batches, batches)
-        group.keep(rows)
-        assert together(group, left, left) == wanted
-    else:
-        for used in (group.losses, group.validate):
-            used(*batches[0])
-        group.keep(rows)
-        assert together(group, left[1:], left[1:]) == wanted
-
-
-@KINDS
 @pytest.mark.parametrize("step", ["losses", "validate"])
 def test_what_is_counted_holds_no_graph(make: Any, step: str) -> None:
     group, [(outputs, target)] = SupervisedGroup(make()), batches_for(make, [7])

@@ -11,7 +11,7 @@ from nasflow.job import blame
 DIES = """
 import ctypes, os, signal, sys
 from pathlib import Path
-from nasflow.training import blame
+from nasflow.job import blame
 
 with blame.told_in(Path(sys.argv[1])), blame.running(3):
     with blame.running(7):

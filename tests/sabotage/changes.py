@@ -239,7 +239,6 @@ CHANGES = [
     *_in(
         "training/optim/stacked.py",
         ("optimizers: steps are counted for all", "steps.add_(stepping)", "steps.add_(1)"),
-        ("optimizers: who stands still is stepped", "matrix.index_copy_(0, rows, values)", "pass"),
         ("optimizers: former ages are lost", 'float(kept.get("step", 0)) if', "0.0 if"),
     ),
     *_in(

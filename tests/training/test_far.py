@@ -46,7 +46,7 @@ def test_a_storage_that_fails_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     events = train(job(f"file://{tmp_path}/file/below"), tmp_path / "root")
     alerts = [event.text.partition(" file:")[0] for event in events if isinstance(event, Alert)]
-    assert alerts == ["checkpoints can't be had from", "checkpoints can't be copied to"]
+    assert alerts == ["checkpoints can't be read from", "checkpoints can't be copied to"]
     assert sum(isinstance(event, Epoch) for event in events) == 12
 
 

@@ -191,7 +191,7 @@ def test_the_newest_are_kept(finished: Finished, tmp_path: Path) -> None:
 
 
 def test_unreadable_checkpoints(finished: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The one before is used; a member that has none begins anew; and a warning says so."""
+    """The one before is used; a member that has none starts again; and a warning says so."""
     spec, root, events = finished
     interrupted(spec, tmp_path, trial=2, epoch=2)
     harm(tmp_path, trial=0, epochs=[2])
@@ -200,7 +200,8 @@ def test_unreadable_checkpoints(finished: Finished, tmp_path: Path, caplog: pyte
     assert isinstance(again[0], Started)
     assert again[0].resumed == {0: 1, 1: 0, 2: 2}
     oldest = trial_dir(tmp_path, 1) / "epoch-0000.safetensors"
-    assert f"trial 1 begins anew, for none of its checkpoints can be read: checkpoint {oldest} can't" in caplog.text
+    why = f"none of its checkpoints can be read: checkpoint {oldest} can't"
+    assert f"trial 1 starts again, because {why}" in caplog.text
     assert f"checkpoint {trial_dir(tmp_path, 0) / 'epoch-0002.safetensors'} can't be read" in caplog.text
     for trial in range(3):
         assert outcome(again, tmp_path, trial) == outcome(events, root, trial)

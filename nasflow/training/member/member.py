@@ -1,4 +1,4 @@
-"""One trial inside a job: everything of it that moves, and nothing shared with the others."""
+"""One trial inside a job: all of its training state, none of it shared with other members."""
 
 import copy
 import functools
@@ -68,13 +68,13 @@ class Member:
     Hooks of its LightningModule that are called: `setup("fit")`, `configure_optimizers`, `on_fit_start`,
     `on_train_epoch_start`, `training_step`, `on_validation_epoch_start`, `validation_step`,
     `on_validation_epoch_end`, `on_train_epoch_end`, and `log` / `log_dict` within them. Each runs within the
-    member's own random stream. A module that overrides another hook of training is refused, for to leave it out
-    would train something else than its author meant.
+    member's own random stream. A module that overrides another training hook is refused, because without that hook it
+    would not train as its author meant.
 
     Args:
-        number: of the trial.
+        number: the trial's.
         module: built within `rng`.
-        candidate: what the module trains, for its config and the number of parameters.
+        candidate: what the module trains, with its config and number of parameters.
 
     Raises:
         ConfigError: the module overrides a hook that is not called.
@@ -104,14 +104,14 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
-        self._are_weights_finite: bool | None = None  # None: nobody has looked
+        self._are_weights_finite: bool | None = None  # None if not checked
         self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
         module.log = self._book.log  # type: ignore[method-assign]
         module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
 
     @functools.cached_property
     def parameters(self) -> int:
-        """Of its model; asked once that has no lazy layers any more."""
+        """The number of its model's parameters; read only once it has no lazy layers."""
         return self._candidate.parameters
 
     @property
@@ -133,7 +133,7 @@ class Member:
             self.module.setup(stage)
 
     def start(self) -> None:
-        """Make the optimizer, once the module lies on its device in its precision."""
+        """Make the optimizer, once the module is on its device in its precision."""
         with self.rng:
             clip = self._config.gradient_clip_val
             self._started = Fitting(
@@ -203,22 +203,22 @@ class Member:
         self.stopped_early = stop and self.finished_epochs < self.epochs
 
     def prune(self) -> None:
-        """End here, after an epoch, for others do better."""
+        """End here, after an epoch, because others do better."""
         self.finished = self.stopped_early = self.pruned = True
 
     def note(self, metrics: dict[str, float], seconds: float, are_weights_finite: bool) -> None:
-        """Take what a unit found out for it in an epoch, in place of its own steps."""
+        """Take the results of an epoch from its unit, in place of its own steps."""
         self._are_weights_finite = are_weights_finite
         for name, value in metrics.items():
             self._book.log(name, value, batch_size=1)
         self._busy += seconds
 
     def metrics(self) -> dict[str, float]:
-        """What was logged since the last call."""
+        """Return what was logged since the last call."""
         return self._book.close_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that continuing exactly needs; `packing.pack` takes it."""
+        """Return all that is needed to continue exactly; `packing.pack` takes it."""
         return {
             "epoch": self.finished_epochs,
             "parameters": self.parameters,
@@ -234,7 +234,7 @@ class Member:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state, after `start`."""
+        """Load a saved state, after `start`."""
         self.finished_epochs = state["epoch"]
         self.finished = state["finished"]
         self.stopped_early = state["stopped_early"]
@@ -259,21 +259,21 @@ class Member:
             raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
 
     def _call_hook(self, name: str) -> None:
-        """Call a hook within the member's random stream, if its module has one of its own: entering that takes time."""
+        """Call a hook within the member's random stream, if its module overrides it: entering the stream takes time."""
         hook = getattr(self.module, name)
         if getattr(hook, "__func__", None) is not getattr(LightningModule, name):
             with self.rng:
                 hook()
 
     def _step(self, name: str, batch: Any, index: int) -> Any:
-        """Call a step with a copy of the batch, for a member that writes into it must not reach the others."""
+        """Call a step with a copy of the batch: a member that writes into it must not affect the others."""
         step = getattr(self.module, name)
         own = _copy(batch)
         return step(own, index) if self._takes_index[name] else step(own)
 
 
 def _copy(batch: Any) -> Any:
-    """As `deepcopy`, which would copy all the data behind a tensor that is a slice of it."""
+    """As `deepcopy`, which would copy the whole storage behind a tensor that is a slice of it."""
     if isinstance(batch, torch.Tensor):
         return batch.clone()
     if type(batch) in (tuple, list):

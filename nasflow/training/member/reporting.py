@@ -1,4 +1,4 @@
-"""What a job tells of its members."""
+"""The events that report a job's members."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from nasflow.training.member.member import Member
 
 
 def events_of(member: Member) -> list[Event]:
-    """What is to be told of a member after an epoch; nothing before the first."""
+    """Return the events of a member after an epoch; none before the first."""
     if not member.finished_epochs:
         return []
     told: list[Event] = [
@@ -21,7 +21,7 @@ def events_of(member: Member) -> list[Event]:
 
 
 def replayed(trial: int, state: Mapping[str, Any]) -> list[Event]:
-    """The same of all epochs of a trial's checkpoint."""
+    """Return the events of all epochs in a trial's checkpoint."""
     told: list[Event] = [
         _epoch(trial, epoch, metrics, seconds, replayed=True)
         for epoch, (metrics, seconds) in enumerate(zip(state["history"], state["seconds"], strict=True), 1)

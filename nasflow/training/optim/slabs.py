@@ -110,16 +110,6 @@ class Slab:
         size = self._shape[0] * self._shape[1]
         return self.whole.new_zeros(size + _rest(size, self.whole))[:size].view(self._shape)
 
-    def matrices_of(self, rows: Sequence[Row]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Every matrix that holds something of these rows, and at which places."""
-        if not rows:
-            return []
-        ids = {id(row) for row in rows}
-        device = self.whole.device
-        places = torch.tensor([i for i, row in enumerate(self.rows) if id(row) in ids], device=device)
-        positions = torch.tensor([row.position for row in rows], device=device)
-        return [(self.whole, positions), *((matrix, places) for matrix in self.state.values())]
-
     @staticmethod
     def padded(matrix: torch.Tensor) -> torch.Tensor:
         """What `zeros` gave, flat and with the room behind it; as it is if it ends on a whole vector."""

@@ -157,8 +157,7 @@ class StackedOptimizer:
         self._clip = StackedClip(
             clips, [[of.get(row) for row in range(leaf.size)] for leaf, of in zip(self._leaves, owners, strict=True)]
         )
-        self._pattern: tuple[tuple[bool, ...], frozenset[int]] | None = None  # what it is ready for
-        self._lagging: frozenset[int] = frozenset()  # members that have been frozen since all was laid side by side
+        self._pattern: tuple[bool, ...] | None = None  # which leaves have gradients in the steps it is ready for
         self._build()
 
     def refresh(self) -> None:
@@ -174,32 +173,23 @@ class StackedOptimizer:
             tensor.grad = None
 
     @torch.no_grad()
-    def step(self, active: torch.Tensor | None = None) -> None:
+    def step(self) -> None:
         """Clip the gradients and step; the gradients are used up.
 
         Parameters that got no gradient are left alone, as by torch.
-
-        Args:
-            active: which members step, bool `[members]`, read on the CPU; the others stay as they are, bit by bit.
-                All step if None.
         """
         grads = [leaf.gradient() for leaf in self._leaves]
-        frozen = frozenset(() if active is None else (~active).nonzero().flatten().tolist())
-        pattern = (tuple(grad is not None for grad in grads), frozen)
+        pattern = tuple(grad is not None for grad in grads)
         if pattern != self._pattern:
-            self._plan(grads, frozen)
+            self._plan(grads)
             self._pattern = pattern
         self._clip.apply(grads)
-        held = [(matrix, rows, matrix.index_select(0, rows)) for matrix, rows in self._held]
         for sweep in self._sweeps:
             sweep.run(grads)
-        for matrix, rows, values in held:
-            matrix.index_copy_(0, rows, values)
         for steps, stepping in self._stepping:
             steps.add_(stepping)
         for member, alone in self._alone.items():
-            if member not in frozen:
-                self._step_alone(member, alone)
+            self._step_alone(member, alone)
 
     def _step_alone(self, member: int, alone: _Alone) -> None:
         try:
@@ -234,7 +224,6 @@ class StackedOptimizer:
         for row in (row for of in rows for row in of if row.kept):
             self._install(row)
         self._pattern = None
-        self._lagging = frozenset()
         self._sweeps: list[Sweep] = []
 
     def _row(self, place: _Place, kind: Kind) -> Row:
@@ -251,25 +240,13 @@ class StackedOptimizer:
             optimizer.state[row.parameter].update(row.views)
         row.kept = row.views
 
-    def _plan(self, grads: Sequence[torch.Tensor | None], frozen: frozenset[int]) -> None:
-        """Get ready for steps with gradients like these, and without the frozen members."""
-        if self._lagging - frozen:
-            self._build()  # who goes on has made fewer steps than those beside it
-        self._lagging |= frozen
+    def _plan(self, grads: Sequence[torch.Tensor | None]) -> None:
+        """Get ready for steps with gradients like these."""
         self._clip.prepare(grads)
-        self._live: list[Slab] = []
-        self._held: list[tuple[torch.Tensor, torch.Tensor]] = []
-        stepping: set[int] = set()
-        for slab in self._slabs:
-            rows = [row for row in slab.rows if row.member not in frozen]
-            if grads[slab.stack] is None or not rows:
-                continue
-            self._live.append(slab)
-            self._held += slab.matrices_of([row for row in slab.rows if row.member in frozen])
-            stepping.update(map(id, rows))
-            for row in rows:
-                if not row.kept:
-                    self._install(row)
+        self._live = [slab for slab in self._slabs if grads[slab.stack] is not None]
+        stepping = {id(row) for slab in self._live for row in slab.rows}
+        for row in (row for slab in self._live for row in slab.rows if not row.kept):
+            self._install(row)
         self._stepping = [
             (steps, steps.new_tensor([id(row) in stepping for row in rows])) for steps, rows in self._counts
         ]

@@ -30,10 +30,10 @@ Histories = Mapping[int, Sequence[Metrics]]
 
 
 class Pruner(ABC):
-    """Names the members to stop, at the end of an epoch of a job.
+    """Base class of pruners, which choose the members to stop at the end of an epoch.
 
-    The verdict on a member must follow from the histories alone, never from the order of members, from who else is a
-    candidate, from time, chance or earlier calls: a job that was interrupted must judge as it would have without.
+    The decision about a member must depend on the histories alone, never on the order of members, the other candidates,
+    time, chance or earlier calls: a job that was interrupted must decide as it would have without the interruption.
 
     Args:
         objectives: of the search, one or several.
@@ -44,13 +44,13 @@ class Pruner(ABC):
 
     @abstractmethod
     def stop(self, candidates: Collection[int], histories: Histories) -> set[int]:
-        """Those of `candidates` that are to stop now.
+        """Return those of `candidates` that are to stop now.
 
         Args:
             candidates: trials that have just finished the same epoch together and have more to train.
-            histories: metrics by epoch (the first epoch first) of every trial of the job so far, those that wait
-                excepted, those that have ended or were stopped included. An objective's metric is there in each
-                epoch, `parameters` too; it may be NaN or infinite.
+            histories: metrics by epoch (the first epoch first) of every trial of the job so far, including those that
+                have ended or were stopped, but not those that wait. Each epoch has every objective's metric, which may
+                be NaN or infinite, and `parameters`.
         """
 
     def check(self, metrics: Metrics) -> None:
@@ -63,7 +63,7 @@ class Pruner(ABC):
                 )
 
     def losses(self, metrics: Metrics) -> list[float]:
-        """One number an objective, to be minimized; infinity for what is missing or not finite."""
+        """Return one number per objective, to be minimized; infinity for what is missing or not finite."""
         values = [o.to_loss(metrics.get(o.metric, math.nan)) for o in self.objectives]
         return [value if math.isfinite(value) else math.inf for value in values]
 
@@ -71,8 +71,8 @@ class Pruner(ABC):
 class MedianPruner(Pruner):
     """The median stopping rule (Golovin et al. 2017, Google Vizier), in the form of Optuna's MedianPruner.
 
-    A member stops whose best value so far is worse than the median of the others' values in this epoch. With several
-    objectives it stops if its best values are nowhere better than the medians, and somewhere worse.
+    A member stops if its best value so far is worse than the median of the others' values in this epoch. With several
+    objectives it stops if none of its best values is better than the median, and at least one is worse.
     """
 
     def __init__(self, objectives: Sequence[Objective], config: MedianPrunerConfig):
@@ -103,9 +103,9 @@ class HalvingPruner(Pruner):
     """Asynchronous successive halving (Li et al. 2020, ASHA), for members that train side by side.
 
     At `min_epochs` * `reduction_factor`^k epochs, k = 0, 1, ..., a member goes on only if it is among the best
-    1 / `reduction_factor` of all that have come so far yet. Members that arrive together are judged together; the best
-    one goes on in any case. Several objectives are ordered by front, then by crowding distance, the lonely first, as
-    in NSGA-II (Deb et al. 2002); equals by number.
+    1 / `reduction_factor` of all that have reached this epoch. Members that reach it together are compared together;
+    the best one always goes on. With several objectives, members are ordered by front, then by crowding distance, the
+    largest first, as in NSGA-II (Deb et al. 2002), and equal ones by number.
     """
 
     def __init__(self, objectives: Sequence[Objective], config: HalvingPrunerConfig):
@@ -131,7 +131,7 @@ class HalvingPruner(Pruner):
 
 
 def best_first(losses: Mapping[int, Sequence[float]]) -> list[int]:
-    """Trials by front, crowding distance and number; those with an infinite loss last."""
+    """Return trials by front, crowding distance and number; those with an infinite loss last."""
     finite = sorted(trial for trial, point in losses.items() if all(map(math.isfinite, point)))
     points = np.array([losses[trial] for trial in finite], dtype=float)
     ranks = np.array(pareto_ranks(list(points)), dtype=int)
@@ -143,7 +143,7 @@ def best_first(losses: Mapping[int, Sequence[float]]) -> list[int]:
 
 
 def _crowding(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How far from its neighbours each point `[N, M]` of a front lies; infinitely far at the ends `[N]`."""
+    """Return how far each point `[N, M]` of a front is from its neighbours, `[N]`; infinity at the ends."""
     distance = np.zeros(len(points))
     for values in points.T:
         order = np.argsort(values, kind="stable")
@@ -155,7 +155,7 @@ def _crowding(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def make_pruner(config: PrunerConfig | None, objectives: Sequence[Objective], base_dir: Path) -> Pruner | None:
-    """The pruner of a config, None if it has none. A custom one is built as `Class(objectives=, **params)`.
+    """Return the pruner of a config, None if it has none. A custom one is built as `Class(objectives=, **params)`.
 
     Raises:
         ConfigError: a custom target does not exist, is no pruner or does not take its params; names the key.
@@ -173,10 +173,10 @@ def make_pruner(config: PrunerConfig | None, objectives: Sequence[Objective], ba
 
 
 def check_pruner(config: SearchConfig) -> None:
-    """Raise ConfigError if the pruner of a search can't be made, or would have nothing to compare."""
+    """Raise ConfigError if the pruner of a search can't be made, or has nothing to compare."""
     if make_pruner(config.pruner, config.objectives, config.base_dir) is not None and not config.merge.enabled:
         raise ConfigError(
-            "pruner: it compares trials that share a job, and merge.enabled: false gives each its own; drop one of both"
+            "pruner: it compares trials that share a job, but merge.enabled: false gives each its own; drop one of them"
         )
 
 

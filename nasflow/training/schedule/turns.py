@@ -1,8 +1,8 @@
-"""Who of a job trains when: which trials have a place, whose turn an epoch is, and who is stopped.
+"""Schedules which trials train in each epoch of a job, which wait for a place, and which are stopped.
 
-The whole course of a job follows from its members' histories. A job that resumes therefore goes through its course
-again from the start: an epoch that a member's checkpoint has is looked up instead of trained, and what was decided
-after it stands. So it does not matter where a job was interrupted, or how far back its checkpoints reach.
+The schedule depends only on the members' histories. A job that resumes therefore replays it from the start: an epoch
+that is in a member's checkpoint is looked up instead of trained, and leads to the same decisions. So it does not matter
+where a job was interrupted, or how far back its checkpoints reach.
 """
 
 from collections import Counter, deque
@@ -14,13 +14,13 @@ from nasflow.training.schedule.pruners import Metrics, Pruner
 
 @dataclass(frozen=True)
 class Past:
-    """What is on record of a trial.
+    """The recorded history of a trial.
 
     Attributes:
         history: metrics by epoch, the first epoch first.
-        parameters: of its model.
-        ended: it ended with the last of these epochs.
-        failed: it failed in the epoch after these, and is not tried again here.
+        parameters: the number of its model's parameters.
+        ended: whether it ended with the last of these epochs.
+        failed: whether it failed in the epoch after these; it is not tried again here.
     """
 
     history: Sequence[Metrics]
@@ -30,21 +30,21 @@ class Past:
 
 
 class Roster:
-    """The course of a job, turn by turn; in a turn some members that stand at the same epoch train it together.
+    """Schedules a job in turns; in a turn, members that have finished the same number of epochs train the next one.
 
-    Trials take places in the given order, as many as there are; one that leaves in a turn makes room at its end. The
-    turn is that of the epoch at which most members stand while trials still wait for a place, so that a newcomer
-    waits for company instead of training alone; of those furthest behind once none waits, so that all come together.
+    Trials take the places in the given order; one that leaves in a turn frees its place at the end of the turn. While
+    trials wait for a place, the largest group of members at one epoch has the turn, so that a newcomer waits for others
+    instead of training alone. Once none waits, the members furthest behind have it, so that all come together.
 
     Args:
         trials: all that train in the job, or have trained in it before.
-        places: how many may be inside at a time; None for all.
-        pruner: judges those that have trained in a turn.
-        past: what is on record of trials that have begun before.
+        places: how many may be in the job at a time; None for all.
+        pruner: decides which of those that have trained in a turn stop.
+        past: the recorded histories of trials that have begun before.
 
     Attributes:
-        epoch: epochs finished by those whose turn it is.
-        turn: the trials that are to train now.
+        epoch: epochs finished by the trials of this turn.
+        turn: the trials that train now.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Roster:
         self._places = len(trials) if places is None else places
         self._pruner = pruner
         self._past = past or {}
-        self._finished: dict[int, int] = {}  # epochs, by trial that is inside
+        self._finished: dict[int, int] = {}  # epochs, by trial that has a place
         self._histories: dict[int, list[Metrics]] = {}
         self._companies: dict[int, tuple[int, ...]] = {}
         self._due: list[int] = []
@@ -66,7 +66,7 @@ class Roster:
         self.turn: list[int] = []
 
     def open_turn(self) -> bool:
-        """Go on to the next turn in which there is something to train. False if there is none: the job has ended."""
+        """Go on to the next turn in which a trial trains. Return False if there is none: the job has ended."""
         while True:
             while self._waiting and len(self._finished) < self._places:
                 trial = self._waiting.popleft()
@@ -85,17 +85,17 @@ class Roster:
             self.close_turn()
 
     def company(self, trial: int) -> tuple[int, ...]:
-        """Those who had their first turn together with a trial, whether they are still there or not."""
+        """Return the trials that had their first turn together with this one, including those that have left."""
         return self._companies[trial]
 
     def take(self, trial: int, metrics: Metrics, parameters: int) -> None:
-        """The metrics of a trial that has trained in this turn. Raises TrialError if they lack what is judged."""
+        """Record the metrics of a trial that trained in this turn. Raises TrialError if the pruner misses one."""
         if self._pruner is not None:
             self._pruner.check({**metrics, "parameters": parameters})
         self._record(trial, metrics, parameters)
 
     def close_turn(self, candidates: Sequence[int] = ()) -> set[int]:
-        """Those of `candidates`, which have trained in this turn and are not at their end, that are to stop here."""
+        """End the turn. Return which of `candidates`, trials that trained in it and have not ended, are to stop."""
         for trial in self._due:
             if trial in self.turn or trial not in self._finished:
                 continue
@@ -104,19 +104,19 @@ class Roster:
                 self._record(trial, past.history[self.epoch], past.parameters)
                 ends = past.ended and len(past.history) == self._finished[trial]
             else:
-                ends = True  # where it failed
+                ends = True  # here it failed
             if ends:
                 self.leave(trial)
         self._due, self.turn = [], []
         return self._pruner.stop(candidates, self._histories) if self._pruner and candidates else set()
 
     def rewind(self, trial: int, epoch: int) -> None:
-        """A trial has gone back to where it stood after `epoch` epochs, and trains those after it again."""
+        """Take a trial back to the end of `epoch` epochs; it trains those after it again."""
         self._finished[trial] = epoch
         del self._histories[trial][epoch:]
 
     def leave(self, trial: int) -> None:
-        """A trial has ended, or failed: it trains no more."""
+        """Free the place of a trial that has ended or failed."""
         self._finished.pop(trial, None)
 
     def _can_train(self, trial: int) -> bool:

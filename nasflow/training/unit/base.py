@@ -1,4 +1,4 @@
-"""A unit: members that make their steps together."""
+"""Units: groups of members that are stepped together."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from nasflow.training.member.member import Member
 
 
 class DiffersError(NasflowError):
-    """In a unit a member does not get what it gets by itself; the message names it."""
+    """A member's result in a unit differs from its result alone; the message names the difference."""
 
 
 @contextmanager
@@ -25,15 +25,15 @@ def guarding(member: Member, failed: Callable[[Member, BaseException], None]) ->
 
 
 class Unit(ABC):
-    """Members of a job that are stepped as one; a job drives several, one after the other, on each batch.
+    """Members of a job that are stepped as one. A job steps its units one after the other on each batch.
 
     Args:
         members: all at the same epoch.
-        failed: called with a member that has failed by its own doing and what it raised; it leaves the unit.
+        failed: called with a member whose own code failed and what it raised; it leaves the unit.
 
     Attributes:
         members: those still in it.
-        can_wait: whether a step may be made when later batches have come already: nobody's own code sees it.
+        can_wait: whether a step may be made after later batches have been loaded, because no code of a user sees it.
     """
 
     can_wait = False
@@ -43,17 +43,17 @@ class Unit(ABC):
         self._failed = failed
 
     def start_epoch(self) -> None:
-        """Before the first batch of an epoch that all members train."""
+        """Prepare for the first batch of an epoch that all members train."""
         return
 
     @property
     @abstractmethod
     def is_single(self) -> bool:
-        """Whether there is nothing but one member in it, whose failure its failure is."""
+        """Whether the unit runs only one member, so that its failure is the member's."""
 
     @abstractmethod
     def train_batch(self, batch: Any, index: int) -> None:
-        """One step of every member on a batch that all share."""
+        """Make one step of every member on a batch that all share."""
 
     @abstractmethod
     def validate_batch(self, batch: Any, index: int) -> None:
@@ -61,10 +61,10 @@ class Unit(ABC):
 
     @abstractmethod
     def close_epoch(self) -> None:
-        """Hand over to the members what was logged and measured in the epoch."""
+        """Give the members what was logged and measured in the epoch."""
 
     def remove(self, member: Member) -> None:
-        """A member goes; the others are not touched."""
+        """Remove a member; the others are not touched."""
         self.members = [other for other in self.members if other is not member]
 
 
@@ -73,20 +73,20 @@ class SoloUnit(Unit):
 
     @property
     def is_single(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """As the member's own step."""
+        """Call the member's own step."""
         for member in list(self.members):
             with guarding(member, self._failed):
                 member.train_batch(batch, index)
 
     def validate_batch(self, batch: Any, index: int) -> None:
-        """As the member's own step."""
+        """Call the member's own step."""
         for member in list(self.members):
             with guarding(member, self._failed):
                 member.validate_batch(batch, index)
 
     def close_epoch(self) -> None:
-        """Nothing: the member has logged for itself."""
+        """Do nothing: the member has logged for itself."""

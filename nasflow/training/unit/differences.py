@@ -1,4 +1,4 @@
-"""How far a member's step in a unit is from a step of its own model, and whether rounding takes it that far."""
+"""How much a member's step in a unit differs from one of its own model, and whether rounding explains it."""
 
 import math
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ import torch
 from nasflow.training.unit.member_step import Step
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a tensor's largest value; 1e-2 for shorter types
-_OF_GRADIENTS = 5  # times as much: they are sums over many numbers that rounding may take to either side of a corner
+_OF_GRADIENTS = 5  # times as much: they are sums over many numbers, each of which rounding may move across a corner
 _OF_LARGEST = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
 _AS_FAR = 10  # times as far as rounding moves the member's own gradients
-_AT_MOST = 0.1  # of the largest value: what moves it farther is no rounding, but numbers that a backward draws, say
+_AT_MOST = 0.1  # of the largest value: a larger change is not rounding, but for example a backward that draws numbers
 
 _Pairs = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 def unlike_values(own: Step, merged: Step) -> str:
-    """What is different of output, loss, random stream and buffers, for people; empty if nothing is."""
+    """Describe a difference in output, loss, random stream or buffers; empty if there is none."""
     if own.output.numel() != merged.output.numel():
         return f"its output has the shape {tuple(merged.output.shape)} instead of {tuple(own.output.shape)}"
     if own.position != merged.position:
@@ -35,7 +35,7 @@ def unlike_values(own: Step, merged: Step) -> str:
 
 
 def unlike_gradients(own: Step, merged: Step, rounding: Mapping[str, float] | None = None) -> str:
-    """What is different of the gradients, for people; empty if nothing is.
+    """Describe a difference in the gradients; empty if there is none.
 
     Args:
         rounding: how far rounding moves the member's own gradients, by name.
@@ -55,12 +55,12 @@ def unlike_gradients(own: Step, merged: Step, rounding: Mapping[str, float] | No
 
 
 def output_distance(one: Step, other: Step) -> float:
-    """How far apart two outputs of equal size are."""
+    """Return the largest difference between two outputs of equal size."""
     return next((distance for _, distance in _sizes({"": _outputs(one, other)}).values()), 0.0)
 
 
 def gradient_distances(one: Step, other: Step) -> dict[str, float]:
-    """How far apart the gradients are, by name, of parameters that got one in both."""
+    """Return the largest difference of each gradient that both steps have, by name."""
     return {name: distance for name, (_, distance) in _sizes(_gradients(one, other)).items()}
 
 
@@ -74,7 +74,7 @@ def _gradients(one: Step, other: Step) -> dict[str, tuple[torch.Tensor, torch.Te
 
 
 def _sizes(pairs: _Pairs) -> dict[str, tuple[float, float]]:
-    """The largest value of the first of each, and how far the second is from it."""
+    """The largest value of the first of each pair, and the largest difference from the second."""
     names = [name for name, (own, _) in pairs.items() if own.numel() > 0]
     if not names:
         return {}
@@ -85,5 +85,5 @@ def _sizes(pairs: _Pairs) -> dict[str, tuple[float, float]]:
 
 
 def _is_far(distance: float, scale: float, like: torch.Tensor) -> bool:
-    """Whether that is farther than rounding takes it. Numbers that are not finite can't be compared."""
+    """Whether the distance is more than rounding explains. Numbers that are not finite can't be compared."""
     return math.isfinite(scale) and not distance <= _TOLERANCE.get(like.dtype, 1e-2) * scale

@@ -30,13 +30,13 @@ _MOST_SEEN = 6
 
 @dataclass(frozen=True)
 class TriedStep:
-    """A step that was not made.
+    """The results of a step that was computed, but not made.
 
     Attributes:
         outputs: `[n, B, ...]`.
         losses: `[n]`.
         of_stacks: the gradient of each stack, None for one that got none.
-        failed: members whose own code has raised.
+        failed: members whose own code raised.
     """
 
     outputs: torch.Tensor
@@ -46,7 +46,7 @@ class TriedStep:
 
     @cached_property
     def gradients(self) -> dict[nn.Parameter, torch.Tensor | None]:
-        """By parameter."""
+        """The gradients by parameter."""
         found: dict[nn.Parameter, torch.Tensor | None] = {}
         for stack, grad in self.of_stacks:
             if grad is None:
@@ -56,7 +56,7 @@ class TriedStep:
         return found
 
     def equals(self, other: "TriedStep") -> bool:
-        """Whether the other one has the same bits."""
+        """Whether the other step has the same bits."""
         grads = zip((grad for _, grad in self.of_stacks), (grad for _, grad in other.of_stacks), strict=True)
         pairs = [(self.outputs, other.outputs), (self.losses, other.losses), *grads]
         return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
@@ -65,10 +65,11 @@ class TriedStep:
 class FusedUnit(Unit):
     """Members with a ready-made evaluator, whose models run as one.
 
-    A member that fails stays in the stacks, unread, until `compact`; no operation lets its values reach the others.
+    A member that fails stays in the stacks, unread, until they are compacted before the next epoch; no operation lets
+    its values reach the others.
 
     Args:
-        merge: builds the merged model of the members at some of the unit's positions.
+        merge: builds the merged model of the members at the given positions of the unit.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
     """
 
@@ -88,33 +89,33 @@ class FusedUnit(Unit):
         self._rows = list(members)
         self._seconds = 0.0
         self._failing: set[Member] | None = None  # in a step that is only tried
-        self._stays: int | None = None  # so many members, who would not have the same bits without the others' rows
+        self._stays: int | None = None  # with so many members left, compacting would change their bits
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._cast: torch.dtype | None = None  # to which training casts automatically
+        self._cast: torch.dtype | None = None  # of autocast in training
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one row."""
+        """Whether the unit has one row."""
         return len(self._rows) == 1
 
     @property
     def model(self) -> MergedModel | DirectModel:
-        """What runs now."""
+        """The model that runs the unit now."""
         return self._model
 
     @property
     def trained_tensors(self) -> list[torch.Tensor]:
-        """All that is trained: stacks, and parameters that are in none."""
+        """The tensors that are trained: stacks, and parameters that are in none."""
         return [stack.tensor for stack in self._stacks]
 
     def row_of(self, member: Member) -> int:
-        """Where a member is in the outputs."""
+        """Return a member's row in the outputs."""
         return self._rows.index(member)
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """One step of every member."""
+        """Make one step of every member."""
         if index == 0 and self._compare is not None:
             self._compare(self, batch)
         began = time.perf_counter()
@@ -143,9 +144,9 @@ class FusedUnit(Unit):
         self._seconds += time.perf_counter() - began
 
     def try_step(self, x: torch.Tensor, target: torch.Tensor, taped: bool | None = None) -> TriedStep:
-        """What a step gives, without the step; buffers and random streams go on as in one.
+        """Compute a step without making it; buffers and random streams advance as in a real one.
 
-        A failure is not reported: the member fails again in the real step.
+        A member's failure is not reported: it fails again in the real step.
         """
         group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
         seen: list[torch.Tensor] = []
@@ -161,7 +162,7 @@ class FusedUnit(Unit):
         if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         self._collect_own_gradients()
-        # copies, for a tape writes to the same places again
+        # copies, because a tape writes to the same memory again
         grads = [(stack, None if stack.tensor.grad is None else stack.tensor.grad.clone()) for stack in self._stacks]
         self._optimizer.zero_grad()
         return TriedStep(seen[0], seen[1], grads, failing)
@@ -178,7 +179,7 @@ class FusedUnit(Unit):
         self._seconds += time.perf_counter() - began
 
     def close_epoch(self) -> None:
-        """Losses and metrics to the members; each gets an equal share of the time."""
+        """Give the members their losses and metrics; each gets an equal share of the time."""
         shares = self._seconds / max(1, len(self.members))
         finite = _are_finite(self._stacks, len(self._rows))
         logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), finite, strict=True)
@@ -188,7 +189,7 @@ class FusedUnit(Unit):
         self._seconds = 0.0
 
     def start_epoch(self) -> None:
-        """Let go of the rows of those who left, and take up what schedules and hooks have changed between epochs."""
+        """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
         if len(self._rows) > len(self.members) != self._stays:
             self._compact()
         self._optimizer.refresh()
@@ -233,7 +234,7 @@ class FusedUnit(Unit):
                 self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
 
     def _compact(self) -> None:
-        """Go on without the rows of those who left, if that leaves the others' results as they are, bit for bit."""
+        """Drop the rows of members that left, if that leaves the others' results the same, bit for bit."""
         rows, positions = self._rows, self._positions
         kept = [row for row, member in enumerate(rows) if member in self.members]
         before = [self._probe(*seen) for seen in self._seen.items()]
@@ -246,7 +247,7 @@ class FusedUnit(Unit):
             self._build()
 
     def _see(self, training: bool, x: torch.Tensor, target: torch.Tensor) -> None:
-        """Keep a batch of each of the first few sizes, to probe with: kernels may round other sizes otherwise."""
+        """Keep a batch of each of the first few sizes to probe with: kernels may round other sizes differently."""
         if len(self._seen) < _MOST_SEEN:
             self._seen.setdefault((training, x.shape), (x, target))
         device = x.device.type
@@ -255,7 +256,7 @@ class FusedUnit(Unit):
     def _probe(
         self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
-        """Outputs by member, and in training gradients by parameter; nothing of the members changes."""
+        """Return outputs by member, and in training gradients by parameter; the members don't change."""
         with self._unchanged(), self._as_in_training(batch[0].device):
             if kind[0]:
                 step = self.try_step(*batch)
@@ -268,7 +269,7 @@ class FusedUnit(Unit):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Whatever runs inside, the members' models and random streams are as before."""
+        """Restore the members' models and random streams afterwards."""
         graphs = self._model.plan.graphs if isinstance(self._model, MergedModel) else ()
         with ExitStack() as stack:
             for member, graph in zip(self._rows, graphs, strict=True):
@@ -280,7 +281,7 @@ class FusedUnit(Unit):
 
     @contextmanager
     def _trying(self) -> Iterator[set[Member]]:
-        """Members that fail inside are collected, not reported: they fail again in the real step."""
+        """Collect members that fail inside instead of reporting them: they fail again in the real step."""
         failing: set[Member] = set()
         self._failing = failing
         try:
@@ -289,7 +290,7 @@ class FusedUnit(Unit):
             self._failing = None
 
     def _collect_own_gradients(self) -> None:
-        """Add to the stacks what the members' own parameters got: an opaque module may use a layer of another one."""
+        """Add gradients of the members' own parameters to the stacks: an opaque module may use another's layer."""
         if not self._has_opaque:
             return
         for stack in self._model.stacks:
@@ -302,7 +303,7 @@ class FusedUnit(Unit):
 
 
 def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
-    """The model's stacks, and every parameter that is in none by itself."""
+    """The model's stacks, and a stack of its own for every parameter that is in none."""
     stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
     placed = {parameter for stack in stacks for parameter in stack.parameters}
     for position, member in enumerate(members):
@@ -324,7 +325,7 @@ def _are_finite(stacks: Sequence[Stack], members: int) -> list[bool]:
 
 
 def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
-    """The constants of Adam that all members share, torch's if they don't; for the whole life of the unit."""
+    """The constants of Adam that all members share, else torch's defaults; fixed for the life of the unit."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     found = {(*group.get("betas", ()), group.get("eps")) for group in groups}
     constants = found.pop() if len(found) == 1 else ()

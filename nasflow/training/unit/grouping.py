@@ -1,4 +1,4 @@
-"""Which members of a turn form units, and the merged models of those that do."""
+"""Groups the members of a turn into units, and builds their merged models."""
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -39,13 +39,13 @@ class Former:
     """Forms the units of a job.
 
     Args:
-        config: whether to fuse, and which passes of the user's take part.
+        config: whether to fuse, and which passes of the user are applied.
         base_dir: the folder of the user's code.
         limits: the most members that a unit of a trial may have, where a larger one has failed.
 
     Attributes:
         planner: of its units; None as long as there was nothing to plan.
-        reasons: by trial, why it is in no unit with others, of those that were formed last.
+        reasons: why a trial is in no unit with others, by trial, of the units that were formed last.
     """
 
     def __init__(self, config: MergeConfig, base_dir: Path, limits: Mapping[int, int]):
@@ -59,7 +59,7 @@ class Former:
 
     @uncollected()
     def form(self, members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
-        """Units of all members, for batches like this one. `failed` is called with a member that fails, and why."""
+        """Return units of all members for batches like this one. Their `failed` gets a member that fails, and why."""
         self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}
         ready = [member for member in members if member.number not in self.reasons]
         graphs = self._graphs(ready, batch[0]) if ready else {}
@@ -80,7 +80,7 @@ class Former:
         return units + [SoloUnit([member], failed) for member in members if member not in ready]
 
     def _unfit(self, member: Member, batch: Any) -> str | None:
-        """Why a member is not even looked at."""
+        """Why a member can't be in a unit with others, before it is traced; None if it may."""
         if self._config.fuse == "never":
             return "merge.fuse is never"
         if not isinstance(member.module, SupervisedModule) or not SupervisedGroup.fits([member.module]):
@@ -90,12 +90,12 @@ class Former:
         return why_not_stacked(member.module.model)
 
     def _graphs(self, members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
-        """The graphs of those that can be traced and merged."""
+        """The graphs of the members that can be traced and merged."""
         graphs = {}
         for member in members:
             try:
                 graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
-                if graph.has_own_gradients:  # merged, a backward runs in no member's stream
+                if graph.has_own_gradients:  # merged, a backward does not run in the member's random stream
                     self.reasons[member.number] = "a backward of its own may draw random numbers"
                 else:
                     graphs[member] = graph
@@ -126,11 +126,10 @@ class Former:
         return self.planner
 
     def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
-        """Members to which the unit does something else than their own models do, and what.
+        """Return the members whose steps in the unit differ from those of their own models, and the difference.
 
-        A structure that was found to agree with the kernels that run it is not compared again. Of the other members,
-        all that run code of their own are compared, and so many of the rest that each operation of each batch is one of
-        theirs.
+        A structure is not compared again with kernels with which it agreed before. Of the other members, all that run
+        code of their own are compared, and so many of the rest that each operation of each batch is one of theirs.
         """
         subjects = {member: Subject(member, graphs[member]) for member in unit.members}
         model = unit.model
@@ -155,13 +154,13 @@ class Former:
         return wrong
 
     def _compare_one(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> None:
-        """Raise DiffersError if the unit does something else to the member whose turn it is in this epoch."""
+        """Raise DiffersError if the unit's step differs for one member, another one in each epoch."""
         epoch = unit.members[0].finished_epochs
         asked = unit.members[epoch % len(unit.members)]
         subjects = {member: Subject(member, graphs[member]) for member in unit.members}
         wrong = differences(unit, subjects, (batch[0], batch[1]), [asked])
         if wrong:
-            self._agreed.clear()  # a kernel that begins to differ does so to others, too
+            self._agreed.clear()  # a kernel that begins to differ may do so for others too
             self._note(wrong, f" in epoch {epoch + 1}")
             raise DiffersError(self._differing[asked.number])
 
@@ -200,11 +199,11 @@ class Former:
         kept = [member for member in members if member not in wrong]
         merged = self._fuse(kept, graphs, batch, failed) if len(kept) > 1 else []
         alone = members if len(kept) == 1 else wrong
-        return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not tell all
+        return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not show everything
 
 
 def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
-    """Few of the members, whose sets have together what all sets have. Each is the one that adds most."""
+    """Return few members whose sets together have all elements, found greedily."""
     found: list[Member] = []
     missing = set().union(*sets.values())
     while missing:
@@ -214,7 +213,7 @@ def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
 
 
 def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
-    """The user's own passes. Raises ConfigError for one that can't be imported or called."""
+    """Return the user's own passes. Raises ConfigError for one that can't be imported or called."""
     passes = []
     for target in config.passes:
         found = load_target(target, base_dir)
@@ -225,7 +224,7 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
 
 
 def _direct(member: Member, graph: Graph | None, failed: Failed) -> FusedUnit:
-    """A unit of one."""
+    """A unit of one member."""
 
     def merge(positions: Sequence[int], own_code: OwnCode) -> DirectModel:
         return DirectModel(member.module.model, graph, member.rng, own_code)  # type: ignore[arg-type]

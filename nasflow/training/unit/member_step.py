@@ -1,4 +1,4 @@
-"""A member beside a unit: what a step of its own model gives, and its state as it was."""
+"""A step of a member's own model, to compare with the unit's, and how its state is restored."""
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,13 +17,13 @@ from nasflow.training.member.member import Member
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gives of a member, and what it changes beside weights.
+    """A member's results in a step, and what the step changes besides weights.
 
     Attributes:
         output: `[B, ...]`.
-        gradients: by the parameters' names in the model; None for one that got none.
+        gradients: by the parameters' names in the model; None for a parameter without a gradient.
         buffers: by name, after the step.
-        position: of the random stream after the step; None for a model that draws nothing.
+        position: of the random stream after the step; None for a model that draws no random numbers.
     """
 
     output: torch.Tensor
@@ -34,7 +34,7 @@ class Step:
 
 
 class Subject:
-    """A member that is looked at.
+    """A member that is compared.
 
     Attributes:
         is_opaque: whether it runs code that its graph does not show.
@@ -48,19 +48,19 @@ class Subject:
         self._module, self._model = module, module.model
         self._graph = graph
         self.is_opaque = graph.has_opaque
-        self._draws = any(map(is_random, graph.nodes))  # to enter a stream takes time
+        self._draws = any(map(is_random, graph.nodes))  # entering a stream takes time
         self._buffers = dict(self._model.named_buffers())
         self.has_state = self.is_opaque or any(map(is_changing, graph.nodes))
         self.trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
 
     @property
     def structure(self) -> Hashable:
-        """Equal for members whose graphs are the same."""
+        """A key that is equal for members with the same graph."""
         places = {node: place for place, node in enumerate(self._graph.nodes)}
         return tuple([(node.signature, *[places[source] for source in node.inputs]) for node in self._graph.nodes])
 
     def own_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
-        """A step of its own model, without the update."""
+        """Compute a step of its own model, without the update."""
         stream = self._member.rng if self._draws else nullcontext()
         with blame.running(self._member.number), stream, _dense(self._module), torch.enable_grad():
             output, target = self._module.compare((batch[0].clone(), batch[1]))
@@ -72,13 +72,13 @@ class Subject:
         return Step(output.detach(), loss.detach(), gradients, *self.state())
 
     def state(self) -> tuple[dict[str, torch.Tensor], tuple[Any, ...] | None]:
-        """Buffers and position as they are now."""
+        """Return copies of the buffers, and the position."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
         return buffers, self._member.rng.position() if self._draws else None
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Whatever runs inside, model and random stream are as before; weights only where own code may write them."""
+        """Restore buffers and random stream afterwards; weights too where the member's own code may write them."""
         position = self._member.rng.position() if self._draws else None
         kept = [(buffer, buffer.clone()) for buffer in self._buffers.values()]
         if self.is_opaque:
@@ -95,7 +95,7 @@ class Subject:
 
 @contextmanager
 def _dense(module: nn.Module) -> Iterator[None]:
-    """Weights have the strides that they have where nothing is merged: on others, `view` may fail."""
+    """Give weights the strides that they have unmerged: with others, `view` may fail."""
     places = [(parameter, parameter.data) for parameter in module.parameters() if not parameter.is_contiguous()]
     for parameter, place in places:
         parameter.data = place.contiguous()

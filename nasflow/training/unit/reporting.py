@@ -1,4 +1,4 @@
-"""What a job tells of the units it forms."""
+"""The event that reports a job's units."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from nasflow.training.unit.grouping import Former
 
 
 def planned(units: Sequence[Unit], former: Former) -> Planned:
-    """The event of units that were just formed."""
+    """Return the event that reports units that were just formed."""
     told = [_told(unit, model, former.planner) for unit in units if (model := merged_model(unit)) is not None]
     together = {number for unit in told for number in unit.members}
     numbers = [member.number for unit in units for member in unit.members]
@@ -27,7 +27,7 @@ def planned(units: Sequence[Unit], former: Former) -> Planned:
 
 
 def merged_model(unit: Unit) -> MergedModel | None:
-    """What runs the unit's members as one; None where each runs by itself."""
+    """Return the model that runs the unit's members as one; None where each runs by itself."""
     return unit.model if isinstance(unit, FusedUnit) and isinstance(unit.model, MergedModel) else None
 
 

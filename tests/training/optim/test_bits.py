@@ -119,32 +119,6 @@ def test_a_lost_member_does_not_touch_its_neighbours(make: int, bad: float) -> N
     assert not same(bits(runs[0], 1), bits(runs[1], 1))
 
 
-@pytest.mark.parametrize("make", range(len(MAKES)))
-def test_frozen_members_stay_bit_by_bit_and_go_on_later(make: int) -> None:
-    layers = [Layer((5, 3), (0, 1, 2)), Layer((7,), (2, 1, 0)), Layer((3,), (1,), rows=False)]
-    frozen, free = (Unit([MAKES[make]] * 3, layers, dtype=torch.float64) for _ in range(2))
-    for step, active in enumerate([None, [True, False, True], [True, False, False], None, None]):
-        before = [bits(frozen, member) for member in range(3)]
-        bad = {m: float("nan") for m in range(3) if active is not None and not active[m]}
-        frozen.give_grads(factors=bad)  # what is frozen may be lost: nothing of it may come in later
-        free.give_grads(factors=bad)
-        frozen.step(active)
-        free.step(active)
-        frozen.check()
-        for member in range(3):
-            assert (active is not None and not active[member]) == same(bits(frozen, member), before[member])
-        assert same(bits(frozen, 0), bits(free, 0)), step
-
-
-def test_who_is_frozen_from_the_first_has_no_state() -> None:
-    unit = Unit([MAKES[0], MAKES[6]], [Layer((3,), (0, 1))])
-    for active in ([False, False], [False, True], [True, False]):
-        unit.give_grads()
-        unit.step(active)
-        unit.check()
-    assert unit.joint[0].state_dict()["state"][0]["step"] == 1
-
-
 @pytest.mark.parametrize("decay", [[0.1, 0.0], [0.0, 0.0]], ids=["mixed", "none"])
 def test_what_does_not_decay_may_be_infinite(decay: list[float]) -> None:
     """A mask of minus infinity, kept as a parameter."""

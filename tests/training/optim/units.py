@@ -124,19 +124,18 @@ class Unit:
             if i not in absent:
                 stack.tensor.grad = torch.empty_like(stack.tensor).copy_(torch.stack(grads) if stack.rows else grads[0])
 
-    def step(self, active: Sequence[bool] | None = None) -> None:
+    def step(self) -> None:
         """Step all members together, and their twins alone."""
-        self.optimizer.step(None if active is None else torch.tensor(active))
+        self.optimizer.step()
         self.steps += 1
         for i, optimizer in enumerate(self.solo):
-            if active is None or active[i]:
-                clip = self.clips[i]
-                parameters = [twin.solo for twin in self.twins[i] if twin.solo.grad is not None]
-                if clip is not None and clip.algorithm == "norm":
-                    torch.nn.utils.clip_grad_norm_(parameters, clip.limit)
-                elif clip is not None and parameters:
-                    torch.nn.utils.clip_grad_value_(parameters, clip.limit)
-                optimizer.step()
+            clip = self.clips[i]
+            parameters = [twin.solo for twin in self.twins[i] if twin.solo.grad is not None]
+            if clip is not None and clip.algorithm == "norm":
+                torch.nn.utils.clip_grad_norm_(parameters, clip.limit)
+            elif clip is not None and parameters:
+                torch.nn.utils.clip_grad_value_(parameters, clip.limit)
+            optimizer.step()
 
     def set(self, change: Callable[[int, dict[str, Any]], None]) -> None:
         """Change the param groups of members and twins, as a schedule does: `change(member, group)`."""

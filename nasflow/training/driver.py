@@ -1,0 +1,260 @@
+"""The course of a job: members come in, make their steps, end their epochs and leave."""
+
+import logging
+import math
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lightning_fabric.utilities.data import sized_len
+from pytorch_lightning import Trainer
+from torch import nn
+
+from nasflow.evaluator.data_source import Data
+from nasflow.job import blame
+from nasflow.merge.values.frozen_pool import FrozenPool
+from nasflow.training.member.member import Member
+from nasflow.training.schedule.turns import Roster
+from nasflow.training.seeded_loader import SeededLoader
+from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
+
+logger = logging.getLogger(__name__)
+
+_TRACE_LINES = 12
+
+
+class Driver(ABC):
+    """Trains the members of a job in turns, in units that share each batch.
+
+    A member trains in a turn exactly if that is the next epoch it has not finished, so members at different epochs can
+    share a job. A member that fails is evicted and the others go on untouched. A subclass makes the members and decides
+    what is done when they start, are saved, fail or are grouped into units.
+
+    Args:
+        roster: decides which members have a place and which train in each turn.
+        data: what the members are trained and validated on.
+        trainer: of the whole job.
+
+    Attributes:
+        active: the members in the job.
+        modules: theirs, by trial.
+        turn: the members that train in this turn.
+    """
+
+    def __init__(self, roster: Roster, data: Data, trainer: Trainer):
+        self.roster, self.data, self.trainer = roster, data, trainer
+        self.active: list[Member] = []
+        self.modules = nn.ModuleDict()
+        self.turn: list[Member] = []
+        self._units: list[Unit] = []
+        self._broken: set[int] = set()  # trials of units that failed as a whole
+        self._frozen = FrozenPool()
+        self._batches = 0  # of this epoch, that were trained on
+
+    # --- what subclasses provide ---
+
+    @abstractmethod
+    def build(self, number: int) -> Member | None:
+        """Return the member of a trial that enters the job, or None if it can't be built."""
+
+    @abstractmethod
+    def evicted(self, number: int, epoch: int, error: str) -> None:
+        """Record that a trial failed in an epoch; 0 if its member could not be built."""
+
+    def rebuild(self, number: int) -> Member | None:
+        """Return a member that left before the job was interrupted as it was when it came; None if it never trained."""
+        return None
+
+    def restore(self, member: Member) -> None:
+        """Load the state a member goes on from, once its optimizer is made."""
+        return
+
+    def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
+        """Return units of the members for batches like this one."""
+        return [SoloUnit([member], self.fail) for member in members]
+
+    def save(self, members: Sequence[Member]) -> None:
+        """Save members that enter the job to train from the start."""
+        return
+
+    def save_turn(self, members: Sequence[Member]) -> None:
+        """Save members that have ended an epoch."""
+        return
+
+    def split(self, members: Sequence[Member], error: Exception) -> None:
+        """Restore the members of a unit that failed as a whole, so that they train this epoch again in other units."""
+        raise error
+
+    # --- the course of the job ---
+
+    def open_turn(self) -> bool:
+        """Go on to the next epoch that a member trains, and make the loaders give it. False at the job's end."""
+        self.turn = []
+        while not self.turn and self.roster.open_turn():
+            present = {member.number for member in self.active}
+            for number in list(self.roster.turn):
+                if number not in present:
+                    self._admit(number)
+            new = [member for member in self.active if member.number not in present]
+            self.save([member for member in new if member.finished_epochs == 0])
+            self.turn = [member for member in self.active if member.number in self.roster.turn]
+            if not self.turn:
+                self.roster.close_turn()
+        for loader in (self.data.train, self.data.validation):
+            if isinstance(loader, SeededLoader):
+                loader.epoch = self.roster.epoch
+        return bool(self.turn)
+
+    def start_epoch(self) -> None:
+        """Call the hooks before the first batch."""
+        self._batches = 0
+        self._each(Member.start_epoch)
+        self._frozen.part()  # a hook may have unfrozen something
+        for unit in self._turning():
+            self._guard_unit(unit, unit.start_epoch)
+
+    def step(self, batches: Sequence[Any]) -> None:
+        """Make one optimizer step of every member on each batch."""
+        housed = {member for unit in self._units for member in unit.members}
+        if homeless := [member for member in self.turn if member not in housed]:
+            self._assign(homeless, batches[0])
+        numbered = list(enumerate(batches, self._batches))
+        self._batches += len(batches)
+        units = self._turning()
+        steps = [(unit, *one) for one in numbered for unit in units]
+        if all(unit.can_wait for unit in units):  # each takes all in a row then, with what it reads in near memory
+            steps = [(unit, *one) for unit in units for one in numbered]
+        for unit, number, batch in steps:
+            if unit in self._units:
+                self._guard_unit(unit, unit.train_batch, batch, number)
+
+    def start_validation(self) -> None:
+        """Call the hooks before the first validation batch."""
+        self._each(Member.start_validation)
+
+    def validate(self, batch: Any, index: int) -> None:
+        """Score every member on a batch."""
+        for unit in self._turning():
+            self._guard_unit(unit, unit.validate_batch, batch, index)
+
+    def end_validation(self) -> None:
+        """Call the hooks after the last validation batch."""
+        self._each(Member.end_validation)
+
+    def close_turn(self) -> None:
+        """End the epoch: close it for every member of the turn, prune, save, and let finished members leave."""
+        for unit in self._turning():
+            self._guard_unit(unit, unit.close_epoch)
+        self._each(self._end_epoch)
+        stopped = self.roster.close_turn([member.number for member in self.turn if not member.finished])
+        for member in self.turn:
+            if member.number in stopped:
+                member.prune()
+        self.save_turn(list(self.turn))
+        for member in [member for member in self.active if member.finished]:
+            self.remove(member)
+
+    def fail(self, member: Member, error: BaseException) -> None:
+        """Evict a member that has failed."""
+        if member in self.active:  # else it stands in for one that left before
+            self.remove(member)
+            self.evicted(member.number, member.finished_epochs + 1, error_text(error))
+
+    def remove(self, member: Member) -> None:
+        """Take a member out of the job."""
+        for unit in self._units:
+            unit.remove(member)
+        self._units = [unit for unit in self._units if unit.members]
+        self.active = [other for other in self.active if other is not member]
+        self.turn = [other for other in self.turn if other is not member]
+        self.roster.leave(member.number)
+        del self.modules[str(member.number)]
+
+    def _admit(self, number: int) -> None:
+        with blame.running(number):
+            member = self.build(number)
+        if member is None:
+            self.roster.leave(number)
+            return
+        self.active.append(member)
+        self.modules[str(number)] = member.module
+        with guarding(member, self.fail):
+            self._start(member)
+
+    def _start(self, member: Member) -> None:
+        self._prepare(member)
+        self.restore(member)
+        self._frozen.share(member.module)
+
+    def _prepare(self, member: Member) -> None:
+        member.module.to(self.trainer.strategy.root_device)
+        self.trainer.precision_plugin.convert_module(member.module)
+        member.attach(self.trainer, "fit", sized_len(self.data.train) or math.inf)
+        member.start()
+
+    def _assign(self, homeless: Sequence[Member], batch: Any) -> None:
+        """Assign members without a unit, regrouping each original cohort.
+
+        Which kernels run, and so the last bits, may depend on the members of a unit, also on those that have left.
+        """
+        broken = [member for member in homeless if member.number in self._broken]
+        if broken:
+            self._units += self.form(broken, batch)
+        for cohort in dict.fromkeys(self.roster.company(m.number) for m in homeless if m not in broken):
+            here = {member.number: member for member in self.turn if member.number in cohort}
+            here = {number: member for number, member in here.items() if number not in self._broken}
+            self._units = [unit for unit in self._units if not any(m.number in here for m in unit.members)]
+            everyone = [here.get(number) or self._stand_in(number) for number in cohort]
+            units = self.form([member for member in everyone if member is not None], batch)
+            for unit in units:
+                for stand_in in [member for member in unit.members if member.number not in here]:
+                    unit.remove(stand_in)
+            self._units += [unit for unit in units if unit.members]
+
+    def _stand_in(self, number: int) -> Member | None:
+        """A member that has left, as it was when it came."""
+        try:
+            with blame.running(number):
+                member = self.rebuild(number)
+                if member is not None:
+                    self._prepare(member)
+                    self._frozen.share(member.module)
+        except (Exception, SystemExit):
+            logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
+            return None
+        return member
+
+    def _end_epoch(self, member: Member) -> None:
+        member.end_epoch()
+        self.roster.take(member.number, member.history[-1], member.parameters)
+
+    def _turning(self) -> list[Unit]:
+        """The units whose turn it is: all members of a unit are at the same epoch."""
+        return [unit for unit in self._units if any(member in self.turn for member in unit.members)]
+
+    def _each(self, action: Callable[[Member], None]) -> None:
+        for member in list(self.turn):
+            with guarding(member, self.fail):
+                action(member)
+
+    def _guard_unit(self, unit: Unit, action: Callable[..., None], *args: Any) -> None:
+        """Call a unit; if it fails as a whole, break it up: its members leave this turn and come again."""
+        try:
+            action(*args)
+        except Exception as error:
+            members = list(unit.members)
+            if unit.is_single and not isinstance(error, DiffersError):
+                self.fail(members[0], error)
+                return
+            self._units.remove(unit)
+            self.turn = [member for member in self.turn if member not in members]
+            self._broken.update(member.number for member in members)
+            self.split(members, error)
+
+
+def error_text(error: BaseException) -> str:
+    """An error as it is recorded: its type and message, then the last lines of its traceback."""
+    trace = traceback.format_exception(error)
+    tail = "".join(trace).strip().splitlines()[-_TRACE_LINES:]
+    return "\n".join([f"{type(error).__name__}: {error}", *tail])
