@@ -104,9 +104,8 @@ class DaskService(ClusterService):
     def _look(self) -> Mapping[str, Seen]:
         prefix = name_prefix(self._root)
 
-        def tasks(
-            dask_scheduler: Any,
-        ) -> dict[str, tuple[str, str]]:  # sent by value: the scheduler may lack nasflow
+        # sent by value, because the scheduler may lack nasflow
+        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:
             found = {key: task for key, task in dask_scheduler.tasks.items() if str(key).startswith(prefix)}
             return {key: (task.state, getattr(task, "exception_text", "") or "") for key, task in found.items()}
 
