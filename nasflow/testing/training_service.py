@@ -220,7 +220,7 @@ class TrainingServiceContract(InProcessServiceContract):
         assert len(numbers(service, "jobs/survivor/runs")) == 1
 
     def test_a_lost_job_goes_on_when_submitted_again(self, two_slots: TrainingService, root: Path) -> None:
-        """It is LOST with a reason, its processes end, and it continues from its checkpoints. Other jobs are unharmed."""
+        """It is LOST with a reason, its processes end, and it continues from checkpoints. Other jobs are unaffected."""
         service = two_slots
         spec = script("lost", ["epoch", 1], ["spawn", "session"], ["wait", "go"], ["epoch", 2])
         handle = service.submit(spec)
