@@ -1,1 +1,1 @@
-"""Contract suites for those who add a strategy or a training service. Imports pytest; imported by nothing."""
+"""Contract suites for authors of strategies and training services. Imports pytest; no other room imports it."""

@@ -1,4 +1,4 @@
-"""The part of the contract of training services that one without processes of its own for jobs can keep."""
+"""The part of the training service contract that also holds for services that run jobs in the calling process."""
 
 import json
 from abc import ABC
@@ -19,7 +19,7 @@ Open = Callable[..., TrainingService]
 
 
 class InProcessServiceContract(ABC):
-    """The promises of `nasflow.training_service.base.TrainingService` that need nobody to look on while a job runs.
+    """Tests the promises of `nasflow.training_service.base.TrainingService` that need no observer while a job runs.
 
     A subclass names a `factory`.
     """
@@ -35,14 +35,14 @@ class InProcessServiceContract(ABC):
 
     @pytest.fixture
     def open_service(self, root: Path) -> Iterator[Open]:
-        """Makes services on the root, with one slot unless told; what they run ends with the test."""
+        """A function that opens services on the root, with one slot by default; their jobs end with the test."""
         make = load_target(self.factory, Path())
         yield lambda slots=1: make(root, slots)
         make(root, 1).cleanup()
 
     @pytest.fixture
     def service(self, open_service: Open) -> TrainingService:
-        """A service with one slot that is ready for jobs."""
+        """A service with one slot, ready for jobs."""
         service = open_service()
         service.validate()
         service.prepare()
@@ -50,7 +50,7 @@ class InProcessServiceContract(ABC):
 
     @pytest.fixture
     def two_slots(self, open_service: Open) -> TrainingService:
-        """The same with two slots."""
+        """A service with two slots, ready for jobs."""
         service = open_service(slots=2)
         service.prepare()
         return service
@@ -58,7 +58,7 @@ class InProcessServiceContract(ABC):
     # --- submit, status, slots, list -------------------------------------------------------------------------------
 
     def test_jobs_run_and_exit(self, two_slots: TrainingService, root: Path) -> None:
-        """More jobs than slots: each runs in one of the slots, and none is left."""
+        """With more jobs than slots, each runs in one of the slots, and none is left."""
         service = two_slots
         handles = [service.submit(script(f"job-{i}", ["epoch", 1])) for i in range(4)]
         for handle in handles:
@@ -68,12 +68,12 @@ class InProcessServiceContract(ABC):
         assert list(service.list()) == []
 
     def test_submit_needs_no_prepare(self, open_service: Open) -> None:
-        """A job that is submitted first thing runs too."""
+        """A job that is submitted without `prepare` runs too."""
         service = open_service()
         assert finish(service, service.submit(script("first"))).exit_code == 0
 
     def test_a_job_id_runs_once(self, service: TrainingService, root: Path) -> None:
-        """Submitted twice, and again after it ended: the same handle, one run."""
+        """A job submitted twice, and again after it ended, has one handle and one run."""
         spec = script("once")
         handle = service.submit(spec)
         assert service.submit(spec) == handle
@@ -83,7 +83,7 @@ class InProcessServiceContract(ABC):
         assert len(numbers(service, "jobs/once/runs")) == 1
 
     def test_many_threads_at_once(self, two_slots: TrainingService) -> None:
-        """Eight threads submit the same twelve jobs: each runs once, and each thread sees the same end."""
+        """Eight threads submit the same twelve jobs: each runs once, and all threads see the same outcome."""
         service = two_slots
         specs = [script(f"job-{i}", ["epoch", 1]) for i in range(12)]
 
@@ -98,14 +98,14 @@ class InProcessServiceContract(ABC):
         assert [len(numbers(service, f"jobs/job-{i}/runs")) for i in range(12)] == [1] * 12
 
     def test_an_unknown_job_is_lost(self, service: TrainingService) -> None:
-        """And it has neither events nor a log."""
+        """An unknown job is LOST and has neither events nor a log."""
         handle = JobHandle(service="any", job_id="nobody")
         assert service.status(handle).status is JobStatus.LOST
         assert service.events(handle) == ([], 0)
         assert service.log_tail(handle) == ""
 
     def test_a_handle_serves_another_service_on_the_root(self, open_service: Open) -> None:
-        """Put through JSON; what has ended is known there, and does not run again."""
+        """A handle works there after a round trip through JSON; a finished job is known and does not run again."""
         spec = script("known", ["epoch", 1])
         first = open_service()
         state = finish(first, first.submit(spec))
@@ -123,7 +123,7 @@ class InProcessServiceContract(ABC):
         ("step", "exit_code"), [(["return", 3], 3), (["raise", "boom"], 1)], ids=["return", "raise"]
     )
     def test_exit_codes(self, service: TrainingService, step: list[Any], exit_code: int) -> None:
-        """A job's end is told as it was, and the slot serves the next job."""
+        """The exit code is reported, and the slot serves the next job."""
         handle = service.submit(script("bad", ["epoch", 1], step))
         state = finish(service, handle)
         assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, exit_code, None)
@@ -131,7 +131,7 @@ class InProcessServiceContract(ABC):
         assert finish(service, service.submit(script("next"))).exit_code == 0
 
     def test_log_tail(self, service: TrainingService) -> None:
-        """Standard output and the traceback of an exception, the last lines of it on demand; the reason for people."""
+        """The log holds standard output and tracebacks, its last lines can be read, and `reason` is the last one."""
         handle = service.submit(script("loud", ["print", "one"], ["print", "two"], ["raise", "boom"]))
         state = finish(service, handle)
         assert service.log_tail(handle, 100).splitlines()[:2] == ["one", "two"]
@@ -140,7 +140,7 @@ class InProcessServiceContract(ABC):
     # --- events and files ------------------------------------------------------------------------------------------
 
     def test_events_by_offset(self, service: TrainingService, root: Path) -> None:
-        """Whole lines, in order, the same for the same offset at any time, complete when the job has finished."""
+        """Events are whole lines, in order, the same for the same offset, and complete when the job has finished."""
         handle = service.submit(script("talker", ["epoch", 1], ["epoch", 2]))
         finish(service, handle)
         lines, end = service.events(handle)
@@ -150,7 +150,7 @@ class InProcessServiceContract(ABC):
         assert service.events(handle, end) == ([], end)
 
     def test_fetch(self, service: TrainingService) -> None:
-        """A file, a folder, a missing path, and the ways out of the root."""
+        """Fetches a file, a folder, a missing path, and paths that lead out of the root."""
         finish(service, service.submit(script("files", ["epoch", 1], ["epoch", 2])))
         assert json.loads(service.fetch("jobs/files/job.json").read_text())["job_id"] == "files"
         checkpoints = service.fetch("trials/00000")
@@ -164,7 +164,7 @@ class InProcessServiceContract(ABC):
     # --- cancel and cleanup ----------------------------------------------------------------------------------------
 
     def test_cancel_of_jobs_that_do_not_run(self, service: TrainingService, root: Path) -> None:
-        """They stay as they are."""
+        """Cancelling a finished or unknown job changes nothing."""
         done = service.submit(script("done"))
         finish(service, done)
         service.cancel(done)
@@ -174,7 +174,7 @@ class InProcessServiceContract(ABC):
         assert service.status(unknown).status is JobStatus.LOST
 
     def test_cleanup(self, open_service: Open, root: Path) -> None:
-        """Leaves nothing pending, keeps every result, twice without harm, and jobs can be submitted afterwards."""
+        """Leaves nothing pending, keeps every result, can be repeated, and jobs can be submitted afterwards."""
         service = open_service()
         done = service.submit(script("done", ["epoch", 1], ["print", "hello"]))
         finish(service, done)
@@ -185,7 +185,7 @@ class InProcessServiceContract(ABC):
         assert finish(service, service.submit(script("later"))).exit_code == 0
 
     def check_what_is_left(self, service: TrainingService, done: JobHandle) -> None:
-        """After a clean-up: the state, events, log and checkpoint of a job that told one epoch and said hello."""
+        """Check that a clean-up kept the state, events, log and checkpoint of a job (one epoch, printed hello)."""
         assert service.status(done).status is JobStatus.EXITED
         assert epochs(service, done) == [(1, False)]
         assert service.log_tail(done) == "hello"

@@ -1,14 +1,14 @@
-"""A job that does as its spec says, in place of training: what the contract suite of training services runs.
+"""A job that carries out scripted steps in place of training, for the contract suite of training services.
 
-The steps stand in the spec's `space.params["steps"]`, each a list of a word and its argument:
+The steps are in the spec's `space.params["steps"]`, each a list of a word and its argument:
 
-    ["epoch", n]      tell epoch n of trial 0; from its "checkpoint" (`replayed`) if an earlier run came so far
-    ["wait", name]    until the file <root>/<name> is there
-    ["print", text]   to the log
+    ["epoch", n]      report epoch n of trial 0; from its "checkpoint" (`replayed`) if an earlier run got that far
+    ["wait", name]    wait until the file <root>/<name> exists
+    ["print", text]   print to the log
     ["spawn", how]    start a process that sleeps: `child`, `session` (in a session of its own) or `daemon` (also
                       without parent and environment); its pid is appended to the job's file `pids`
-    ["ignore", n]     signal n
-    ["hold", n]       n bytes of memory, until the end
+    ["ignore", n]     ignore signal n
+    ["hold", n]       hold n bytes of memory until the end
     ["return", n], ["exit", n], ["signal", n], ["raise", text]
                       end: with exit code n, hard with exit code n, by killing itself with signal n, by an exception
     ["report", name]  write process ids, environment and loaded modules to the job's file <name>
@@ -33,7 +33,7 @@ _HELD: list[bytes] = []
 
 
 def run_job_file(path: Path) -> int:
-    """Do the steps of the spec in `path`, then end with 0."""
+    """Carry out the steps of the spec in `path` and return the exit code."""
     folder, root = path.parent, path.parents[2]
     append(folder / "runs", os.getpid())
     events = EventWriter(folder / "events.jsonl")
@@ -54,7 +54,7 @@ def run_job_file(path: Path) -> int:
 
 
 def epoch(root: Path, number: int) -> Epoch:
-    """Train an epoch, so to speak."""
+    """Pretend to train an epoch and return its event."""
     checkpoint = trial_dir(root, 0) / f"epoch-{number}"
     replayed = checkpoint.exists()
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def epoch(root: Path, number: int) -> Epoch:
 
 
 def step(folder: Path, root: Path, word: str, argument: Any) -> None:
-    """Do one of the steps that tell no event."""
+    """Carry out a step that reports no event."""
     match word:
         case "wait":
             while not (root / argument).exists():
@@ -93,7 +93,7 @@ def step(folder: Path, root: Path, word: str, argument: Any) -> None:
 
 
 def spawn(how: str) -> int:
-    """Start a sleeping process; its pid."""
+    """Start a sleeping process and return its pid."""
     if how == "daemon":
         script = f"setsid env -i {_SLEEP} >/dev/null 2>&1 & echo $!"
         return int(subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True).stdout)
@@ -101,6 +101,6 @@ def spawn(how: str) -> int:
 
 
 def append(path: Path, value: int) -> None:
-    """Add a line to a file."""
+    """Append a line to a file."""
     with path.open("a") as file:
         file.write(f"{value}\n")

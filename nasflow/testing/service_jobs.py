@@ -1,4 +1,4 @@
-"""Scripted jobs for the contract suite of training services, how to wait for them, and what they left."""
+"""Helpers of the contract suite of training services: make scripted jobs, wait for them, and read their files."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def script(job_id: str, *steps: list[Any]) -> JobSpec:
-    """A job that does these steps (nasflow.testing.scripted_job)."""
+    """Return a job that carries out these steps (`nasflow.testing.scripted_job`)."""
     data = DataConfig(target="none:none")
     return JobSpec(
         job_id=job_id,
@@ -33,7 +33,7 @@ def script(job_id: str, *steps: list[Any]) -> JobSpec:
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
-    """The first value of `condition` that is true; a failure that says `what` did not come in time."""
+    """Wait until `condition` is true and return its value; after `seconds`, fail with a message that names `what`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -43,19 +43,19 @@ def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
 
 
 def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:
-    """Wait for the end of a job."""
+    """Wait for a job's end and return its state."""
     until(lambda: service.status(handle).status.finished, f"end of {handle.job_id}", seconds)
     return service.status(handle)
 
 
 def await_status(service: TrainingService, handle: JobHandle, status: JobStatus) -> JobState:
-    """Wait until a job has this status."""
+    """Wait until a job has this status and return its state."""
     until(lambda: service.status(handle).status is status, f"{handle.job_id} {status}")
     return service.status(handle)
 
 
 def numbers(service: TrainingService, path: str) -> list[int]:
-    """The numbers in a job's file, none before there is one."""
+    """Return the numbers in a job's file; empty if it does not exist yet."""
     try:
         return [int(line) for line in service.fetch(path).read_text().splitlines()]
     except FileNotFoundError:
@@ -63,13 +63,13 @@ def numbers(service: TrainingService, path: str) -> list[int]:
 
 
 def epochs(service: TrainingService, handle: JobHandle) -> list[tuple[int, bool]]:
-    """The epochs that a job told, and whether each was replayed."""
+    """Return the epochs that a job reported, and whether each was replayed."""
     events = [parse_event(line) for line in service.events(handle)[0]]
     return [(event.epoch, event.replayed) for event in events if event.kind == "epoch"]
 
 
 def running(process: psutil.Process) -> bool:
-    """It is there and no zombie."""
+    """Whether a process runs and is not a zombie."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -77,7 +77,7 @@ def running(process: psutil.Process) -> bool:
 
 
 def mentions(process: psutil.Process, text: str) -> bool:
-    """`text` stands in its command line or environment."""
+    """Whether `text` is in a process's command line or environment."""
     try:
         return any(text in part for part in (*process.cmdline(), *process.environ().values()))
     except (psutil.Error, OSError):

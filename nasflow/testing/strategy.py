@@ -1,4 +1,4 @@
-"""The contract suite of strategies: inherit `StrategyContract` in a test module, and give `make`."""
+"""The contract suite of strategies: inherit `StrategyContract` in a test module, and implement `make`."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ PARAMETERS = Objective(metric="parameters", direction="minimize")
 
 
 def contract_program(pick: Pick) -> None:
-    """Every kind of domain, a choice that opens others, and a label whose options depend on another choice."""
+    """A space with every kind of domain, a conditional choice, and a label whose options depend on another choice."""
     depth = pick.int("depth", 1, 3)
     for layer in range(depth):
         with pick.scope(f"layer{layer}"):
@@ -31,7 +31,7 @@ def contract_program(pick: Pick) -> None:
 
 
 def finished(number: int, round: int, architecture: Architecture) -> Trial:
-    """A trial scored from its architecture, or failed (about one in four)."""
+    """Return a trial scored by its architecture, or failed (about one in four)."""
     failed = derive_seed("fails", architecture.to_json()) % 4 == 0
     widths = sum(value for label, value in architecture.items() if label.endswith("width"))
     metrics = {"val_accuracy": 1 - architecture["optimizer.lr"] - 1 / (1 + widths), "parameters": float(widths)}
@@ -44,26 +44,26 @@ def finished(number: int, round: int, architecture: Architecture) -> Trial:
         metrics={} if failed else metrics,
         error="it failed" if failed else None,
     )
-    return Trial.model_validate_json(trial.model_dump_json())  # as it comes back from a study
+    return Trial.model_validate_json(trial.model_dump_json())  # as read back from a study
 
 
 class StrategyContract:
-    """What every strategy promises. For one that takes a single objective, override the fixture `objectives`."""
+    """Tests every strategy's promises. For a single-objective strategy, override the fixture `objectives`."""
 
     per_round = 8
     rounds = 5
 
     @abstractmethod
     def make(self, space: Space, objectives: Sequence[Objective], seed: int) -> Strategy:
-        """A new strategy that was neither asked nor told anything."""
+        """Return a new strategy, before any call of `ask` or `tell`."""
 
     @pytest.fixture(params=[[ACCURACY], [ACCURACY, PARAMETERS]], ids=["one-objective", "two-objectives"])
     def objectives(self, request: pytest.FixtureRequest) -> list[Objective]:
-        """What the trials are scored by."""
+        """The objectives of the search."""
         return list(request.param)
 
     def test_proposes_valid_architectures(self, objectives: list[Objective]) -> None:
-        """As many as were asked for, each a point of the space."""
+        """`ask` returns the requested number of architectures, each valid in the space."""
         space = Space(contract_program)
         for trials in self._search(self.make(space, objectives, seed=0), 0, self.rounds):
             assert len(trials) == self.per_round
@@ -71,12 +71,12 @@ class StrategyContract:
                 space.validate(trial.architecture)
 
     def test_same_seed_gives_same_proposals(self, objectives: list[Objective]) -> None:
-        """Nothing but the seed and what was told decides."""
+        """Proposals depend only on the seed and the trials passed to `tell`."""
         first, again = (self.make(Space(contract_program), objectives, seed=3) for _ in range(2))
         assert self._search(first, 0, self.rounds) == self._search(again, 0, self.rounds)
 
     def test_resumed_search_proposes_what_an_uninterrupted_one_does(self, objectives: list[Objective]) -> None:
-        """Killed after any round, with failed trials on record."""
+        """Holds for a search killed after any round, with failed trials on record."""
         record = self._search(self.make(Space(contract_program), objectives, seed=1), 0, self.rounds)
         assert any(trial.status is TrialStatus.FAILED for trials in record for trial in trials)
         for cut in range(1, self.rounds):
@@ -85,7 +85,7 @@ class StrategyContract:
             assert self._search(strategy, cut, self.rounds) == record[cut:]
 
     def test_resumes_within_a_round(self, objectives: list[Objective]) -> None:
-        """Killed while a round trained: that round is told without having been asked for again."""
+        """After a kill while a round trained, `tell` gets that round without another `ask` for it."""
         record = self._search(self.make(Space(contract_program), objectives, seed=2), 0, self.rounds)
         strategy = self.make(Space(contract_program), objectives, seed=2)
         strategy.resume(record[:1])
@@ -93,7 +93,7 @@ class StrategyContract:
         assert self._search(strategy, 2, self.rounds) == record[2:]
 
     def test_failed_trials_are_harmless(self, objectives: list[Objective]) -> None:
-        """Also when there is no other."""
+        """Failed trials are harmless, even if all trials failed."""
         space = Space(contract_program)
         strategy = self.make(space, objectives, seed=0)
         for round in range(3):
@@ -103,7 +103,7 @@ class StrategyContract:
             strategy.tell([finished(4 * round + i, round, a).model_copy(update=failed) for i, a in enumerate(asked)])
 
     def test_a_metric_that_is_missing_or_not_finite_is_harmless(self, objectives: list[Objective]) -> None:
-        """Such a trial teaches nothing."""
+        """The strategy learns nothing from such a trial."""
         strategy = self.make(Space(contract_program), objectives, seed=0)
         scores: list[dict[str, float]] = [{}, {"val_accuracy": float("nan"), "parameters": float("inf")}]
         for round in range(2):
@@ -113,14 +113,14 @@ class StrategyContract:
         assert len(strategy.ask(4)) == 4
 
     def test_never_gives_more_than_was_asked_for(self, objectives: list[Objective]) -> None:
-        """Asked for none, it gives none."""
+        """`ask(0)` returns nothing."""
         strategy = self.make(Space(contract_program), objectives, seed=0)
         assert strategy.ask(0) == []
         strategy.tell([])
         assert len(strategy.ask(1)) == 1
 
     def _search(self, strategy: Strategy, first: int, last: int) -> list[list[Trial]]:
-        """The trials of rounds `first` to `last - 1`."""
+        """Run rounds `first` to `last - 1` and return their trials."""
         record = []
         for round in range(first, last):
             start = round * self.per_round

@@ -1,6 +1,6 @@
 """The contract suite of training services: inherit `TrainingServiceContract` in a test module and pytest runs it.
 
-A service that runs jobs in the process that asks for it inherits `InProcessServiceContract`.
+For a service that runs jobs in the calling process, inherit `InProcessServiceContract`.
 """
 
 import os
@@ -46,32 +46,32 @@ time.sleep(300)
 
 
 class TrainingServiceContract(InProcessServiceContract):
-    """Every promise of `nasflow.training_service.base.TrainingService`, as tests.
+    """Tests every promise of `nasflow.training_service.base.TrainingService`.
 
-    A subclass names a `factory` and says how a job is lost; a service whose root or processes are not on this machine
-    overrides `release`, `living` and `strays` too.
+    A subclass names a `factory` and implements `lose`; for a service whose root or processes are not on this machine it
+    also overrides `release`, `living` and `strays`.
     """
 
     @abstractmethod
     def lose(self, service: TrainingService, handle: JobHandle) -> None:
-        """Take the running job's ground away (kill its host or worker with SIGKILL, say) so that it ends as LOST."""
+        """Make the running job end as LOST, for example by killing its host or worker with SIGKILL."""
 
     def release(self, root: Path, name: str) -> None:
-        """Make the file that a job's step `wait` waits for."""
+        """Create the file that a job's step `wait` waits for."""
         (root / name).touch()
 
     def living(self, pids: Iterable[int]) -> set[int]:
-        """Those of the processes that run."""
+        """Return the pids whose processes still run."""
         return {p.pid for p in psutil.process_iter() if p.pid in set(pids) and running(p)}
 
     def strays(self, root: Path) -> set[int]:
-        """All processes that have to do with the root: it stands in their command line or environment."""
+        """Return all processes with the root in their command line or environment."""
         return {p.pid for p in psutil.process_iter() if p.pid != os.getpid() and mentions(p, str(root)) and running(p)}
 
     # --- submit, status, slots, list -------------------------------------------------------------------------------
 
     def test_jobs_run_and_exit(self, two_slots: TrainingService, root: Path) -> None:
-        """PENDING, RUNNING, EXITED, with no more jobs at a time than slots, first come, first served."""
+        """Jobs go from PENDING to RUNNING to EXITED in the order submitted, at most one per slot at a time."""
         service = two_slots
         assert len(service.slots()) == 2
         handles = [service.submit(script(f"job-{i}", ["wait", "go"])) for i in range(4)]
@@ -87,14 +87,14 @@ class TrainingServiceContract(InProcessServiceContract):
         assert list(service.list()) == []
 
     def test_submit_needs_no_prepare(self, open_service: Open) -> None:
-        """A job that is submitted first thing runs too, and `submit` does not wait for it."""
+        """A job that is submitted without `prepare` runs too, and `submit` does not wait for it."""
         service = open_service()
         handle = service.submit(script("first"))
         assert not service.status(handle).status.finished
         assert finish(service, handle).exit_code == 0
 
     def test_a_job_id_runs_once(self, service: TrainingService, root: Path) -> None:
-        """Submitted again while it waits, while it runs and after it ended: the same handle, one run."""
+        """A job submitted again while it waits, while it runs and after it ended has one handle and one run."""
         spec = script("once", ["wait", "go"])
         handle = service.submit(spec)
         assert service.submit(spec) == handle
@@ -120,14 +120,14 @@ class TrainingServiceContract(InProcessServiceContract):
     def test_violent_ends(
         self, service: TrainingService, step: list[Any], exit_code: int | None, number: int | None
     ) -> None:
-        """However violent a job's end, it is told as it was, and the slot serves the next job."""
+        """The exit code or signal of a job is reported, and the slot serves the next job."""
         state = finish(service, service.submit(script("bad", ["epoch", 1], step)))
         assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, exit_code, number)
         assert epochs(service, JobHandle(service="any", job_id="bad")) == [(1, False)]
         assert finish(service, service.submit(script("next"))).exit_code == 0
 
     def test_what_a_job_left_running_ends_with_it(self, service: TrainingService) -> None:
-        """A slot is clean for the next job."""
+        """Processes that a job started end with it, so the slot is clean for the next job."""
         finish(service, service.submit(script("litter", ["spawn", "session"], ["spawn", "daemon"])))
         pids = numbers(service, "jobs/litter/pids")
         assert len(pids) == 2
@@ -136,7 +136,7 @@ class TrainingServiceContract(InProcessServiceContract):
     # --- events and files ------------------------------------------------------------------------------------------
 
     def test_events_by_offset(self, service: TrainingService, root: Path) -> None:
-        """Whole lines, in order, the same for the same offset at any time, complete when the job has finished."""
+        """Events are whole lines, in order, the same for the same offset, and complete when the job has finished."""
         handle = service.submit(script("talker", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
         until(lambda: epochs(service, handle), "first epoch")
         early, offset = service.events(handle)
@@ -152,7 +152,7 @@ class TrainingServiceContract(InProcessServiceContract):
     # --- cancel ----------------------------------------------------------------------------------------------------
 
     def test_cancel_ends_the_whole_tree(self, service: TrainingService) -> None:
-        """A job that ignores SIGTERM, with a child, a grandchild in another session, and a daemon: all are gone."""
+        """Ends a job that ignores SIGTERM, its child, its grandchild in another session, and its daemon."""
         spec = script(
             "tree",
             ["epoch", 1],
@@ -171,7 +171,7 @@ class TrainingServiceContract(InProcessServiceContract):
         assert finish(service, service.submit(script("next"))).exit_code == 0
 
     def test_cancel_of_jobs_that_do_not_run(self, service: TrainingService, root: Path) -> None:
-        """The first never runs; the others stay as they are."""
+        """A cancelled waiting job never runs; cancelling a finished or unknown job changes nothing."""
         first = service.submit(script("first", ["wait", "go"]))
         await_status(service, first, JobStatus.RUNNING)
         waiting = service.submit(script("waiting"))
@@ -187,7 +187,7 @@ class TrainingServiceContract(InProcessServiceContract):
         assert numbers(service, "jobs/waiting/runs") == []
 
     def test_a_cancelled_job_goes_on_when_submitted_again(self, service: TrainingService, root: Path) -> None:
-        """From its checkpoints, in the same events file."""
+        """It continues from its checkpoints, in the same events file."""
         spec = script("again", ["epoch", 1], ["wait", "go"], ["epoch", 2])
         handle = service.submit(spec)
         until(lambda: epochs(service, handle), "first epoch")
@@ -197,10 +197,10 @@ class TrainingServiceContract(InProcessServiceContract):
         assert finish(service, handle).exit_code == 0
         assert epochs(service, handle) == [(1, False), (1, True), (2, False)]
 
-    # --- violence from outside -------------------------------------------------------------------------------------
+    # --- kills from outside ----------------------------------------------------------------------------------------
 
     def test_a_job_outlives_its_controller(self, open_service: Open, root: Path) -> None:
-        """kill -9 of the controller mid-job: the job lives on, and its handle, through JSON, serves the next one."""
+        """After SIGKILL of the controller the job continues, and its handle, through JSON, works in the next one."""
         spec = script("survivor", ["epoch", 1], ["wait", "go"], ["epoch", 2])
         program = [sys.executable, "-c", _CONTROLLER, self.factory, str(root), spec.model_dump_json()]
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as controller:
@@ -220,7 +220,7 @@ class TrainingServiceContract(InProcessServiceContract):
         assert len(numbers(service, "jobs/survivor/runs")) == 1
 
     def test_a_lost_job_goes_on_when_submitted_again(self, two_slots: TrainingService, root: Path) -> None:
-        """LOST with a reason, none of its processes left, and then from its checkpoints; what waited is not hurt."""
+        """It is LOST with a reason, its processes end, and it continues from checkpoints. Other jobs are unaffected."""
         service = two_slots
         spec = script("lost", ["epoch", 1], ["spawn", "session"], ["wait", "go"], ["epoch", 2])
         handle = service.submit(spec)
@@ -241,7 +241,7 @@ class TrainingServiceContract(InProcessServiceContract):
         assert len(numbers(service, "jobs/bystander/runs")) == 1
 
     def test_cleanup(self, open_service: Open, root: Path) -> None:
-        """Ends every process, keeps every result, twice without harm, and jobs can be submitted afterwards."""
+        """Ends every process, keeps every result, can be repeated, and jobs can be submitted afterwards."""
         service = open_service()
         done = service.submit(script("done", ["epoch", 1], ["print", "hello"]))
         finish(service, done)

@@ -1,4 +1,4 @@
-"""The contract of a training service: where jobs run. Everything above sees only this."""
+"""The contract of a training service, which runs jobs. All code above uses services through it only."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from nasflow.job.spec import JobSpec
 
 
 class JobStatus(StrEnum):
-    """What became of a job's process, as far as the service can tell. What its trials did stands in its events."""
+    """The status of a job's process, as far as the service knows. The results of its trials are in its events."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -22,7 +22,7 @@ class JobStatus(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """The job's process will do nothing more."""
+        """Whether the job's process has ended for good."""
         return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
 
@@ -30,15 +30,15 @@ class JobState(BaseModel):
     """A job's status and the evidence for it.
 
     Attributes:
-        exit_code: of an EXITED process, None if a signal ended it.
-        signal: the number of the signal that ended it, None otherwise.
-        slot: where it runs or ran, for people, e.g. `cpu-0` or `gpu-1.0`.
-        reason: one line for people: why it was lost, or the last line of its log.
-        oom_kills: how many processes of the job's cgroup the kernel ended for want of memory when the job's ended.
-        peak_rss: bytes that the largest of the job's processes held at its height.
-        memory_share: bytes that its slot may count on, the others' left to them.
+        exit_code: of an EXITED process; None if a signal ended it.
+        signal: the number of the signal that ended it; None otherwise.
+        slot: the slot it runs or ran in, for display, e.g. `cpu-0` or `gpu-1.0`.
+        reason: one line for display: why the job was lost, or the last line of its log.
+        oom_kills: number of processes in the job's cgroup that the kernel killed for lack of memory around its end.
+        peak_rss: peak resident memory of the largest of the job's processes, in bytes.
+        memory_share: memory that the slot can use without taking from other slots, in bytes.
 
-    What a service can't find out is None.
+        A value that the service can't determine is None.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,7 +54,7 @@ class JobState(BaseModel):
 
 
 class JobHandle(BaseModel):
-    """Names a submitted job. Plain JSON: it survives its controller in the study's database."""
+    """Identifies a submitted job. Plain JSON, kept in the study's database, so it survives the controller."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,23 +66,23 @@ class JobHandle(BaseModel):
 class TrainingService(ABC):
     """Runs jobs somewhere and brings their files back.
 
-    A service owns one root folder a study (layout: `nasflow.job.spec`). It starts `python -m
-    nasflow.training.runner <root>/jobs/<job_id>/job.json`, or the same function in a warm process, so that each job
-    is a process of its own, and a job's end, however violent, harms no other job.
+    A service owns one root folder per study (layout: `nasflow.job.spec`). It starts `python -m
+    nasflow.training.runner <root>/jobs/<job_id>/job.json`, or calls the same function in a warm process, so that each
+    job has a process of its own and even a crash affects no other job.
 
-    Promises every implementation keeps (`nasflow.testing.training_service` checks them), but for one that runs jobs in
-    the process that asks for them, which says what it can't keep (`nasflow.testing.in_process_service`):
+    Every implementation keeps these promises (`nasflow.testing.training_service` checks them). Only a service that runs
+    jobs in the calling process is exempt from some (`nasflow.testing.in_process_service` checks the rest):
 
-    - `submit` returns at once; a job waits (PENDING) until a slot is free. A job id is submitted once: again, and the
-      handle of the first time comes back, unless that job is LOST or CANCELLED; then it starts anew and goes on from
+    - `submit` returns at once; a job waits (PENDING) until a slot is free. A job id is submitted once: submitting it
+      again returns the same handle, unless that job is LOST or CANCELLED. Then it is started again and continues from
       the checkpoints in the root.
-    - A handle, put through JSON, works in another process that opened the service on the same root, also after the
-      first controller was killed. Jobs live on without a controller.
-    - `events` gives whole lines only, in order, the same for the same offset at any time; the lines of a finished
-      job are complete once `status` has said finished.
-    - `cancel` ends the job's whole process tree before it returns and is harmless on a finished or unknown job.
-    - `cleanup` cancels what runs, ends every process of the service for this root, and leaves checkpoints, events and
-      logs in place. Calling it twice is harmless.
+    - A handle, after a round trip through JSON, works in another process that opened the service on the same root, even
+      if the first controller was killed. Jobs continue without a controller.
+    - `events` returns only whole lines, in order, and always the same ones for the same offset. The lines of a job are
+      complete once `status` reports it as finished.
+    - `cancel` ends the job's whole process tree before it returns. It has no effect on a finished or unknown job.
+    - `cleanup` cancels running jobs, ends every process of the service for this root, and keeps checkpoints, events and
+      logs. It can be called twice.
     - All methods may be called from several threads at once.
     """
 
@@ -92,7 +92,7 @@ class TrainingService(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make ready for jobs (start or re-attach to workers, ship code). Harmless when repeated."""
+        """Get ready for jobs (start or re-attach to workers, ship code). Can be repeated."""
 
     @abstractmethod
     def submit(self, spec: JobSpec) -> JobHandle:
@@ -100,35 +100,35 @@ class TrainingService(ABC):
 
     @abstractmethod
     def status(self, handle: JobHandle) -> JobState:
-        """Where the job stands. An unknown job is LOST."""
+        """Return the job's state. An unknown job is LOST."""
 
     @abstractmethod
     def events(self, handle: JobHandle, offset: int = 0) -> tuple[list[str], int]:
-        """The whole event lines from byte `offset` on, and the offset to ask for next."""
+        """Return the whole event lines from byte `offset` on, and the offset for the next call."""
 
     @abstractmethod
     def log_tail(self, handle: JobHandle, lines: int = 20) -> str:
-        """The last lines of the job's standard output and error."""
+        """Return the last lines of the job's standard output and error."""
 
     @abstractmethod
     def fetch(self, path: str) -> Path:
-        """Bring `path` (relative to the root, a file or folder) to this machine; where it lies here.
+        """Copy `path` (a file or folder, relative to the root) to this machine if needed, and return its path here.
 
         Raises:
-            FileNotFoundError: there is no such path.
+            FileNotFoundError: the path does not exist.
         """
 
     @abstractmethod
     def cancel(self, handle: JobHandle) -> None:
-        """End the job now; its finished epochs are kept."""
+        """End the job now and keep its finished epochs."""
 
     @abstractmethod
     def list(self) -> Sequence[JobHandle]:
-        """The jobs of this root that are pending or running."""
+        """Return the jobs of this root that are pending or running."""
 
     @abstractmethod
     def slots(self) -> Sequence[str]:
-        """The names of the places that can each run one job at a time."""
+        """Return the names of the slots, each of which runs one job at a time."""
 
     @abstractmethod
     def cleanup(self) -> None:

@@ -1,4 +1,4 @@
-"""Jobs in the process that asks for them: for tests, notebooks and breakpoints, and as an example of a service."""
+"""Runs jobs in the calling process: for tests, notebooks and breakpoints, and as an example of a service."""
 
 import threading
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ _SLOT = "here"
 
 
 class DebugService(RootHere):
-    """Runs the jobs that wait, one after the other, in the call of `status` that asks for the last of them.
+    """Runs waiting jobs one after another inside the call of `status` for the last of them.
 
-    What a service without processes can't promise: a job ends with its controller (it is LOST then, and can be started
-    again), and its controller with a job that crashes; `cancel` of a running job, from another thread, awaits its end.
+    Without processes of its own it can't keep every promise: a job ends with its controller (it is then LOST and can be
+    started again), a job's crash ends the controller, and `cancel` from another thread waits for a running job's end.
     """
 
     def __init__(self, _: DebugServiceConfig, root: Path, runner: str = "nasflow.training.runner:run_job_file"):
@@ -54,7 +54,7 @@ class DebugService(RootHere):
                 waiting.unlink()
                 self._records.settle(handle.job_id, JobState(status=JobStatus.CANCELLED))
         if self._running == handle.job_id:
-            with self._turn:  # whoever runs it has this until it has ended
+            with self._turn:  # the thread that runs the job holds this lock until the job ends
                 pass
 
     def list(self) -> Sequence[JobHandle]:  # noqa: D102

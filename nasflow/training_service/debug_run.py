@@ -1,4 +1,4 @@
-"""A job in this process, as a program of its own would run it as far as that goes."""
+"""Runs a job in this process, as close as possible to how a separate program would run it."""
 
 import sys
 import traceback
@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TextIO
 
 
 def run_here(runner: str, folder: Path) -> int:
-    """Run the job of a folder, with a copy in its `job.log` of what is printed meanwhile; its exit code.
+    """Run a job, copy everything printed meanwhile to its `job.log`, and return its exit code.
 
     Args:
         runner: `module:function`.
-        folder: of the job.
+        folder: the job's folder.
     """
     with (folder / "job.log").open("a", buffering=1) as log, _copied_to(log):
         try:
@@ -25,10 +25,10 @@ def run_here(runner: str, folder: Path) -> int:
 
 
 class _Tee:
-    """A stream whose text goes to a log, too, until that is closed. For all else it is the stream: a debugger can talk.
+    """A stream that also writes to a log until the log is closed. Otherwise it is the stream, so debuggers work.
 
-    It is never freed. `print` borrows `sys.stdout` in Python before 3.12.10 and 3.13.3: a thread that prints while
-    another puts the stream back would write to freed memory (python/cpython#130163).
+    It is never freed: before Python 3.12.10 and 3.13.3, `print` only borrows `sys.stdout`, so a thread that prints
+    while another restores the stream would write to freed memory (python/cpython#130163).
     """
 
     _kept: ClassVar[list["_Tee"]] = []

@@ -1,4 +1,4 @@
-"""The training service that a config asks for."""
+"""Builds the training service named in a config."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,16 +22,16 @@ from nasflow.training_service.local.service import LocalService
 
 
 def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingService:
-    """The service on a study's root folder. A custom one is built as `Class(root, **params)`.
+    """Return the service for a study's root folder. A custom one is built as `Class(root, **params)`.
 
     Args:
         config: the `training_service` section of the search config.
         root: the folder of the study's jobs and checkpoints.
-        base_dir: the folder of the user's code; where a `file.py:Name` target is looked for.
+        base_dir: the folder of the user's code; a `file.py:Name` target is relative to it.
 
     Raises:
-        ConfigError: the target of a custom service does not exist, is no training service, or refuses its params.
-        ServiceError: what the service needs is not installed.
+        ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params.
+        ServiceError: a package that the service needs is not installed.
     """
     match config:
         case LocalServiceConfig():
@@ -74,7 +74,7 @@ def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> Training
     service: Any = load_target(config.target, base_dir)
     if not (isinstance(service, type) and issubclass(service, TrainingService)):
         raise ConfigError(
-            f"training_service.target: '{config.target}' is no subclass of "
+            f"training_service.target: '{config.target}' is not a subclass of "
             "nasflow.training_service.base.TrainingService"
         )
     build: Callable[..., TrainingService] = service

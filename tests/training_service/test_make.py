@@ -49,7 +49,7 @@ def test_custom(tmp_path):
 @pytest.mark.parametrize(
     ("target", "params", "message"),
     [
-        ("mine.py:Other", {}, r"training_service\.target: 'mine\.py:Other' is no subclass"),
+        ("mine.py:Other", {}, r"training_service\.target: 'mine\.py:Other' is not a subclass"),
         ("mine.py:Mine", {"slots": 2}, r"training_service\.params: mine\.py:Mine can't be built .*'places'"),
         ("mine.py:Nobody", {}, "has no 'Nobody'"),
     ],

@@ -1,4 +1,4 @@
-"""What is true of every cluster that has a scheduler of its own and sees the root under the same path."""
+"""Base class of services for clusters that have a scheduler and see the root folder under the same path."""
 
 import logging
 import shutil
@@ -18,27 +18,27 @@ from nasflow.training_service.local.worker import GRACE
 
 _LOG = logging.getLogger(__name__)
 
-_POLL = 0.05  # seconds between two looks at files
-_LOOK = 0.5  # seconds between two looks at the cluster while something waits for it
-_LAST_WORD = 5.0  # seconds until what a node wrote is seen here; the most that common network file systems hold back
-_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was told to end is taken for hung
+_POLL = 0.05  # seconds between two checks of files
+_LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
+_LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
+_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was told to end is considered hung
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
 
 
 class ClusterSilentError(ServiceError):
-    """The cluster gave no answer. Whether it did what it was asked for is not known."""
+    """The cluster did not answer. Whether it carried out the request is unknown."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a cluster says of a run.
+    """A run's state as reported by the cluster.
 
     Attributes:
-        status: PENDING; RUNNING until nothing of it can be left; EXITED if its program ended by itself; else LOST.
-        reason: one line for people.
+        status: PENDING; RUNNING while any process of it may be left; EXITED if its program ended by itself; else LOST.
+        reason: one line for display.
         ran: false if it has never been on a node.
-        out_of_memory: the cluster ended it because it took more memory than it was given.
+        out_of_memory: the cluster ended it because it used more memory than it was given.
     """
 
     status: JobStatus
@@ -48,18 +48,18 @@ class Seen:
 
 
 class ClusterService(RootHere):
-    """Hands jobs over to a cluster, at most `max_jobs` at a time, and follows them by their files.
+    """Submits jobs to a cluster, at most `max_jobs` at a time, and follows them by their files.
 
-    Jobs that the cluster has need no controller; the ones behind them wait here, and whichever controller looks next
-    hands them over. How a run ended is told by its own program (`one_job`); the cluster is asked every `poll_seconds`
-    for those whose program could not.
+    Submitted jobs need no controller. The others wait here until the next call of any controller submits them. A run's
+    own program (`node_program`) records how it ended; the cluster is queried every `poll_seconds` for runs whose
+    program could not.
 
-    Who adds a cluster writes `validate`, `_give`, `_look` and `_withdraw`.
+    To add a cluster, implement `validate`, `_give`, `_look` and `_withdraw`.
 
     Args:
         root: the folder of the study's jobs and checkpoints, which the nodes see under the same path.
-        max_jobs: how many the cluster has at a time.
-        poll_seconds: between two looks at the cluster.
+        max_jobs: the most jobs submitted to the cluster at a time.
+        poll_seconds: seconds between two queries of the cluster.
     """
 
     kind: ClassVar[str]
@@ -73,24 +73,24 @@ class ClusterService(RootHere):
         self._seen: Mapping[str, Seen] = {}
         self._seen_at = self._next_look = float("-inf")
         self._silent = False
-        self._known_since: dict[str, float] = {}  # by run, as the next one
+        self._known_since: dict[str, float] = {}  # by the name of the run, as below
         self._ended_since: dict[str, float] = {}
         self._stillborn = 0
 
-    # --- what a cluster is ---------------------------------------------------------------------------------------
+    # --- what a cluster implements -------------------------------------------------------------------------------
 
     @abstractmethod
     def _give(self, run: Run) -> None:
-        """Hand a run over: the cluster starts `one_job` with it, once, and never again by itself.
+        """Submit a run: the cluster starts `node_program` for it once, and never restarts it by itself.
 
         Raises:
             ClusterSilentError: no answer.
-            ServiceError: the cluster takes no such job.
+            ServiceError: the cluster refuses the job.
         """
 
     @abstractmethod
     def _look(self) -> Mapping[str, Seen]:
-        """The runs of this root that the cluster knows, by name.
+        """Return the runs of this root that the cluster knows, by name.
 
         Raises:
             ClusterSilentError: no answer.
@@ -98,7 +98,7 @@ class ClusterService(RootHere):
 
     @abstractmethod
     def _withdraw(self, names: Sequence[str]) -> None:
-        """End runs by force, or keep them from starting. Harmless for unknown ones.
+        """End runs by force, or keep them from starting. Unknown ones are ignored.
 
         Raises:
             ClusterSilentError: no answer.
@@ -141,7 +141,7 @@ class ClusterService(RootHere):
         with self._records.service_lock():
             self._tend()
             jobs = self._unfinished()
-            for job_id in jobs:  # all at once, so that their grace periods pass together
+            for job_id in jobs:  # all at once, so that their grace periods overlap
                 self._ask_to_cancel(job_id)
         for job_id in jobs:
             self._await_cancelled(job_id)
@@ -153,19 +153,19 @@ class ClusterService(RootHere):
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _tend(self, *, fresh: bool = False) -> None:
-        """Bring the records up to date with runs and cluster, and hand over what waits."""
+        """Update the records from the runs' files and the cluster, and submit waiting jobs."""
         looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
         for job_id, slot in self._records.taken().items():
             run = self._records.run(job_id)
             if run is None or not run.given.exists():
-                if looked:  # by a controller, perhaps this one, that was kept from it
+                if looked:  # a controller, perhaps this one, was interrupted before it submitted the run
                     self._hand_over(job_id, slot, run)
             elif state := self._end(run):
                 self._settle(job_id, slot, state, run)
         self._hand_over_what_waits()
 
     def _refresh(self) -> bool:
-        """Look at the cluster anew; whether it answered."""
+        """Query the cluster and return whether it answered."""
         begin = time.monotonic()
         try:
             self._seen, self._seen_at = self._look(), begin
@@ -179,7 +179,7 @@ class ClusterService(RootHere):
 
     def _say_silent(self, error: ClusterSilentError) -> None:
         if not self._silent:
-            _LOG.warning("%s; jobs that it has go on, others wait", error)
+            _LOG.warning("%s; submitted jobs continue, others wait", error)
         self._silent = True
 
     def _hand_over_what_waits(self) -> None:
@@ -191,7 +191,7 @@ class ClusterService(RootHere):
             self._hand_over(job_id, slot, None)
 
     def _hand_over(self, job_id: str, slot: str, run: Run | None) -> None:
-        """Give a job to the cluster, unless it has it: `run` has perhaps been given before."""
+        """Submit a job unless the cluster already has its `run`, which may have been submitted before."""
         if run is None or run.name not in self._seen:
             if self._records.cancel_mark(job_id).exists():
                 self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
@@ -200,7 +200,7 @@ class ClusterService(RootHere):
                 log = self._root / "jobs" / job_id / "job.log"
                 raise ServiceError(
                     f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {log} may say why"
+                    f"there; {log} may show why"
                 )
             run = run or self._records.new_run(job_id)
             try:
@@ -211,7 +211,7 @@ class ClusterService(RootHere):
         run.given.touch()
 
     def _end(self, run: Run) -> JobState | None:
-        """How a run ended, None if it may have not."""
+        """Return how a run ended; None if it may still run."""
         last_word = run.ended()
         if last_word is not None and last_word.status is JobStatus.EXITED:
             self._stillborn = 0
@@ -224,12 +224,12 @@ class ClusterService(RootHere):
             self._ended_since.pop(run.name, None)
             return None
         since = self._ended_since.setdefault(run.name, time.monotonic())
-        if seen is None or not seen.status.finished:  # its program was told to end; the cluster will know more of that
+        if seen is None or not seen.status.finished:  # its program was told to end; the cluster may give the cause
             return None if time.monotonic() - since < _LAST_WORD else last_word
         if seen.out_of_memory:
             return JobState(status=JobStatus.EXITED, signal=9, oom_kills=1, reason=seen.reason)
         may_come = seen.ran and (run.began() or not cancelled)
-        if last_word is None and may_come and self._seen_at - since < _LAST_WORD:  # the cluster is quicker than files
+        if last_word is None and may_come and self._seen_at - since < _LAST_WORD:  # its file may arrive later
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
@@ -237,16 +237,16 @@ class ClusterService(RootHere):
         return JobState(status=JobStatus.LOST, reason=last_word.reason if last_word and told else seen.reason)
 
     def _seen_of(self, run: Run) -> Seen | None:
-        """What the cluster says of a run that it was given; None if that has to be asked first."""
+        """Return what the cluster reports of a submitted run; None if it must be queried first."""
         known_since = self._known_since.setdefault(run.name, time.monotonic())
         if run.name in self._seen:
             return self._seen[run.name]
         if self._seen_at <= known_since:
             return None
-        return Seen(JobStatus.LOST, f"{self.kind} does not know the job any more")
+        return Seen(JobStatus.LOST, f"{self.kind} no longer knows the job")
 
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
-        """Record how a job ended. A run that is lost may be alive where nobody sees it: it is told to end."""
+        """Record how a job ended. A lost run may still be alive out of sight, so it is told to end."""
         if run is not None:
             if state.status is not JobStatus.EXITED:
                 self._records.revoke(run)
@@ -283,7 +283,7 @@ class ClusterService(RootHere):
                 self._records.revoke(run)
 
     def _await_gone(self) -> None:
-        """Wait until the cluster has nothing of this root; by and by by force."""
+        """Wait until the cluster has no run of this root, and end the rest by force after a grace period."""
         begin = time.monotonic()
         while alive := [name for name, seen in self._look().items() if not seen.status.finished]:
             waited = time.monotonic() - begin
@@ -293,10 +293,10 @@ class ClusterService(RootHere):
                 self._withdraw(alive)
             time.sleep(_POLL)
 
-    # --- below, it is not ----------------------------------------------------------------------------------------
+    # --- below, the lock is not held -----------------------------------------------------------------------------
 
     def _await_cancelled(self, job_id: str) -> None:
-        """Wait for the end of a job that was asked to; what has not begun, or does not answer, is ended by force."""
+        """Wait until a job that was told to end has ended, by force if it has not begun or does not react."""
         begin = time.monotonic()
         next_force = begin
         while True:
@@ -304,9 +304,9 @@ class ClusterService(RootHere):
             with self._records.service_lock():
                 self._tend(fresh=now >= next_force)
                 if self._state(job_id).status.finished or not self._records.cancel_mark(job_id).exists():
-                    return  # without the mark it was submitted again meanwhile
+                    return  # if the mark is gone, the job was submitted again meanwhile
                 if now - begin > _CLUSTER_ACTS_WITHIN:
-                    raise ServiceError(f"training_service: {self.kind} does not end job {job_id} as it was asked to")
+                    raise ServiceError(f"training_service: {self.kind} has not ended job {job_id}, which was cancelled")
                 run = self._records.run(job_id)
                 if now >= next_force and run and not (run.began() and now - begin < _RUN_ANSWERS_WITHIN):
                     self._withdraw_or_say([run.name])

@@ -1,4 +1,4 @@
-"""Jobs on a Dask cluster: each is a task that starts a program on a worker and waits for it."""
+"""Runs jobs on a Dask cluster: each is a task that starts a program on a worker and waits for it."""
 
 import os
 import subprocess
@@ -23,26 +23,26 @@ from nasflow.training_service.local.slots import job_environment
 
 _POLL_SECONDS = 1.0
 _CONNECT_WITHIN = 10.0  # seconds
-# States of a task, by what they mean here (https://distributed.dask.org/en/stable/scheduling-state.html).
+# States of a task by their meaning here (https://distributed.dask.org/en/stable/scheduling-state.html).
 _ALIVE = {
     "waiting": "waits",
     "queued": "waits for a free thread",
     "no-worker": "waits for a worker with its resources",
-    "processing": "is with a worker",  # where it may wait too: only its program tells that it runs
+    "processing": "is assigned to a worker",  # where it may wait too; only its program shows that it runs
 }
 _ENDED = {"memory", "erred"}
 
 
 class DaskService(ClusterService):
-    """Runs each job as a task, whose key is the run's name.
+    """Runs each job as a task whose key is the run's name.
 
-    The task is kept by the scheduler though its client has gone. When a worker is lost, Dask gives its tasks to others
-    by itself; a job that had begun is LOST all the same, so that its restart is on record.
+    The scheduler keeps the task when its client is gone. When a worker is lost, Dask moves its tasks to other workers;
+    a job that had begun is LOST nevertheless, so that its restart is on record.
 
     Args:
-        config: where the scheduler is, and what each job takes.
+        config: the scheduler's address, and the resources of each job.
         root: the folder of the study's jobs and checkpoints.
-        runner: `module:function` that runs one `job.json` and gives an exit code.
+        runner: `module:function` that runs one `job.json` and returns an exit code.
     """
 
     kind = "dask"
@@ -96,15 +96,16 @@ class DaskService(ClusterService):
         )
         distributed.fire_and_forget(future)
         deadline = time.monotonic() + _CONNECT_WITHIN
-        while run.name not in self._look():  # it is sent when the client has time
+        while run.name not in self._look():  # the client sends it in the background
             if time.monotonic() > deadline:
-                raise ClusterSilentError(f"training_service: the Dask scheduler does not take job {run.job_id}")
+                raise ClusterSilentError(f"training_service: the Dask scheduler does not accept job {run.job_id}")
             time.sleep(0.005)
 
     def _look(self) -> Mapping[str, Seen]:
         prefix = name_prefix(self._root)
 
-        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:  # sent as it is: the scheduler may lack nasflow
+        # sent by value, because the scheduler may lack nasflow
+        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:
             found = {key: task for key, task in dask_scheduler.tasks.items() if str(key).startswith(prefix)}
             return {key: (task.state, getattr(task, "exception_text", "") or "") for key, task in found.items()}
 
@@ -138,10 +139,10 @@ class DaskService(ClusterService):
 
 
 def start_on_worker(command: Sequence[str], path: str, log: str) -> int:
-    """On a worker: start Python with a command line and wait for its exit code.
+    """On a worker, start Python with a command line, wait for it, and return its exit code.
 
     Args:
-        command: what follows the interpreter.
+        command: the arguments of the interpreter.
         path: its PYTHONPATH.
         log: the file to which its output is appended.
     """
@@ -164,7 +165,7 @@ def _versions() -> str:
 
 def _seen(state: str, exception: str) -> Seen:
     if state in _ENDED:
-        return Seen(JobStatus.EXITED, f"Dask's task ended: {exception or 'its program said nothing'}")
+        return Seen(JobStatus.EXITED, f"Dask's task ended: {exception or 'its program reported nothing'}")
     return Seen(JobStatus.PENDING, f"Dask's task {_ALIVE.get(state, state)}")
 
 

@@ -1,8 +1,8 @@
 """The program of a job on a cluster: `python -m nasflow.training_service.cluster.node_program ROOT JOB TOKEN`.
 
-It runs one job as a child, and says in a file how that ended. Whatever the cluster does to end it (it sends SIGTERM, or
-its own processes end), and when the controller tells it by a file, it ends all that the job has started before it ends
-itself, with the same care as the local service's workers: clusters follow a job's processes by what these may leave.
+It runs one job as a child and writes to a file how that ended. When the cluster ends it (by SIGTERM, or by the end of
+the cluster's own processes), or the controller does by a file, it first ends everything that the job started, as the
+local service's workers do: clusters track a job's processes by means that these can escape.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from nasflow.training_service.local.worker import run_in_child
 from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
 
-_LOOK = 0.25  # seconds between two looks at whether the controller wants the run to end
+_LOOK = 0.25  # seconds between two checks whether the controller has told the run to end
 
 
 class _Told:
-    """Whether the job shall end, and why."""
+    """Collects why the job must end; called, it returns the reason, or an empty string."""
 
     def __init__(self, run: Run):
         self._run, self._looked, self.why = run, time.monotonic(), ""
 
     def by_signal(self, number: int, _: object) -> None:
         """Signal handler."""
-        self.why = self.why or f"its node's program was ended by {signal.Signals(number).name}"
+        self.why = self.why or f"its program on the node was ended by {signal.Signals(number).name}"
 
     def __call__(self) -> str:
         if not self.why and time.monotonic() - self._looked >= _LOOK:
@@ -42,7 +42,7 @@ class _Told:
 
 
 def run_one(run: Run, runner: str, memory_share: int) -> None:
-    """Run a job to its end, and record that; nothing if another process has it."""
+    """Run a job to its end and record the outcome; do nothing if another process has begun the run."""
     told = _Told(run)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told.by_signal)
@@ -51,14 +51,14 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
     if not run.begin():
         sys.stderr.write(f"run {run.token} of job {run.job_id} has begun elsewhere\n")
         return
-    if not run.is_current():  # in this order: a controller tells it to end, and then looks whether it has begun
+    if not run.is_current():  # after `begin`: a controller tells it to end, and then checks whether it has begun
         run.end(JobState(status=JobStatus.LOST, reason="it was told to end before it began"))
         return
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)
     log, job = folder / "job.log", folder / "job.json"
     state = run_in_child(log, lambda: int(load_target(runner, run.root)(job)), told, memory_share)
-    if told.why and state.signal in (signal.SIGTERM, signal.SIGKILL):  # some clusters signal the job's process as well
+    if told.why and state.signal in (signal.SIGTERM, signal.SIGKILL):  # some clusters also signal the job's process
         state = JobState(status=JobStatus.LOST, reason=told.why)
     run.end(state)
 
@@ -68,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", type=Path)
     parser.add_argument("job_id")
-    parser.add_argument("token", help="of the run")
+    parser.add_argument("token", help="the run's token")
     parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
-    parser.add_argument("--memory", type=int, help="bytes that the job may count on; default: all there is")
+    parser.add_argument("--memory", type=int, help="bytes available to the job; default: all there is")
     options = parser.parse_args()
     limit = memory_limit()
     run_one(Run(options.root, options.job_id, options.token), options.runner, min(limit, options.memory or limit))

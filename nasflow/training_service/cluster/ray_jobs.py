@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, by its Jobs API: each is a Ray job whose entry point is a program."""
+"""Runs jobs on a Ray cluster through its Jobs API: each is a Ray job whose entry point is a program."""
 
 import shlex
 import sys
@@ -30,12 +30,12 @@ _STATUS = {
 
 
 class RayService(ClusterService):
-    """Runs each job as a Ray job, whose submission id is the run's name; Ray takes no id twice.
+    """Runs each job as a Ray job whose submission id is the run's name; Ray accepts each id once.
 
     Args:
-        config: where the cluster's dashboard is, and what each job takes.
+        config: the address of the cluster's dashboard, and the resources of each job.
         root: the folder of the study's jobs and checkpoints.
-        runner: `module:function` that runs one `job.json` and gives an exit code.
+        runner: `module:function` that runs one `job.json` and returns an exit code.
     """
 
     kind = "ray"

@@ -1,16 +1,16 @@
-"""The runs of jobs that are given to a cluster: files by which a controller and a node know of each other.
+"""Runs of jobs on a cluster: files through which controllers and nodes communicate.
 
-A run is one start of a job. Beside what `job_records` says of jobs there is, in the job's folder::
+A run is one start of a job. In addition to the files of the job queue (`files/file_queue.py`), a job's folder has::
 
-    run/current              the token of the run that is meant to be; a second word says that it shall end
-        <token>.sh           what the cluster was given, if that is a script
-        <token>.given        the cluster has taken the run
+    run/current              the token of the current run; a second word tells it to end
+        <token>.sh           the script submitted to the cluster, if any
+        <token>.given        the cluster has accepted the run
         <token>.began        its program has begun on a node
-        <token>.exit.json    how it ended, as its program saw it
+        <token>.exit.json    how it ended, as reported by its program
 
-Controllers write the first ones, holding the lock of the records; the program on the node writes the last two, and
-only if the run is the current one. So a run that was given twice, by a controller that was killed at it and by the next
-one, begins once; and one that lost its connection ends itself when another has taken its place.
+Controllers write the first three, holding the lock of the records. The program on the node writes the last two, only if
+the run is the current one. So a run that was submitted twice, by a controller killed meanwhile and by the next one,
+begins once; and one that lost its connection ends itself when another has replaced it.
 """
 
 import hashlib
@@ -35,24 +35,24 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Sets it apart from every other run on the cluster."""
+        """A name that is unique on the cluster."""
         return f"{name_prefix(self.root)}{self.job_id}-{self.token}"
 
     @property
     def given(self) -> Path:
-        """The mark that the cluster has taken it."""
+        """The mark that the cluster has accepted the run."""
         return self.file("given")
 
     def file(self, kind: str) -> Path:
-        """One of its files."""
+        """Return the run's file of this kind."""
         return run_dir(self.root, self.job_id) / f"{self.token}.{kind}"
 
     def is_current(self) -> bool:
-        """No other is meant to be in its place, and nobody has told it to end."""
+        """Whether no other run has replaced this one and no controller has told it to end."""
         return _read(_current(self.root, self.job_id)) == self.token
 
     def begin(self) -> bool:
-        """Whether this process is the first to begin it."""
+        """Mark the run as begun and return whether this process is the first to do so."""
         try:
             self.file("began").touch(exist_ok=False)
         except FileExistsError:
@@ -60,17 +60,17 @@ class Run:
         return True
 
     def began(self) -> bool:
-        """Its program has begun on a node."""
+        """Whether its program has begun on a node."""
         return self.file("began").exists()
 
     def end(self, state: JobState) -> None:
-        """Record how it ended."""
+        """Record how the run ended."""
         wait_for_room(lambda: write_aside(self.file("exit.json"), state.model_dump_json()))
 
     def ended(self) -> JobState | None:
-        """How it ended, None if its program has not said so."""
+        """Return how the run ended; None if its program has not recorded that."""
         file = self.file("exit.json")
-        list(file.parent.iterdir())  # a network file system then looks again for what it did not find before
+        list(file.parent.iterdir())  # makes a network file system forget that the file was missing
         try:
             return JobState.model_validate_json(file.read_bytes())
         except FileNotFoundError:
@@ -78,15 +78,15 @@ class Run:
 
 
 class ClusterRecords(JobRecords):
-    """The files that controllers write. Every method expects the caller to hold the lock."""
+    """The files that controllers write. Callers of every method must hold the lock."""
 
     def enqueue(self, spec: JobSpec) -> None:
-        """Put a job at the end of the queue, and forget its last run."""
+        """Put a job at the end of the queue and forget its last run."""
         _current(self.root, spec.job_id).unlink(missing_ok=True)
         super().enqueue(spec)
 
     def taken(self) -> dict[str, str]:
-        """The jobs that have left the queue and have not ended, and their slots."""
+        """Return the jobs that have left the queue and not ended, with their slots."""
         folders = sorted(self._workers.iterdir()) if self._workers.is_dir() else []
         return {job_id: folder.name for folder in folders for job_id in self.claimed(folder.name)}
 
@@ -96,19 +96,19 @@ class ClusterRecords(JobRecords):
         return self.claim(slot)
 
     def new_run(self, job_id: str) -> Run:
-        """The run of a job from now on."""
+        """Create a run and make it the job's current one."""
         run = Run(self.root, job_id, secrets.token_hex(4))
         run_dir(self.root, job_id).mkdir(exist_ok=True)
         self._write_current(job_id, run.token)
         return run
 
     def run(self, job_id: str) -> Run | None:
-        """The run of a job, None if it has not had any since it was submitted."""
+        """Return the job's current run; None if it has had none since it was submitted."""
         words = _read(_current(self.root, job_id)).split()
         return Run(self.root, job_id, words[0]) if words else None
 
     def revoke(self, run: Run) -> None:
-        """Tell a run to end, wherever it is."""
+        """Tell a run to end, on whatever node it is."""
         self._write_current(run.job_id, f"{run.token} ends")
 
     @waiting_for_room
@@ -117,12 +117,12 @@ class ClusterRecords(JobRecords):
 
 
 def name_prefix(root: Path) -> str:
-    """What the names of all runs of a root begin with."""
+    """Return the common prefix of the names of all runs of a root."""
     return f"nasflow-{hashlib.sha256(os.fsencode(root)).hexdigest()[:10]}-"
 
 
 def run_dir(root: Path, job_id: str) -> Path:
-    """The folder of a job's runs."""
+    """Return the folder of a job's runs."""
     return job_dir(root, job_id) / "run"
 
 

@@ -1,4 +1,4 @@
-"""Jobs on a Slurm cluster, by its client commands: sbatch, squeue, scancel."""
+"""Runs jobs on a Slurm cluster through its client commands: sbatch, squeue, scancel."""
 
 import os
 import shlex
@@ -19,8 +19,8 @@ from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
-_ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld takes its time
-# What its commands say when the fault is not in what they were asked (slurm_errno.c), in lower case.
+_ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld is slow
+# Messages of its commands, in lower case, for faults that the request did not cause (slurm_errno.c).
 _SILENT = (
     "unable to contact",
     "timed out",
@@ -30,12 +30,12 @@ _SILENT = (
     "try again",
     "zero bytes",
 )
-# States of squeue(1), by what they mean here. Those not named, as COMPLETING, are of jobs that may have processes.
+# States of squeue(1) by their meaning here. A job in any other state, such as COMPLETING, may still have processes.
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _EXITED = {"COMPLETED", "FAILED"}
 _LOST = {
     "BOOT_FAIL": "its node did not start",
-    "CANCELLED": "it was cancelled there, by scancel or for a dependency",
+    "CANCELLED": "it was cancelled there, by scancel or because of a dependency",
     "DEADLINE": "it missed its deadline",
     "NODE_FAIL": "its node failed",
     "PREEMPTED": "another job took its place",
@@ -49,15 +49,15 @@ _FIELDS = "%i|%T|%r|%N|%j"  # id, state, reason, nodes, name
 class SlurmService(ClusterService):
     """Runs each job as a batch job of one task.
 
-    A job is found again by its name, which differs for each run, so no job id of Slurm's has to be on record: that
-    could not be written in the same instant in which Slurm takes a job. Slurm's accounting is not needed.
+    A job is identified by its name, which is unique for each run. Slurm's own job id is not recorded, because that
+    can't be done atomically with the submission. Slurm's accounting is not needed.
 
-    The batch script sets what jobs need in their environment, runs the user's `env_setup`, and becomes `one_job`.
+    The batch script sets environment variables, runs the user's `env_setup`, and then executes `node_program`.
 
     Args:
-        config: what each job asks for.
+        config: the resources that each job requests.
         root: the folder of the study's jobs and checkpoints.
-        runner: `module:function` that runs one `job.json` and gives an exit code.
+        runner: `module:function` that runs one `job.json` and returns an exit code.
     """
 
     kind = "slurm"
@@ -94,7 +94,7 @@ class SlurmService(ClusterService):
         seen: dict[str, Seen] = {}
         for line in self._call("squeue", "--noheader", "--states=all", user, f"--format={_FIELDS}").splitlines():
             number, state, reason, nodes, name = line.split("|", 4)
-            # A name is there twice if a controller was killed at handing it over and the next one did so again.
+            # A name appears twice if a controller was killed while submitting it and the next one submitted it again.
             if name.startswith(prefix) and (name not in seen or seen[name].status.finished):
                 seen[name] = _seen(number, state, reason, nodes)
         return seen
@@ -103,7 +103,7 @@ class SlurmService(ClusterService):
         self._call("scancel", "--quiet", f"--user={os.geteuid()}", f"--name={','.join(names)}")
 
     def _options(self) -> list[str]:
-        """What a job asks of Slurm."""
+        """Return the options of sbatch for a job."""
         config = self._config
         options = [
             "--output=/dev/null",  # the script writes to the job's log
@@ -146,11 +146,11 @@ class SlurmService(ClusterService):
         return "\n".join(lines) + "\n"
 
     def _call(self, *command: str, given: str = "") -> str:
-        """What one of Slurm's commands prints.
+        """Run one of Slurm's commands and return its output.
 
         Raises:
             ClusterSilentError: Slurm does not answer.
-            ServiceError: it refuses.
+            ServiceError: Slurm refuses the request.
         """
         try:
             done = subprocess.run(
@@ -164,7 +164,7 @@ class SlurmService(ClusterService):
                 timeout=_ANSWERS_WITHIN,
             )
         except subprocess.TimeoutExpired:
-            raise ClusterSilentError(f"training_service: Slurm's {command[0]} gave no answer in time") from None
+            raise ClusterSilentError(f"training_service: Slurm's {command[0]} did not answer in time") from None
         if done.returncode == 0:
             return done.stdout
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
@@ -178,7 +178,7 @@ def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
     if state in _WAITING:
         return Seen(JobStatus.PENDING, f"Slurm's job {number} waits{'' if reason == 'None' else ': ' + reason}")
     if state == _OUT_OF_MEMORY:
-        return Seen(JobStatus.EXITED, f"Slurm ended its job {number}{where} for want of memory", out_of_memory=True)
+        return Seen(JobStatus.EXITED, f"Slurm ended job {number}{where}: it ran out of memory", out_of_memory=True)
     if state in _EXITED:
         return Seen(JobStatus.EXITED, f"Slurm's job {number} ended{where}: {state}, {reason}", ran=bool(nodes))
     if state in _LOST:
@@ -187,5 +187,5 @@ def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, but for what Slurm has told it of a job that it may be in itself."""
+    """Return the environment of this process without Slurm's variables, which describe a job it may itself be in."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}

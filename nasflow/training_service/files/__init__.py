@@ -1,4 +1,4 @@
-"""Files in a study's root folder by which controllers and workers know of each other's jobs.
+"""Files in a study's root folder through which controllers and workers share the state of jobs.
 
 Imports the contract of training services.
 """

@@ -1,17 +1,17 @@
-"""Which jobs wait, who took them and how they ended: files below a study's root, changed under one file lock.
+"""The job queue: waiting jobs, their holders and their outcomes, as files below a study's root under one file lock.
 
 ::
 
-    <root>/<service>.lock                 held while anything below changes or must be read as one
-    <root>/<service>/queue/<n>.<job_id>   jobs that wait, in order
-                     workers/<holder>/claim/<job_id>    the job it took: the queue's file, renamed
+    <root>/<service>.lock                 held while anything below is changed or read consistently
+    <root>/<service>/queue/<n>.<job_id>   waiting jobs, in order
+                     workers/<holder>/claim/<job_id>    the job it took: the file from the queue, renamed
     <root>/jobs/<job_id>/job.json         the JobSpec
-                         cancel           its holder shall end the job
+                         cancel           asks its holder to end the job
                          exit.json        the JobState of a finished job
 
-A process killed between any two steps leaves a state that the next holder of the lock can go on from: a claim is one
-rename, an outcome is written before its claim is dropped. Where the disk is full, what writes waits for room, and with
-it, for it holds the lock, everyone else.
+If a process is killed between any two steps, the next holder of the lock can continue from the files: a claim is one
+rename, and an outcome is written before its claim is dropped. While the disk is full, a write waits for room, and so
+does every other process, because the write holds the lock.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def waiting_for_room(write: Callable[Concatenate[R, P], None]) -> Callable[Concatenate[R, P], None]:
-    """The same method, which may be repeated, and is for as long as the disk is full."""
+    """Decorate a method, which must be safe to repeat, so that it is repeated while the disk is full."""
 
     @wraps(write)
     def waiting(records: R, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -43,14 +43,14 @@ def waiting_for_room(write: Callable[Concatenate[R, P], None]) -> Callable[Conca
         except OSError as error:
             if not is_full(error):
                 raise
-            _LOG.warning("%s: jobs in %s wait for room", error, records.root)
+            _LOG.warning("%s: jobs in %s wait for disk space", error, records.root)
             wait_for_room(lambda: write(records, *args, **kwargs))
 
     return waiting
 
 
 class JobRecords:
-    """The files. Every method expects the caller to hold the lock, which a thread can't take twice.
+    """The files of the job queue. Callers of every method must hold the lock, which is not reentrant.
 
     Args:
         root: the study's folder.
@@ -66,18 +66,18 @@ class JobRecords:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other thread and process out. The system frees it when its holder dies. Makes the root."""
+        """Hold the lock against all threads and processes. The system frees it if its holder dies. Creates the root."""
         self.root.mkdir(parents=True, exist_ok=True)
         with self._lock_file.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # also for a copy of `file` in a process forked meanwhile
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a forked process may have a copy
 
     @contextmanager
     def service_lock(self) -> Iterator[None]:
-        """`lock`, for a service's own calls: if the disk is full, what is done within it is a ServiceError."""
+        """As `lock`, for a service's own calls: raises ServiceError if the disk is full."""
         try:
             with self.lock():
                 yield
@@ -88,7 +88,7 @@ class JobRecords:
 
     @waiting_for_room
     def enqueue(self, spec: JobSpec) -> None:
-        """Put a job at the end of the queue, and forget how an earlier run of it ended."""
+        """Put a job at the end of the queue and forget the outcome of an earlier run."""
         folder = job_dir(self.root, spec.job_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_aside(folder / "job.json", spec.model_dump_json())
@@ -99,13 +99,13 @@ class JobRecords:
         (self._queue / f"{last + 1:09d}.{spec.job_id}").touch()
 
     def queued(self) -> dict[str, Path]:
-        """The waiting jobs' ids, oldest first, and their files."""
+        """Return the ids of the waiting jobs, oldest first, and their files."""
         files = sorted(self._queue.iterdir()) if self._queue.is_dir() else []
         return {file.name.partition(".")[2]: file for file in files}
 
     @waiting_for_room
     def settle(self, job_id: str, state: JobState) -> None:
-        """Record how a job ended, unless that is on record; a job whose cancellation was asked for was not lost."""
+        """Record how a job ended, unless that is on record. LOST becomes CANCELLED if a cancel was requested."""
         file = job_dir(self.root, job_id) / "exit.json"
         if state.status is JobStatus.LOST and self.cancel_mark(job_id).exists():
             state = state.model_copy(update={"status": JobStatus.CANCELLED})
@@ -113,14 +113,14 @@ class JobRecords:
             write_aside(file, state.model_dump_json())
 
     def outcome(self, job_id: str) -> JobState | None:
-        """How a job ended, None if that is not on record."""
+        """Return how a job ended; None if that is not on record."""
         try:
             return JobState.model_validate_json((job_dir(self.root, job_id) / "exit.json").read_bytes())
         except FileNotFoundError:
             return None
 
     def cancel_mark(self, job_id: str) -> Path:
-        """The file that asks for a job's end."""
+        """Return the file that requests a job's end."""
         return job_dir(self.root, job_id) / "cancel"
 
     def claim(self, holder: str) -> str | None:
@@ -131,21 +131,21 @@ class JobRecords:
         return None
 
     def claimed(self, holder: str) -> list[str]:
-        """The job that a holder took, if any."""
+        """Return the jobs that a holder took."""
         folder = self.claims(holder)
         return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
 
     def drop_claim(self, holder: str, job_id: str) -> None:
-        """A holder is done with a job whose outcome is on record."""
+        """Drop a holder's claim on a job whose outcome is on record."""
         (self.claims(holder) / job_id).unlink()
 
     def claims(self, holder: str) -> Path:
-        """The folder of the jobs that a holder took."""
+        """Return the folder of the jobs that a holder took."""
         return self._workers / holder / "claim"
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Write a file that is either there as a whole or not at all."""
+    """Write a file atomically: it is either complete or absent."""
     aside = path.with_name(path.name + ".new")
     aside.write_text(text)
     aside.replace(path)

@@ -1,4 +1,4 @@
-"""What services have in common whose root folder lies on this machine, or on a file system that it shares."""
+"""Shared code of services whose root folder is on this machine or on a file system shared with it."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from nasflow.training_service.base import JobHandle, TrainingService
 
 
 class RootHere(TrainingService):
-    """Reads jobs' files where they are.
+    """Base class of services that read jobs' files in place.
 
     Args:
         root: the folder of the study's jobs and checkpoints.
@@ -37,10 +37,10 @@ class RootHere(TrainingService):
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def fetch(self, path: str) -> Path:
-        """Where `path` (relative to the root, a file or folder) lies on this machine.
+        """Return the path on this machine of `path`, a file or folder relative to the root.
 
         Raises:
-            FileNotFoundError: there is no such path.
+            FileNotFoundError: the path does not exist.
             ServiceError: the path leads out of the root.
         """
         place = (self._root / path).resolve()
@@ -52,6 +52,6 @@ class RootHere(TrainingService):
 
 
 def import_path() -> str:
-    """PYTHONPATH by which another process can import what this one can: all but what is the interpreter's own."""
+    """Return the PYTHONPATH for another process to import what this one can, without the interpreter's own folders."""
     own = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
     return os.pathsep.join(place for entry in sys.path if not (place := str(Path(entry).absolute())).startswith(own))

@@ -1,1 +1,1 @@
-"""Jobs on this machine: the service, its workers and their slots. Imports `files` and `machine`."""
+"""Runs jobs on this machine: the service, its workers and their slots. Imports `files` and `machine`."""

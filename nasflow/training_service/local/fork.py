@@ -1,4 +1,4 @@
-"""Several workers from one process that has imported what jobs need: each is a fork of it."""
+"""Forks several workers from one process that has already imported what jobs need."""
 
 import ctypes
 import os
@@ -13,11 +13,11 @@ from nasflow.training_service.local.state import TOKEN_VARIABLE, LocalState
 
 
 def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
-    """Fork a worker for each slot and put it on record in the place of this process.
+    """Fork a worker for each slot and record it in place of this process.
 
-    Returns in the forked processes only, each with its slot, a session, a log and a token of its own. This process
-    stays their parent, so that none is left a zombie, and ends after the last of them. A worker whose slot is no longer
-    kept for this process is not on record, and finds itself dismissed.
+    Returns, in the forked processes only, the slot; each has a session, a log and a token of its own. This process
+    stays their parent, so that none is left a zombie, and exits after the last one. A worker whose slot is no longer
+    recorded for this process is not recorded, and so finds that it is dismissed.
     """
     forked = {}
     recorded, record = os.pipe()
@@ -29,7 +29,7 @@ def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
             os.setsid()
             write_to(state, slot)
             _take(token)
-            os.read(recorded, 1)  # comes back when `record` is closed, be it by this process's end
+            os.read(recorded, 1)  # returns when the parent closes `record` or dies
             os.close(recorded)
             return slot
         forked[slot] = process_id(pid), token
@@ -46,7 +46,7 @@ def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
 
 
 def write_to(state: LocalState, slot: str) -> None:
-    """Send this process's output to the log of a slot."""
+    """Redirect this process's output to the log of a slot."""
     log = state.log(slot)
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -57,10 +57,10 @@ def write_to(state: LocalState, slot: str) -> None:
 
 
 def _take(token: str) -> None:
-    """Make `token` the TOKEN_VARIABLE of this process and its offspring, in the eyes of other processes too.
+    """Set TOKEN_VARIABLE to `token` for this process and its descendants, also as seen by other processes.
 
-    Those see the memory that the environment was in when the program started, so it is changed there (as setproctitle
-    changes a process's name): a forked process never gets another one.
+    Others see the memory that held the environment when the program started, and a fork keeps that memory. So the value
+    is changed in place (as setproctitle changes a process's name).
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p

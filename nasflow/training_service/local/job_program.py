@@ -1,4 +1,7 @@
-"""A job's own program: `python -m nasflow.training_service.local.job_program RUNNER <root>/jobs/<job_id>/job.json`."""
+"""The program that runs one job: `python -m nasflow.training_service.local.job_program RUNNER JOB_JSON`.
+
+`JOB_JSON` is `<root>/jobs/<job_id>/job.json`.
+"""
 
 import sys
 from pathlib import Path
@@ -7,7 +10,7 @@ from nasflow.target import load_target
 
 
 def main() -> None:
-    """Run the job and end with the runner's exit code."""
+    """Run the job and exit with the runner's exit code."""
     runner, job = sys.argv[1], Path(sys.argv[2])
     sys.exit(load_target(runner, job.parents[2])(job))
 

@@ -1,4 +1,4 @@
-"""Jobs on this machine: one worker process a slot, which forks a process for each job."""
+"""Runs jobs on this machine: one worker process per slot, which forks a process for each job."""
 
 import contextlib
 import os
@@ -30,17 +30,17 @@ from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.machine.processes import carriers, descendants, end_all
 
 RUNNER = "nasflow.training.runner:run_job_file"
-# What nearly every job needs and is slow to import; a forked job has it at once.
+# Nearly every job needs these, and they are slow to import; a forked job has them at once.
 PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.training.training_job")
 _POLL = 0.02  # seconds
-_WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is taken for hung
+_WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
 _BEAT = 1.0  # seconds
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A running program that is, or will fork, the workers of some slots. `token` is its TOKEN_VARIABLE."""
+    """A running program that is the worker of a slot or will fork those of several. `token` is its TOKEN_VARIABLE."""
 
     process: subprocess.Popen[bytes]
     token: str
@@ -49,22 +49,22 @@ class _Program:
 class LocalService(RootHere):
     """Runs jobs in processes of this machine.
 
-    The workers outlive this process and are found again by the next `LocalService` on the same root; one that is left
-    alone ends itself after `config.idle_timeout` seconds without work. Jobs run in the root as working folder.
+    The workers outlive this process, and the next `LocalService` on the same root finds them. A worker exits after
+    `config.idle_timeout` seconds without work. The working folder of jobs is the root.
 
-    When a worker is killed (SIGKILL), the kernel kills its job with it; what the job had started is found by the
-    environment it inherited and ended by the next call to any service on this root. Only a process that has cleared its
-    environment, left its session and lost its parent escapes that, and only that.
+    When a worker is killed (SIGKILL), the kernel kills its job too. The next call to any service on this root finds the
+    processes that the job had started, by the environment they inherited, and ends them. Only a process that has
+    cleared its environment, left its session and lost its parent escapes.
 
-    With `use_active_gpu: false`, a slot takes no new job while others compute on its GPU; as long as no slot can take
-    it, a job waits. This is seen to in `prepare`, `submit`, `status` and `free_slots`.
+    With `use_active_gpu: false`, a slot takes no new job while others compute on its GPU; a job waits while no slot can
+    take it. `prepare`, `submit`, `status` and `free_slots` check this.
 
     Args:
         config: the slots and the idle timeout.
         root: the folder of the study's jobs and checkpoints.
-        runner: `module:function` that runs one `job.json` and gives an exit code.
-        preload: modules that a worker imports before its first job, unless each job is to have a program of its own.
-        abandoned_after: seconds without one of the same calls after which a worker ends its job, which is LOST, and
+        runner: `module:function` that runs one `job.json` and returns an exit code.
+        preload: modules that a worker imports before its first job, unless each job runs as a new program.
+        abandoned_after: seconds without one of these calls after which a worker ends its job, which is then LOST, and
             itself; None for never.
     """
 
@@ -97,12 +97,12 @@ class LocalService(RootHere):
 
     @contextmanager
     def early_start(self) -> Iterator[None]:
-        """Within it, the workers that `prepare` would start already import what jobs need.
+        """Context in which the workers that `prepare` would start already import what jobs need.
 
-        They touch nothing before `prepare`, and what it has not asked for at the end is ended. For callers that have
-        to find out first whether there is anything to run.
+        They change nothing before `prepare` is called, and unused ones are ended when the context exits. For callers
+        that do not know yet whether there is anything to run.
         """
-        if not self._state.dir.exists():  # else there are workers, or another controller has them
+        if not self._state.dir.exists():  # else there are workers already, perhaps of another controller
             self._early = {group: self._launch(group, early=True) for group in self._groups(self._layouts)}
         try:
             yield
@@ -162,7 +162,7 @@ class LocalService(RootHere):
                 self._bury_the_dead()
                 state = self._look(handle.job_id)
                 if state.status.finished or not self._state.cancel_mark(handle.job_id).exists():
-                    return  # without the mark it was submitted again meanwhile
+                    return  # if the mark is gone, the job was submitted again meanwhile
                 if time.monotonic() > deadline and state.slot and (worker := self._state.worker(state.slot)):
                     self._bury(worker)
             time.sleep(_POLL)
@@ -176,7 +176,7 @@ class LocalService(RootHere):
         return tuple(self._layouts)
 
     def free_slots(self) -> Sequence[str]:
-        """The slots that would take one more job now: neither at work nor held for others, less what jobs wait for."""
+        """Return the slots that could take one more job now: neither busy nor held, minus one for each waiting job."""
         with self._state.service_lock():
             self._attend()
             taken = {worker.slot for worker in self._state.workers() if self._state.claimed(worker.slot)}
@@ -187,7 +187,7 @@ class LocalService(RootHere):
         with self._state.service_lock():
             self._bury_the_dead()
             jobs = self._unfinished()
-            for job_id in jobs:  # all at once, so that their grace periods pass together
+            for job_id in jobs:  # all at once, so that their grace periods overlap
                 self._ask_to_cancel(job_id)
         for job_id in jobs:
             self.cancel(_handle(job_id))
@@ -200,13 +200,13 @@ class LocalService(RootHere):
             if self._state.dir.exists():
                 shutil.rmtree(self._state.dir)
             for process in self._started.values():
-                process.wait()  # one that is about to end no longer shows its environment
+                process.wait()  # the environment of an exiting process can't be read
             self._reap()
 
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        """What a controller does as often as it calls."""
+        """Do the work that is due at every call of a controller."""
         self._bury_the_dead()
         now = time.monotonic()
         if self._abandoned_after is not None and now - self._beaten > _BEAT and self._state.dir.exists():
@@ -238,9 +238,9 @@ class LocalService(RootHere):
             self._state.cancel_mark(job_id).touch()
 
     def _groups(self, slots: Iterable[str]) -> Iterable[tuple[str, ...]]:
-        """Slots whose workers can be forked by one program: those in the same environment, which libraries read.
+        """Group the slots whose workers one program can fork: those with the same environment, which libraries read.
 
-        Only Linux lets a forked process change the environment that others see in it, by which it is found.
+        Workers are found by their environment, and only on Linux can a forked process change the one that others see.
         """
         groups: dict[object, list[str]] = defaultdict(list)
         for slot in slots:
@@ -250,7 +250,7 @@ class LocalService(RootHere):
 
     def _start_missing(self) -> None:
         if not self._active:
-            self._state.release()  # what an earlier config's rule may have left
+            self._state.release()  # slots may still be held under an earlier config
         for group in self._groups(slot for slot in self._layouts if self._state.worker(slot) is None):
             self._start(group)
 
@@ -259,7 +259,7 @@ class LocalService(RootHere):
             if self._stillborn[slot] >= _STILLBORN_LIMIT:
                 log = self._state.log(slot)
                 raise ServiceError(
-                    f"training_service: the worker of slot {slot} ends while it starts; {log} may say why"
+                    f"training_service: the worker of slot {slot} exits during startup; {log} may show why"
                 )
         early = self._early.pop(group, None)
         program = early or self._launch(group)
@@ -268,16 +268,16 @@ class LocalService(RootHere):
         for slot in group:
             if identity is None:
                 self._stillborn[slot] += 1
-            else:  # until it has forked the workers, who then take this place
+            else:  # until it has forked the workers, which replace this record
                 record = WorkerRecord(slot=slot, process=identity, token=program.token, layout=self._layouts[slot])
                 self._state.register(record)
         if early is not None and early.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has died, which the next look at its record shows
+            with contextlib.suppress(BrokenPipeError):  # it has died; the next check of its record shows that
                 early.process.stdin.write(f"{import_path()}\n".encode())
                 early.process.stdin.close()
 
     def _launch(self, group: tuple[str, ...], early: bool = False) -> _Program:
-        """Start the program of some slots; an early one waits for a line, and its output waits with it."""
+        """Start the program of some slots; an early one waits for a line of input and keeps its output until then."""
         log = self._state.log(group[0])
         token = secrets.token_hex(8)
         marks = {"PYTHONPATH": import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
@@ -307,7 +307,7 @@ class LocalService(RootHere):
         self._reap()
 
     def _bury(self, worker: WorkerRecord) -> None:
-        """End a worker, if it has not, and what it left behind; its job, if no outcome is on record, is lost."""
+        """End a worker and everything it left running. Its job is lost if no outcome is on record."""
 
         def find() -> set[psutil.Process]:
             below = descendants(worker.process.pid) if worker.process.alive() else []
@@ -320,7 +320,7 @@ class LocalService(RootHere):
         self._state.dismiss(worker.slot)
 
     def _reap(self) -> None:
-        """Take leave of ended workers that this process started, which would stay zombies otherwise."""
+        """Reap ended workers that this process started, which would otherwise stay zombies."""
         self._started = {pid: process for pid, process in self._started.items() if process.poll() is None}
 
 

@@ -1,4 +1,4 @@
-"""The slots of the local service: their names and each one's share of the machine, as environment variables."""
+"""The slots of the local service: their names, and each one's share of the machine as environment variables."""
 
 import os
 import sys
@@ -6,18 +6,18 @@ import sys
 from nasflow.config.services import LocalServiceConfig
 
 _ALL = {"PYTHONUNBUFFERED": "1"}
-_GLIBC = {  # keep freed memory: big tensors then cost no page faults when they are allocated again
+_GLIBC = {  # keep freed memory, so that allocating big tensors again causes no page faults
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
 _GPU = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # count GPUs as nvidia-smi does
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not start CUDA: the worker forks
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # checking for a GPU must not initialize CUDA, because the worker forks
 }
 
 
 def slot_environments(config: LocalServiceConfig) -> dict[str, dict[str, str]]:
-    """Each slot's name (`cpu-0`, `gpu-1.0` for the first place on GPU 1) and what sets its worker apart."""
+    """Return each slot's name (`cpu-0`, or `gpu-1.0` for the first slot of GPU 1) and its worker's own environment."""
     cores = _cores()
     if config.gpus:
         visible = {slot: str(gpu) for gpu, slots in gpu_slots(config).items() for slot in slots}
@@ -28,9 +28,9 @@ def slot_environments(config: LocalServiceConfig) -> dict[str, dict[str, str]]:
 
 
 def job_environment(threads: int, gpus: bool) -> dict[str, str]:
-    """What jobs with this many threads, on GPUs or not, need in their environment to run at full speed."""
+    """Return the environment variables that let jobs with this many threads, on GPUs or not, run at full speed."""
     shared = {**_ALL, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    # Spinning threads starve each other when anything else wants a core: 10 times slower epochs were measured.
+    # Spinning threads starve each other when anything else needs a core: epochs were measured 10 times slower.
     shared["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
     if sys.platform == "linux":
         shared |= _GLIBC
@@ -38,10 +38,10 @@ def job_environment(threads: int, gpus: bool) -> dict[str, str]:
 
 
 def gpu_slots(config: LocalServiceConfig) -> dict[int, list[str]]:
-    """The slots of each GPU; none on the CPU."""
+    """Return the slots of each GPU; empty on the CPU."""
     return {gpu: [f"gpu-{gpu}.{k}" for k in range(config.slots_per_gpu)] for gpu in config.gpus}
 
 
 def _cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

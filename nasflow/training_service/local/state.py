@@ -1,14 +1,14 @@
-"""What the local service and its workers know of each other, beside what `job_records` says of the jobs.
+"""State shared by the local service and its workers, in addition to the job queue (`files/file_queue.py`).
 
 ::
 
-    <root>/local/workers/<slot>/worker.json   the worker of the slot
+    <root>/local/workers/<slot>/worker.json   the record of the slot's worker
                                 claim/<job_id>    the job it took
                                 ready             it has started up
-                                retired           it ends itself after this job
+                                retired           it exits after this job
                  held/<slot>              why the slot takes no new job for now
-                 controller               changed whenever a controller is heard of
-                 logs/<slot>.log          what the worker itself says
+                 controller               modified by every call of a controller
+                 logs/<slot>.log          the worker's own output
 """
 
 import shutil
@@ -20,11 +20,11 @@ from nasflow.process_id import ProcessId
 from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room, write_aside
 
 ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"
-"""Environment variables of a worker by which it and all its offspring are found, whatever became of their parents."""
+"""Environment variables by which a worker and all its descendants are found, even if their parents have ended."""
 
 
 class Layout(BaseModel):
-    """How the worker of a slot is started; one that was started otherwise does not fit."""
+    """How the worker of a slot is started. A worker that was started with another layout is replaced."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,7 +33,7 @@ class Layout(BaseModel):
 
 
 class WorkerRecord(BaseModel):
-    """A worker that was started. `token` is the value of TOKEN_VARIABLE in it and all its offspring."""
+    """A worker that was started. `token` is the value of TOKEN_VARIABLE in it and all its descendants."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,7 +44,7 @@ class WorkerRecord(BaseModel):
 
 
 class LocalState(JobRecords):
-    """The files. Every method but `news` expects the caller to hold the lock, which a thread can't take twice."""
+    """The files of the local service. Callers of every method but `news` must hold the lock, which is not reentrant."""
 
     def __init__(self, root: Path):
         super().__init__(root, "local")
@@ -54,26 +54,26 @@ class LocalState(JobRecords):
     def register(self, worker: WorkerRecord) -> None:
         """Record a worker, the only one of its slot."""
         self._queue.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self._workers / worker.slot, ignore_errors=True)  # what a killed `register` or `dismiss` left
+        shutil.rmtree(self._workers / worker.slot, ignore_errors=True)  # left by a killed `register` or `dismiss`
         self.claims(worker.slot).mkdir(parents=True)
         write_aside(self._workers / worker.slot / "worker.json", worker.model_dump_json())
 
     def workers(self) -> list[WorkerRecord]:
-        """The recorded workers, dead ones among them."""
+        """Return the recorded workers, including dead ones."""
         files = sorted(self._workers.glob("*/worker.json"))
         return [WorkerRecord.model_validate_json(file.read_bytes()) for file in files]
 
     def worker(self, slot: str) -> WorkerRecord | None:
-        """The recorded worker of a slot."""
+        """Return the recorded worker of a slot, if any."""
         file = self._workers / slot / "worker.json"
         return WorkerRecord.model_validate_json(file.read_bytes()) if file.exists() else None
 
     def dismiss(self, slot: str) -> None:
-        """Forget the worker of a slot and its claims."""
+        """Remove the record of a slot's worker and its claims."""
         shutil.rmtree(self._workers / slot)
 
     def retire(self, slot: str) -> Path:
-        """The mark by which a worker takes no more jobs."""
+        """Return the mark that keeps a worker from taking more jobs."""
         return self._workers / slot / "retired"
 
     def claim(self, holder: str) -> str | None:
@@ -82,7 +82,7 @@ class LocalState(JobRecords):
 
     @waiting_for_room
     def hold(self, slot: str, reason: str) -> None:
-        """Let a slot take no new job or, without a reason, let it take some again. Its present job goes on."""
+        """Keep a slot from taking new jobs; with an empty reason, let it take them again. Its current job continues."""
         if reason:
             self._held.mkdir(parents=True, exist_ok=True)
             write_aside(self._held / slot, reason)
@@ -90,7 +90,7 @@ class LocalState(JobRecords):
             (self._held / slot).unlink(missing_ok=True)
 
     def held(self) -> dict[str, str]:
-        """The slots that take no new job, and why."""
+        """Return the slots that take no new job, and why."""
         return {file.name: file.read_text() for file in self._held.glob("*") if file.suffix != ".new"}
 
     def release(self) -> None:
@@ -98,20 +98,20 @@ class LocalState(JobRecords):
         shutil.rmtree(self._held, ignore_errors=True)
 
     def log(self, slot: str) -> Path:
-        """What the worker of a slot itself says."""
+        """Return the log of a slot's worker."""
         return self.dir / "logs" / f"{slot}.log"
 
     def ready(self, slot: str) -> Path:
-        """The mark by which a worker says that it has started up."""
+        """Return the mark that a worker sets when it has started up."""
         return self._workers / slot / "ready"
 
     @property
     def controller(self) -> Path:
-        """The file that every call of a controller changes (its time of modification), at most once a second."""
+        """The file whose modification time every call of a controller updates, at most once a second."""
         return self.dir / "controller"
 
     def news(self, slot: str) -> bool:
-        """Without the lock: whether there may be something to do for the worker of a slot."""
+        """Whether there may be work for a slot's worker. Needs no lock."""
         try:
             work = any(self._queue.iterdir()) and not (self._held / slot).exists()
             return work or self.retire(slot).exists() or not self.claims(slot).exists()

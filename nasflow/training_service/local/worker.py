@@ -1,10 +1,9 @@
 """The program of workers: `python -m nasflow.training_service.local.worker ROOT SLOT`, started by the local service.
 
-It imports what jobs need once. It then forks a worker for each slot, or is the worker of the only one, and a
-worker forks a process for each job (a zygote, as Android calls it), which starts a program of its own if jobs are to be
-`--fresh`. It never computes with torch itself: a process that has started torch's threads or a GPU must not fork. A
-worker is the parent of everything its job started (orphans come to it), so a job's end, however it comes, leaves
-nothing behind.
+It imports what jobs need once. It then forks a worker for each slot, or is itself the worker of the only slot. A worker
+forks a process for each job (like Android's zygote); with `--fresh` that process executes a new program. The worker
+never computes with torch itself, because a process that has started torch's threads or a GPU must not fork. It adopts
+the orphans of its job, so it can end everything the job started, however the job ends.
 """
 
 import argparse
@@ -41,14 +40,14 @@ GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
 
 class Heartbeat:
-    """Whether nothing has been heard of controllers for more than `patience` seconds; None: it has no end."""
+    """Detects that no controller has called for more than `patience` seconds; None for no limit."""
 
     def __init__(self, file: Path, patience: float | None):
         self._file, self.patience = file, patience
         self._latest, self._since = self._beat(), time.monotonic()
 
     def stopped(self) -> bool:
-        """Call this often. Counts from when this was made, by a clock that nobody sets."""
+        """Whether the time is over. Call this often. Counts from creation, by a monotonic clock."""
         if self.patience is None:
             return False
         beat, now = self._beat(), time.monotonic()
@@ -66,8 +65,8 @@ class Heartbeat:
 class Worker:
     """Takes jobs from the queue, one at a time.
 
-    It does so until it is told to end, has been idle for `idle_timeout` seconds, or controllers have been silent for
-    `abandoned_after` seconds.
+    It stops when it is told to, after `idle_timeout` seconds without work, or after `abandoned_after` seconds without
+    a call of a controller.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class Worker:
         self._why_end = ""
 
     def tell_to_end(self, *_: object) -> None:
-        """Signal handler: end the job, if any, and then this process."""
+        """Handle a signal: end the job, if any, and then this process."""
         self._why_end = self._why_end or "its worker was told to end"
 
     def serve(self) -> None:
-        """Work until the end."""
+        """Run jobs until it is time to stop."""
         with self._state.lock():
             if self._dismissed():
                 return
@@ -108,13 +107,13 @@ class Worker:
             time.sleep(IDLE_POLL)
 
     def _must_end(self) -> str:
-        """Why this process shall end, if it shall."""
+        """Return why this process must end; empty if it need not."""
         if not self._why_end and self._heartbeat.stopped():
-            self._why_end = f"no controller was heard of for {self._heartbeat.patience:g} s"
+            self._why_end = f"no controller has called for {self._heartbeat.patience:g} s"
         return self._why_end
 
     def _dismissed(self) -> bool:
-        """The service forgot this worker, or never came to record it."""
+        """Whether the service removed the record of this worker, or never wrote it."""
         record = self._state.worker(self._slot)
         return record is None or record.process.pid != os.getpid()
 
@@ -134,7 +133,7 @@ class Worker:
                 self._state.drop_claim(self._slot, job_id)
 
     def _work(self, job: Path) -> int:
-        """In the job's process: its exit code, unless it becomes another program."""
+        """Run the job, in its own process, and return its exit code; with `fresh`, execute another program instead."""
         if self._fresh:
             program = [sys.executable, "-P", "-X", "faulthandler", "-m", "nasflow.training_service.local.job_program"]
             os.execv(program[0], [*program, self._runner, str(job)])  # noqa: S606
@@ -144,15 +143,15 @@ class Worker:
 def run_in_child(
     log: Path, run: Callable[[], int], told_to_end: Callable[[], str], memory_share: int, slot: str | None = None
 ) -> JobState:
-    """Run a job in a forked child, end all that is left of it, and say how it ended.
+    """Run a job in a forked child, end all processes it left, and return how it ended.
 
     This process must adopt orphans and have no threads.
 
     Args:
-        log: what the job prints is appended to it.
-        run: the job; it gives the exit code.
-        told_to_end: asked all the time; once it says why, the job is ended and LOST for that reason.
-        memory_share: bytes that the job may count on.
+        log: the job's output is appended to it.
+        run: runs the job and returns its exit code.
+        told_to_end: polled; once it returns a reason, the job is ended and LOST for that reason.
+        memory_share: memory in bytes that the job can use without taking from others.
         slot: where it runs.
     """
     kills = KillWatch()
@@ -181,7 +180,7 @@ def run_in_child(
 
 
 def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
-    """In the forked child: be a process like any other, run the job, and leave without the worker's clean-up."""
+    """In the forked child: become an ordinary process, run the job, and exit without the worker's clean-up."""
     code = 1
     try:
         try:
@@ -194,7 +193,7 @@ def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
             os.dup2(file, 1)
             os.dup2(file, 2)
             os.close(file)
-            faulthandler.enable()  # a crash in native code says where in Python
+            faulthandler.enable()  # a crash in native code prints the Python traceback
             code = run()
         except SystemExit as leave:
             if isinstance(leave.code, str):
@@ -209,14 +208,14 @@ def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
 
 @dataclass(frozen=True)
 class End:
-    """How a process ended: its exit code, negative for a signal, and the most bytes that it, or one below it, held."""
+    """How a process ended: exit code (negative for a signal), and peak memory in bytes of it or a descendant."""
 
     code: int
     peak: int
 
 
 def reap(child: int) -> End | None:
-    """Take leave of the children that ended; the end of `child` if it is among them."""
+    """Reap the children that ended, and return the end of `child` if it is among them."""
     end = None
     while True:
         try:
@@ -230,7 +229,7 @@ def reap(child: int) -> End | None:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, cut to 300 characters."""
+    """Return the last non-empty line of a log, cut to 300 characters."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
@@ -240,14 +239,14 @@ def last_line(log: Path) -> str:
 
 
 def flush() -> None:
-    """Write out what was printed."""
+    """Flush standard output and error."""
     sys.stdout.flush()
     sys.stderr.flush()
 
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
-    """Import what jobs need, once. What can't be imported is left to the job, whose log then tells its owner why."""
-    gc.disable()  # of what imports make, nearly all stays: not worth looking through again and again
+    """Import what jobs need, once. An import that fails is left to the job, whose log then shows why."""
+    gc.disable()  # nearly all objects made by imports stay alive, so collecting is wasted
     try:
         for name in modules:
             importlib.import_module(name)
@@ -256,13 +255,13 @@ def warm_up(modules: list[str], runner: str, root: Path) -> None:
         traceback.print_exc()
     gc.enable()
     gc.collect()
-    gc.freeze()  # keeps the collector in the children from copying the pages they share
+    gc.freeze()  # keeps the children's garbage collectors from copying shared pages
 
 
 def await_call(state: LocalState, slot: str) -> None:
-    """Wait until the service, having come to use this process, says where modules are looked for.
+    """Wait until the service uses this process and sends the import path.
 
-    Until then there may be no root. If the service ends first, so does this process.
+    The root may not exist before. If the service ends first, so does this process.
     """
     line = sys.stdin.readline()
     if not line:
@@ -287,9 +286,9 @@ def main() -> None:
     parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
     parser.add_argument("--preload", nargs="*", default=[], help="modules to import before the first job")
     parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
-    parser.add_argument("--fresh", action="store_true", help="run each job in an interpreter of its own")
+    parser.add_argument("--fresh", action="store_true", help="run each job in a new interpreter")
     parser.add_argument("--abandoned-after", type=float, help="seconds without a controller; default: no limit")
-    parser.add_argument("--early", action="store_true", help="leave ROOT alone before a line on standard input")
+    parser.add_argument("--early", action="store_true", help="do not touch ROOT before a line on standard input")
     options = parser.parse_args()
     state = LocalState(options.root)
     if not options.fresh:

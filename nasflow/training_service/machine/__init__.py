@@ -1,1 +1,1 @@
-"""What is known of the machine this runs on: its processes, memory and GPUs. Imports no other room."""
+"""Processes, memory and GPUs of the machine this runs on. Imports no other room."""

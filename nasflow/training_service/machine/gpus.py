@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine and who computes on them: by NVML, else by `nvidia-smi`."""
+"""Lists the NVIDIA GPUs of this machine and the processes on them, by NVML or else by `nvidia-smi`."""
 
 import shutil
 import subprocess
@@ -14,24 +14,23 @@ from nasflow.errors import ServiceError
 T = TypeVar("T")
 
 UNKNOWN_PID = 0
-"""A process of which the driver does not say which one it is."""
+"""Stands for a process whose pid the driver does not report."""
 
-_SMI_ANSWERS_WITHIN = 15.0  # seconds; where no one keeps the driver loaded, it wakes each of many GPUs first
-_ANSWERS_WITHIN = 40.0  # seconds for all; longer, and it hangs in the kernel, where nothing can end it
+_SMI_ANSWERS_WITHIN = 15.0  # seconds; if the driver is not kept loaded, it first initializes every GPU
+_ANSWERS_WITHIN = 40.0  # seconds in total; after that it hangs in the kernel and can't be killed
 _GPU_FIELDS = "index,uuid,name,memory.total,memory.used,utilization.gpu"
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. What its driver does not tell is None.
+    """One GPU. A value that its driver does not report is None.
 
     Attributes:
-        index: its place in the order of PCI addresses, in which `nvidia-smi` counts, and CUDA under
-            `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+        index: its number by PCI address, as counted by `nvidia-smi`, and by CUDA with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
         memory_total, memory_used: bytes.
-        utilisation: percent of the last moments in which it computed something.
-        pids: the processes that compute on it, as the driver numbers them: in a container, these may be pids of the
+        utilisation: percent of the last sample period in which it was computing.
+        pids: the processes that compute on it, as reported by the driver: in a container these may be pids of the
             machine outside, or `UNKNOWN_PID`.
     """
 
@@ -45,10 +44,10 @@ class Gpu:
 
 
 def read_gpus() -> list[Gpu]:
-    """The GPUs by index; none where there is no NVIDIA driver. May take seconds.
+    """Return the GPUs by index; none if there is no NVIDIA driver. May take seconds.
 
     Raises:
-        ServiceError: there is a driver, and it does not answer.
+        ServiceError: there is a driver, but it does not answer.
     """
     answer: Future[list[Gpu]] = Future()
 
@@ -62,7 +61,7 @@ def read_gpus() -> list[Gpu]:
     try:
         return answer.result(_ANSWERS_WITHIN)
     except TimeoutError:
-        raise _no_answer(f"it has said nothing for {_ANSWERS_WITHIN:.0f} s") from None
+        raise _no_answer(f"it has not answered for {_ANSWERS_WITHIN:.0f} s") from None
 
 
 def _read() -> list[Gpu]:
@@ -74,9 +73,9 @@ def _read() -> list[Gpu]:
 
 
 def _from_nvml() -> list[Gpu] | None:
-    """None where its library is missing, or too old for its bindings."""
+    """Return the GPUs; None if the NVML library is missing or older than its bindings."""
     try:
-        import pynvml  # noqa: PLC0415 - a host may have been given nothing but nvidia-smi
+        import pynvml  # noqa: PLC0415 - a host may have nvidia-smi only
     except ImportError:
         return None
     try:
@@ -135,12 +134,12 @@ def _from_smi(smi: str) -> list[Gpu]:
 
 
 def _ask(smi: str, query: str) -> list[list[str]]:
-    """The cells of its answer, in MiB and percent."""
+    """Return the cells that nvidia-smi prints, in MiB and percent."""
     command = [smi, query, "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SMI_ANSWERS_WITHIN)
     except subprocess.TimeoutExpired:
-        raise _no_answer(f"nvidia-smi has said nothing for {_SMI_ANSWERS_WITHIN:.0f} s") from None
+        raise _no_answer(f"nvidia-smi has not answered for {_SMI_ANSWERS_WITHIN:.0f} s") from None
     if "No devices were found" in answer.stdout:
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines() if line.strip()]
@@ -151,7 +150,7 @@ def _ask(smi: str, query: str) -> list[list[str]]:
 
 
 def _number(cell: str) -> int | None:
-    """None for what is no number: `[N/A]`, `[Not Supported]`, `[Unknown Error]`."""
+    """Parse a cell; None if it holds no number: `[N/A]`, `[Not Supported]`, `[Unknown Error]`."""
     return int(cell) if cell.isdecimal() else None
 
 
@@ -163,5 +162,5 @@ def _bytes(cell: str) -> int | None:
 def _no_answer(why: str) -> ServiceError:
     return ServiceError(
         f"training_service: the NVIDIA driver can't list the GPUs: {why}; "
-        "see what nvidia-smi says there, or train on the CPU"
+        "run nvidia-smi there to see why, or train on the CPU"
     )

@@ -1,4 +1,4 @@
-"""Finding and ending processes, and what a process asks of the kernel."""
+"""Finds and ends processes, and sets process options of the kernel."""
 
 import ctypes
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-_OOM_SCORE = 500  # of -1000 to 1000; the higher, the sooner the kernel ends a process for want of memory
-_KILLED_WITHIN = 20.0  # seconds; longer than this after SIGKILL, a process hangs in the kernel
+_OOM_SCORE = 500  # from -1000 to 1000; the kernel kills the process with the highest score first when memory runs out
+_KILLED_WITHIN = 20.0  # seconds; a process that survives SIGKILL for longer hangs in the kernel
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """The running processes below `pid`, also those in sessions of their own."""
+    """Return the running descendants of `pid`, including those in sessions of their own."""
     try:
         return [p for p in psutil.Process(pid).children(recursive=True) if _running(p)]
     except psutil.NoSuchProcess:
@@ -24,19 +24,19 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def carriers(name: str, value: str) -> list[psutil.Process]:
-    """The running processes, this one apart, that were started with the environment variable `name` set to `value`."""
+    """Return the running processes, except this one, that started with environment variable `name` set to `value`."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(name) == value and _running(process):
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # gone by now, or another user's
+            continue  # ended meanwhile, or another user's
     return found
 
 
 def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) -> None:
-    """Send SIGTERM, after `grace` seconds SIGKILL, to what `find` finds, until it finds nothing more.
+    """Send SIGTERM, after `grace` seconds SIGKILL, to the processes from `find` until it returns none.
 
     Raises:
         TimeoutError: a process outlived SIGKILL.
@@ -45,7 +45,7 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) ->
     while processes := list(find()):
         waited = time.monotonic() - start
         if waited > grace + _KILLED_WITHIN:
-            raise TimeoutError(f"processes {[p.pid for p in processes]} are still there after SIGKILL")
+            raise TimeoutError(f"processes {[p.pid for p in processes]} are still running after SIGKILL")
         for process in processes:
             if waited < grace and process in told:
                 continue
@@ -58,20 +58,20 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) ->
 
 
 def adopt_orphans() -> None:
-    """Make this process the new parent of all its descendants whose own parent ends (Linux; elsewhere nothing)."""
+    """Make this process the parent of its descendants whose own parent ends (Linux; no effect elsewhere)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """Let the kernel signal this process when its parent, process `parent`, ends (Linux; elsewhere nothing)."""
+    """Let the kernel signal this process when its parent, process `parent`, ends (Linux; no effect elsewhere)."""
     _prctl(_PR_SET_PDEATHSIG, by)
-    if os.getppid() != parent:  # it ended before the line above
+    if os.getppid() != parent:  # the parent ended before the line above
         os.kill(os.getpid(), by)
 
 
 def be_first_to_die_for_memory() -> None:
-    """Let the kernel end this process, rather than one that needs less, where memory runs out (Linux; else nothing)."""
-    score = Path("/proc/self/oom_score_adj")  # everyone may raise it
+    """Let the kernel kill this process before others when memory runs out (Linux; no effect elsewhere)."""
+    score = Path("/proc/self/oom_score_adj")  # raising it needs no privilege
     if sys.platform == "linux" and os.access(score, os.W_OK) and int(score.read_text()) < _OOM_SCORE:
         score.write_text(str(_OOM_SCORE))
 

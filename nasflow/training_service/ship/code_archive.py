@@ -1,10 +1,10 @@
-"""How shipped code is hashed and unpacked.
+"""Hashes and unpacks shipped code.
 
 An archive is a tar.gz that holds regular files and nothing else: no folders, links, or devices.
 
-This imports the standard library only, none of nasflow, for it is also a program for hosts that have no nasflow yet:
-`python code_archive.py ARCHIVE FOLDER DIGEST`, or with `-` in the place of its name and its text on standard input. It
-prints where the code lies, or why it does not and exits with 1.
+This imports the standard library only, because it is also a program for hosts without nasflow: `python code_archive.py
+ARCHIVE FOLDER DIGEST`, or `python - ...` with its text on standard input. It prints the folder of the code, or prints
+what went wrong and exits with 1.
 """
 
 import gzip
@@ -26,12 +26,12 @@ class ArchiveError(Exception):
 
 
 def file_digest(file: io.BufferedReader | io.BufferedRandom) -> bytes:
-    """The hash of a file's bytes."""
+    """Return the hash of a file's bytes."""
     return hashlib.file_digest(file, _hash).digest()
 
 
 def tree_digest(files: Iterable[tuple[str, bool, bytes]]) -> str:
-    """The hash, 32 hex digits, of files given by relative path, whether they are executable, and `file_digest`."""
+    """Return the hash (32 hex digits) of files given as relative path, whether executable, and `file_digest`."""
     tree = _hash()
     for path, executable, content in sorted(files):
         name = os.fsencode(path)
@@ -40,22 +40,22 @@ def tree_digest(files: Iterable[tuple[str, bool, bytes]]) -> str:
 
 
 def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
-    """Unpack an archive into `folder/digest`, unless that is there already.
+    """Unpack an archive into `folder/digest`, unless that exists.
 
-    The place is either there as a whole or not at all, whoever else unpacks the same, and whenever this is killed.
+    This is atomic, even if others unpack the same archive at the same time or this process is killed.
 
     Args:
-        archive: the tar.gz, read from where it stands.
-        folder: where archives are unpacked, each in a folder of its own; made if it is missing.
-        digest: `tree_digest` of what must be in it.
+        archive: the tar.gz, read from its current position.
+        folder: where archives are unpacked, each in a folder of its own; created if missing.
+        digest: `tree_digest` of the expected content.
 
     Returns:
-        The place.
+        The folder of the content.
 
     Raises:
-        ArchiveError: the archive is damaged, holds something else than `digest` says, a path that leads out of it, or
+        ArchiveError: the archive is damaged, does not match `digest`, or holds a path that leads out of it or
             anything but regular files.
-        OSError: it can't be written there.
+        OSError: the folder can't be written.
     """
     place = folder / digest
     if place.is_dir():
@@ -70,7 +70,7 @@ def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
         try:
             aside.rename(place)
         except OSError:
-            if not place.is_dir():  # else another was faster
+            if not place.is_dir():  # another process may have been faster
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -97,7 +97,7 @@ def _unpack(archive: BinaryIO, folder: Path) -> str:
 
 
 def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> tuple[bool, bytes]:
-    """Not by tarfile's filters: Python has them from 3.11.4 on only, and here is less to be allowed."""
+    """Unpack one file, without tarfile's filters: they need Python 3.11.4 and allow more than is wanted here."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in member.name:
         raise ArchiveError(f"the archive holds '{member.name}', which leads out of it")

@@ -1,10 +1,10 @@
-"""What is shipped to hosts: the user's code folder, and nasflow itself.
+"""Collects the code shipped to hosts: the user's code folder, and nasflow itself.
 
-Shipped is a folder's content, known by its hash, so that a host is sent the same code once. Symbolic links are
-followed: what they name, inside or outside of the folder, is shipped in their place, so that hosts find by a path what
-is found here. Links that lead nowhere, or to a folder around them, are left out, and so are empty folders, sockets,
-pipes and devices; further version control's folders, Python environments, which would not work elsewhere, and what
-`LEFT_OUT` and `.nasflowignore` files name.
+A folder's content is identified by its hash, so that the same code is sent to a host once. Symbolic links are followed:
+their targets, inside or outside of the folder, are shipped in their place, so that every path works as it does here.
+Left out are broken links, links to a folder that contains them, empty folders, sockets, pipes and devices, the folders
+of version control, Python environments (they would not work elsewhere), and everything that `LEFT_OUT` and
+`.nasflowignore` files name.
 """
 
 import gzip
@@ -36,13 +36,13 @@ LEFT_OUT = (
 _HISTORIES = {".git", ".hg", ".svn"}
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
 _MEGABYTE = 1e6
-_LOOK_ON = 3.0  # seconds spent on finding out what is largest where there is too much
+_LOOK_ON = 3.0  # seconds spent on finding the largest entries if there is too much
 _OFFENDERS = 4
 
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file to ship: where it goes, relative and with slashes, and where it lies. `size` in bytes."""
+    """A file to ship: its relative path on the host, with slashes, and its source path here. `size` is in bytes."""
 
     path: str
     source: Path
@@ -52,12 +52,12 @@ class CodeFile:
 
 @dataclass(frozen=True)
 class CodeArchive:
-    """What to ship.
+    """The files to ship from a folder.
 
     Attributes:
-        folder: where it comes from.
-        files: by path.
-        digest: of paths, executable bits and bytes, and of nothing else (not of times or owners).
+        folder: the source folder.
+        files: sorted by path.
+        digest: hash of paths, executable bits and bytes only (not of times or owners).
     """
 
     folder: Path
@@ -65,10 +65,10 @@ class CodeArchive:
     digest: str
 
     def write(self, target: BinaryIO) -> None:
-        """Write a tar.gz; the same bytes for the same digest. `code_archive.unpack` finds out if files have changed.
+        """Write a tar.gz, with the same bytes for the same digest. `code_archive.unpack` detects changed files.
 
         Raises:
-            ServiceError: a file can't be read any more.
+            ServiceError: a file can no longer be read.
         """
         with (
             gzip.GzipFile(fileobj=target, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
@@ -82,12 +82,12 @@ class CodeArchive:
 
 
 def collect(folder: Path, limits: CodeConfig, leave_out: Collection[Path] = ()) -> CodeArchive:
-    """What is to be shipped of a folder, as the module says.
+    """Collect the files to ship from a folder, by the rules in the module's docstring.
 
     Args:
-        folder: of the user's code.
-        limits: on what is shipped.
-        leave_out: files and folders that are left out whatever the rules say, as the study's own.
+        folder: the user's code.
+        limits: the limits on files and size.
+        leave_out: files and folders to leave out regardless of the rules, such as the study's own.
 
     Raises:
         ServiceError: there is too much, something can't be read, or a `.nasflowignore` is wrong.
@@ -109,10 +109,10 @@ def collect(folder: Path, limits: CodeConfig, leave_out: Collection[Path] = ()) 
 
 
 def nasflow_package() -> CodeArchive:
-    """nasflow as it is imported here, without its flows, which hosts don't need; its digest's folder goes on a path.
+    """Return nasflow as imported here, without its flows, which hosts don't need. Its unpacked folder goes on sys.path.
 
     Raises:
-        ServiceError: it was imported from something that is no folder.
+        ServiceError: it was imported from something other than a folder.
     """
     folder = Path(nasflow.__file__).parent
     rules = (IgnoreRules(["*", "!*/", "!*.py", "__pycache__/", "/flows/"]),)
@@ -135,7 +135,7 @@ def _content_digest(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder to look into. `came_through`: real paths of the folders whose links led here, and its own, the last."""
+    """A folder to visit. `came_through`: real paths of the folders whose links led here, then its own."""
 
     path: str
     rules: tuple[IgnoreRules, ...]
@@ -143,7 +143,7 @@ class _Folder:
 
 
 def _walk(top: Path, rules: tuple[IgnoreRules, ...], leave_out: Collection[Path]) -> Iterator[CodeFile]:
-    """The files, those in the outermost folders first, so that a walk that is broken off has seen something of all."""
+    """Yield the files breadth-first, so that a walk cut short has visited every outer folder."""
     without = {os.path.realpath(path) for path in leave_out}
     waiting = deque([_Folder("", rules, (os.path.realpath(top),))])
     while waiting:
@@ -179,7 +179,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """Of what an entry is or leads to; None if that is nothing."""
+    """Return the status of an entry or of its link's target; None if that is missing."""
     try:
         return entry.stat()
     except OSError:
@@ -187,7 +187,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def _left_out(rules: tuple[IgnoreRules, ...], path: str, is_folder: bool) -> bool:
-    """By the rules of the innermost folder that has a rule for it."""
+    """Whether an entry is left out, by the innermost folder that has a rule for it."""
     verdicts = (each.left_out(path, is_folder) for each in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
@@ -225,7 +225,7 @@ def _megabytes(size: float) -> str:
 
 
 def _largest(weights: dict[str, int]) -> list[tuple[str, int]]:
-    """The heaviest entries of the innermost folder that holds nearly all there is."""
+    """Return the heaviest entries of the innermost folder that holds at least 90% of the total."""
     inside = ""
     while True:
         entries: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What `.nasflowignore` files leave out, by git's rules for `.gitignore`."""
+"""The rules in `.nasflowignore` files, which work like git's rules in `.gitignore`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,37 +17,37 @@ class _Rule:
     folders_only: bool
 
     def names(self, path: str) -> bool:
-        """`path` itself, not a folder around it: of what lies in one that is left out, git asks no more."""
+        """Whether the pattern matches `path` itself, not a parent: git does not look into folders that are left out."""
         found = self.pattern.regex.search(path) if self.pattern.regex else None
-        return found is not None and found.groupdict().get("ps_d") is None  # pathspec's mark of a folder around it
+        return found is not None and found.groupdict().get("ps_d") is None  # set by pathspec if a parent matched
 
 
 class IgnoreRules:
     """The rules of one folder.
 
-    pathspec reads the patterns. It is asked about one entry at a time, from the outside in, as git does; asked about a
-    whole path, it decides differently where patterns exclude and re-include the same folders.
+    pathspec parses the patterns. It is applied to one entry at a time, from the outside in, as git does; for a whole
+    path it decides differently where patterns exclude and re-include the same folders.
 
     Args:
         lines: patterns, as in a `.gitignore`.
-        folder: what they are relative to, itself relative to the folder that is shipped; empty for that folder.
+        folder: the folder they are relative to, given relative to the shipped folder; empty for the shipped folder.
     """
 
     def __init__(self, lines: Iterable[str], folder: str = ""):
         self._prefix = f"{folder}/" if folder else ""
         self._rules = []
         for line in map(str.rstrip, lines):
-            # without its last slash a pattern can be matched with an entry's name alone
+            # without its trailing slash a pattern can be matched against an entry's name alone
             for pattern in GitIgnoreSpec.from_lines([line.removesuffix("/")]).patterns:
                 if isinstance(pattern, RegexPattern) and pattern.include is not None:
                     self._rules.append(_Rule(pattern, line.endswith("/")))
 
     @classmethod
     def read(cls, file: Path, folder: str) -> "IgnoreRules":
-        """The rules in a file.
+        """Read the rules in a file.
 
         Raises:
-            ServiceError: it can't be read, or holds what is no pattern.
+            ServiceError: the file can't be read or holds an invalid pattern.
         """
         try:
             return cls(file.read_text().splitlines(), folder)

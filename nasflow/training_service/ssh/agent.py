@@ -1,7 +1,7 @@
-"""The program that stands for the controller on a host: `python -m nasflow.training_service.ssh.agent ROOT`.
+"""The program that acts for the controller on a host: `python -m nasflow.training_service.ssh.agent ROOT`.
 
-It is started through SSH, reads requests from standard input and answers on standard output, and ends with its
-connection. Jobs don't depend on it: they are run by a LocalService on ROOT, whose workers outlive it.
+It is started over SSH, reads requests from standard input, answers on standard output, and ends with its connection.
+Jobs don't depend on it: a LocalService on ROOT runs them, and its workers outlive the agent.
 """
 
 import json
@@ -36,15 +36,15 @@ from nasflow.training_service.ssh.messages import (
     Upload,
 )
 
-SILENCE = 120.0  # seconds without a request after which the connection is taken for dead
+SILENCE = 120.0  # seconds without a request after which the connection is considered dead
 CHUNK = 1 << 22  # bytes of events, and of a log, in one answer
 GREETING = "nasflow host agent"
-"""The first line; what comes before it was printed by the user's set-up commands."""
+"""The first line; output before it comes from the user's set-up commands."""
 _CLAIM = "claim"
 
 
 class HostAgent:
-    """Answers the controller's calls. All paths are below `root`."""
+    """Handles the controller's calls. All paths are below `root`."""
 
     def __init__(self, root: Path):
         self._root = root.resolve()
@@ -52,10 +52,10 @@ class HostAgent:
         self._ending: dict[str, threading.Thread] = {}
 
     def open(self, opening: Opening) -> list[str]:
-        """Start or find the workers; the names of their slots.
+        """Start or find the workers and return the names of their slots.
 
         Raises:
-            ServiceError: the host can't run jobs so.
+            ServiceError: the host can't run jobs as configured.
         """
         gpus = [] if opening.slots is not None else opening.gpu_indices
         if gpus is None:
@@ -76,7 +76,7 @@ class HostAgent:
         return list(service.slots())
 
     def poll(self, poll: Poll) -> News:
-        """News of the jobs in `poll`; others that are here are ended."""
+        """Return news of the jobs in `poll`, and end all other jobs here."""
         unwanted = [handle.job_id for handle in self._local.list() if handle.job_id not in poll.jobs]
         for job_id in {*unwanted, *poll.cancel}:
             self._end(job_id)
@@ -84,7 +84,7 @@ class HostAgent:
         return News(jobs=jobs, free=len(self._local.free_slots()))
 
     def submit(self, submission: Submission) -> None:
-        """Queue a job, as it is on its way, with its checkpoints in place."""
+        """Queue a job with its events and log so far, after putting its checkpoints in place."""
         spec = JobSpec.model_validate_json(submission.spec)
         folder = job_dir(self._root, spec.job_id)
         if self._claimed(spec.job_id) == submission.claim:
@@ -101,28 +101,28 @@ class HostAgent:
         write_aside(folder / _CLAIM, submission.claim)
 
     def list_files(self, listing: Listing) -> list[RemoteFile]:
-        """The files at the paths, and those in the folders there."""
+        """Return the files at the paths, and those in the folders at the paths."""
         return [file for path in listing.paths for file in self._files(self._inside(path))]
 
     def cleanup(self) -> None:
-        """End everything that runs for the root; its files stay."""
+        """End everything that runs for the root; its files are kept."""
         self._local.cleanup()
 
     def remove(self) -> None:
-        """Remove the root, and what was shipped if no other study of this user is on the host."""
+        """Remove the root, and the shipped code if no other study of this user is on the host."""
         shutil.rmtree(self._root)
         studies, work_dir = self._root.parent, self._root.parent.parent
         if any(studies.iterdir()):
             return
         studies.rmdir()
         shutil.rmtree(work_dir / "code")
-        for left in work_dir.glob("incoming-*.tar.gz"):  # by a controller that was killed while it sent it
+        for left in work_dir.glob("incoming-*.tar.gz"):  # left by a controller killed while sending
             left.unlink()
         if not any(work_dir.iterdir()):
             work_dir.rmdir()
 
     def _end(self, job_id: str) -> None:
-        """Cancel a job, which may take as long as its grace, and let the next calls see it."""
+        """Cancel a job in a thread, because that may take the whole grace period; later calls report the outcome."""
         if job_id not in self._ending or not self._ending[job_id].is_alive():
             self._ending[job_id] = threading.Thread(target=self._local.cancel, args=[_handle(job_id)])
             self._ending[job_id].start()
@@ -167,7 +167,7 @@ class HostAgent:
                     about = entry.stat()
                     yield RemoteFile(path=str(entry.relative_to(self._root)), size=about.st_size, inode=about.st_ino)
             except FileNotFoundError:
-                continue  # a checkpoint that gave way to a newer one
+                continue  # a checkpoint replaced by a newer one
 
     def _place(self, upload: Upload) -> None:
         incoming = self._inside(upload.incoming)
@@ -192,7 +192,7 @@ def _handle(job_id: str) -> JobHandle:
 
 
 def _read(path: Path, offset: int) -> tuple[bytes, bool]:
-    """Up to CHUNK bytes of a file from `offset` on, and whether there are more."""
+    """Return up to CHUNK bytes of a file from `offset` on, and whether there are more."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -203,7 +203,7 @@ def _read(path: Path, offset: int) -> tuple[bytes, bool]:
 
 
 def answer(agent: HostAgent, line: str) -> Answer:
-    """What a request's call gives."""
+    """Handle a request and return the answer."""
     request = Request.model_validate_json(line)
     try:
         match request.call:
@@ -228,7 +228,7 @@ def answer(agent: HostAgent, line: str) -> Answer:
 
 
 def main() -> None:
-    """Answer until the connection ends, or has been silent for so long that it must have."""
+    """Answer requests until the connection ends or has been silent for `SILENCE` seconds."""
     agent = HostAgent(Path(sys.argv[1]))
     logging.basicConfig(stream=sys.stderr)
     sys.stdout.write(f"{GREETING}\n")

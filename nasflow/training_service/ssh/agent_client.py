@@ -21,7 +21,7 @@ class AgentClient:
         connection: to the host.
         program: the agent's command line.
         where: the host, for messages.
-        timeout: seconds for an answer, unless a call allows more.
+        timeout: seconds to wait for an answer, unless a call allows more.
 
     Raises:
         ServiceError: the agent does not start.
@@ -38,11 +38,11 @@ class AgentClient:
             pass
 
     def call(self, name: str, message: BaseModel | None = None, timeout: float | None = None) -> str:
-        """The result of a call.
+        """Make a call and return its result.
 
         Raises:
-            ServiceError: the host can't do it.
-            Unreachable: there was no answer within the time; whether it was done is not known.
+            ServiceError: the call failed on the host.
+            Unreachable: there was no answer in time; whether the call was carried out is unknown.
         """
         request = Request(call=name, message=message.model_dump_json() if message else "")
         deadline = time.monotonic() + (timeout or self._timeout)
@@ -50,22 +50,20 @@ class AgentClient:
             self._channel.settimeout(timeout or self._timeout)
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
         except OSError as error:
-            raise Unreachable(
-                f"{self._where} does not take requests any more: {error or 'no answer in time'}"
-            ) from error
+            raise Unreachable(f"{self._where} no longer takes requests: {error or 'no answer in time'}") from error
         answer = Answer.model_validate_json(self._line(deadline))
         if answer.error is not None:
             raise ServiceError(f"training_service.hosts: '{self._where}': {answer.error}")
         return answer.result
 
     def leave(self) -> None:
-        """Have the agent end, and wait for that."""
+        """Tell the agent to end and wait for that."""
         self._channel.shutdown_write()
         self._channel.status_event.wait(self._timeout)
         self._channel.close()
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Close the channel without waiting."""
         self._channel.close()
 
     def _line(self, deadline: float) -> str:
@@ -82,7 +80,7 @@ class AgentClient:
         return line.decode()
 
     def _ended(self) -> Exception:
-        """Why the channel came to its end: the agent's, if it said so, else the connection's."""
+        """Return why the channel ended: the agent's exit, if it reported one, else a broken connection."""
         if not self._channel.exit_status_ready() or self._channel.recv_exit_status() == -1:
             return Unreachable(f"the connection to {self._where} ended")
         said = self._errors().strip().splitlines() or ["it says nothing"]
@@ -98,5 +96,5 @@ class AgentClient:
             while data := self._channel.recv_stderr(1 << 16):
                 said += data
         except TimeoutError:
-            pass  # all that is there has been read
+            pass  # all available output has been read
         return said.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""One host of the SSH service: what is asked of it, again and again, and what becomes of its jobs when it is silent."""
+"""One host of the SSH service: polls its agent, and gives up its jobs when it is silent for too long."""
 
 import json
 import logging
@@ -32,19 +32,19 @@ from nasflow.training_service.ssh.setup import Place, Supplies
 
 _LOG = logging.getLogger(__name__)
 _BUSY_POLL, _IDLE_POLL = 0.1, 1.0  # seconds
-_BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before the next try to reach a host, the last one for ever
-_CLEAN_UP_WITHIN = 60.0  # seconds; jobs are given their grace
+_BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before each retry to reach a host; the last value repeats
+_CLEAN_UP_WITHIN = 60.0  # seconds; includes the grace period of jobs
 _FILES = TypeAdapter(list[RemoteFile])
 
 
 class SshHost:
-    """A host, its agent, and the thread that keeps asking it.
+    """A host, its agent, and the thread that polls it.
 
     Args:
-        config: of the service.
-        host: of this host.
-        records: of the study's jobs.
-        supplies: what is shipped.
+        config: the service's config.
+        host: this host's config.
+        records: the records of the study's jobs.
+        supplies: the code to ship.
         runner: `module:function` that runs one `job.json`.
         preload: modules that a worker imports before its first job.
     """
@@ -61,7 +61,7 @@ class SshHost:
     ):
         self.name = host.name
         self.slots: list[str] = []
-        self.states: dict[str, JobState] = {}  # of its jobs, as last told
+        self.states: dict[str, JobState] = {}  # of its jobs, as last reported
         self._config = config
         self._host = host
         self._records = records
@@ -77,7 +77,7 @@ class SshHost:
         self._connection = SshConnection(host, config)
         self._agent: AgentClient | None = None
         self._place: Place | None = None
-        self._io = threading.RLock()  # one conversation at a time
+        self._io = threading.RLock()  # one exchange with the host at a time
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,10 +86,10 @@ class SshHost:
     # --- for the service -------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Connect and look whether the host can run jobs; nothing is left there.
+        """Connect and check whether the host can run jobs. Leaves nothing on the host.
 
         Raises:
-            ServiceError: it can't, as configured.
+            ServiceError: the host can't run jobs as configured.
             Unreachable: it does not answer.
         """
         with self._io:
@@ -97,7 +97,7 @@ class SshHost:
             self._supplies.check(self._connection, self._host)
 
     def start(self) -> None:
-        """Connect, ship what is missing there, start the workers, and keep asking from now on.
+        """Connect, ship what is missing, start the workers, and begin polling.
 
         Raises:
             ServiceError: the host can't run jobs as configured.
@@ -108,7 +108,7 @@ class SshHost:
         self.follow()
 
     def follow(self) -> None:
-        """Keep asking from now on, whether or not the host answers yet."""
+        """Begin polling, whether or not the host answers yet."""
         if self._thread is None or not self._thread.is_alive():
             self._stop.clear()
             self._answered = time.monotonic()
@@ -116,18 +116,18 @@ class SshHost:
             self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Poll at once, because there may be something to do."""
         self._wake.set()
 
     def silence(self) -> float:
-        """Seconds since the host's last answer."""
+        """Return the seconds since the host's last answer."""
         return time.monotonic() - self._answered
 
     def fetch(self, path: str) -> None:
-        """Bring the files at `path`, relative to the root, as they are on the host now.
+        """Copy the current files at `path`, relative to the root, from the host.
 
         Raises:
-            Unreachable: it does not answer, on a new connection either.
+            Unreachable: the host does not answer, not even on a new connection.
         """
         with self._io:
             try:
@@ -137,7 +137,7 @@ class SshHost:
                 self._fetch(path)
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -149,10 +149,10 @@ class SshHost:
             self._drop()
 
     def cleanup(self) -> None:
-        """End everything there, bring what is new, and remove the study's files. The thread has been stopped.
+        """End everything on the host, copy what is new, and remove the study's files. Call `stop` first.
 
         Raises:
-            Unreachable: the host does not answer; all is as it was there.
+            Unreachable: the host does not answer; nothing was changed there.
         """
         with self._io:
             self._reach()
@@ -165,7 +165,7 @@ class SshHost:
             self._drop()
             self._place = None
 
-    # --- the conversation ------------------------------------------------------------------------------------------
+    # --- the exchange ----------------------------------------------------------------------------------------------
 
     def _keep_asking(self) -> None:
         failures = 0
@@ -187,14 +187,14 @@ class SshHost:
             self._wake.clear()
 
     def _turn(self) -> bool:
-        """Ask for news and hand out jobs; whether the host has any."""
+        """Get news, hand out jobs, and return whether the host has any."""
         self._ask()
         with self._records.lock():
             known = self._records.known(self.name)
         return bool(known)
 
     def _ask(self) -> bool:
-        """Take what is new of the host's jobs, and give it those that it can take; whether there is more to ask for."""
+        """Get news of the host's jobs, give it the jobs that it can take, and return whether there is more news."""
         with self._records.lock():
             known = self._records.known(self.name)
             cancelled = [job_id for job_id in known if self._records.cancel_mark(job_id).exists()]
@@ -221,16 +221,16 @@ class SshHost:
         return more
 
     def _take(self, job_id: str, known: Known, news: JobNews) -> bool:
-        """Bring a job's files, then its events, then its end; whether there is more."""
+        """Copy a job's files, then its events, then its end, and return whether there is more."""
         mirror = self._mirror()
         refuse_others([*news.checkpoints, *news.files], (f"jobs/{job_id}", "trials"))
         with self._connection.sftp() as sftp:
             if not mirror.download(sftp, [*news.checkpoints, *news.files]):
-                return True  # asked again, the host names the newer ones
+                return True  # the next poll lists the newer ones
         ended = news.state.status.finished and not news.more
         with self._records.lock():
             if self._records.known(self.name).get(job_id) != known:
-                return True  # another has been faster
+                return True  # another thread was faster
             mirror.append(job_id, news)
             slot = f"{self.name}/{news.state.slot}" if news.state.slot else self.name
             self.states[job_id] = news.state.model_copy(update={"slot": slot})
@@ -278,10 +278,10 @@ class SshHost:
                     self.name, f"host {self.name} has been silent for {self.silence():.0f} s: {why}"
                 )
             if lost:
-                _LOG.warning("host %s is taken for lost, with jobs %s", self.name, ", ".join(lost))
+                _LOG.warning("host %s is considered lost, with jobs %s", self.name, ", ".join(lost))
 
     def _reach(self) -> None:
-        """Have an agent there that answers."""
+        """Make sure that an agent on the host answers."""
         if self._agent is not None:
             return
         self._connection.connect()
@@ -325,5 +325,5 @@ class SshHost:
 
 
 def _unforeseen(error: Exception) -> bool:
-    """It is none of the ways in which hosts and connections fail."""
+    """Whether an error is not a usual failure of hosts or connections."""
     return not isinstance(error, ServiceError | OSError)

@@ -1,26 +1,26 @@
-"""What a controller and the agent of one of its hosts say to each other: a JSON object a line, answers in order."""
+"""Messages between a controller and the agent on a host: one JSON object per line, answers in order."""
 
 from pydantic import BaseModel, ConfigDict
 
 from nasflow.training_service.base import JobState
 
 KEPT = frozenset({"events.jsonl", "job.log", "job.json", "exit.json", "cancel", "claim"})
-"""In a job's folder: what each side writes by itself, and no one copies as a file."""
+"""Files in a job's folder that each side writes itself, and that are never copied."""
 
 
 class Message(BaseModel):
-    """Base of all of them."""
+    """Base class of messages."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class Opening(Message):
-    """The first call: how jobs are run on the host.
+    """The first call: how to run jobs on the host.
 
     Attributes:
         runner: `module:function` that runs one `job.json`.
         preload: modules that a worker imports before its first job.
-        slots: as in the config, and so those below.
+        slots: as in the config, like the attributes below.
     """
 
     runner: str
@@ -39,7 +39,7 @@ class RemoteFile(Message):
 
     Attributes:
         path: relative to the root there.
-        inode: the same for all names of one file.
+        inode: the same for all hard links to one file.
     """
 
     path: str
@@ -48,11 +48,11 @@ class RemoteFile(Message):
 
 
 class Known(Message):
-    """What the controller has of a job.
+    """What the controller already has of a job.
 
     Attributes:
-        claim: differs for each time that the job is given to a host.
-        events: bytes of its event lines, and so of its log.
+        claim: unique for each time that the job is given to a host.
+        events: bytes of its event lines; `log` likewise of its log.
     """
 
     claim: str
@@ -61,21 +61,21 @@ class Known(Message):
 
 
 class Poll(Message):
-    """Asks for news of the host's jobs. What else runs there is no longer wanted and is ended."""
+    """Asks for news of the host's jobs. Any other job there is no longer wanted and is ended."""
 
     jobs: dict[str, Known]
     cancel: list[str] = []
 
 
 class JobNews(Message):
-    """What is new of one job.
+    """What is new about one job.
 
     Attributes:
-        state: asked before the rest was read: once it is finished and there is no `more`, nothing further comes.
+        state: read before the rest, so once it is finished and `more` is false, nothing further comes.
         events: whole lines from the offset on.
-        log: from the offset on.
-        checkpoints: all that its trials have, if there are new events.
-        files: all in the job's folder, if it has finished.
+        log: text from the offset on.
+        checkpoints: all checkpoints of its trials, if there are new events.
+        files: all files in the job's folder, if it has finished.
     """
 
     state: JobState
@@ -91,7 +91,7 @@ class News(Message):
 
     Attributes:
         jobs: None for one that was not submitted here under its claim.
-        free: how many more jobs the host can take now.
+        free: number of further jobs that the host can take now.
     """
 
     jobs: dict[str, JobNews | None]
@@ -99,7 +99,7 @@ class News(Message):
 
 
 class Upload(Message):
-    """A file that the controller has put at `incoming`, and the names it shall have; relative to the root."""
+    """A file that the controller has put at `incoming`, and its final paths; all relative to the root."""
 
     incoming: str
     paths: list[str]
@@ -110,9 +110,9 @@ class Submission(Message):
 
     Attributes:
         spec: the JobSpec.
-        events: what the job's earlier runs told, and `log` what they printed.
-        uploads: checkpoints of its trials that the host has not.
-        claim: the same again changes nothing.
+        events: the events of the job's earlier runs; `log` is their output.
+        uploads: checkpoints of its trials that the host lacks.
+        claim: submitting again with the same claim changes nothing.
     """
 
     spec: str
@@ -123,20 +123,20 @@ class Submission(Message):
 
 
 class Listing(Message):
-    """Asks for files: those at the paths, and those in the folders there."""
+    """Asks for the files at the paths, and those in the folders at the paths."""
 
     paths: list[str]
 
 
 class Request(Message):
-    """One of the calls; those without a message of their own have just a name."""
+    """One call; calls without arguments have only a name."""
 
     call: str
     message: str = ""
 
 
 class Answer(Message):
-    """What a call gave, or why it could not be done."""
+    """The result of a call, or why it failed."""
 
     result: str = ""
     error: str | None = None

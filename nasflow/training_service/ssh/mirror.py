@@ -1,7 +1,7 @@
-"""Copies of a host's files on the controller's side, and the way back.
+"""Copies files between a host and the controller.
 
-What is here of a job's events is a beginning of what the host has, in whole lines, and no event is here before the
-checkpoints it tells of: whatever becomes of the host, the job goes on elsewhere from what is here.
+The events here are always a prefix of the host's, in whole lines, and each event arrives after the checkpoints it
+reports. So if the host is lost, the job can continue elsewhere from the files here.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from nasflow.training_service.ssh.messages import KEPT, JobNews, RemoteFile, Upl
 
 
 class Mirror:
-    """A study's root here, and on one host.
+    """A study's root folder here and on one host.
 
     Args:
         root: the study's folder here.
-        remote: the one on the host.
+        remote: the study's folder on the host.
     """
 
     def __init__(self, root: Path, remote: PurePosixPath):
@@ -31,10 +31,10 @@ class Mirror:
         self._remote = remote
 
     def download(self, sftp: paramiko.SFTPClient, files: Iterable[RemoteFile]) -> bool:
-        """Bring files that are not here yet. Several names of one file are that here, too.
+        """Copy files that are not here yet. Hard links are kept.
 
         Returns:
-            False if one of them has gone: newer ones are there in its place.
+            False if one of them is gone, replaced by newer ones.
         """
         names: dict[int, list[RemoteFile]] = defaultdict(list)
         for file in files:
@@ -42,7 +42,7 @@ class Mirror:
         return all(self._download_one(sftp, group) for group in names.values())
 
     def drop_old(self, files: Sequence[RemoteFile]) -> None:
-        """Remove the checkpoints here that the host, which has `files`, has dropped. Where it has none, all stay."""
+        """Remove the checkpoints here that are not among the host's `files`. If the host has none, all are kept."""
         kept: dict[Path, set[str]] = defaultdict(set)
         for file in files:
             place = self._place(file.path)
@@ -53,14 +53,14 @@ class Mirror:
                     path.unlink()
 
     def append(self, job_id: str, news: JobNews) -> None:
-        """Add to a job's events and log."""
+        """Append to a job's events and log."""
         for name, text in ("events.jsonl", news.events), ("job.log", news.log):
             if text:
                 with (job_dir(self._root, job_id) / name).open("ab") as file:
                     file.write(text.encode("latin-1"))
 
     def upload(self, sftp: paramiko.SFTPClient, trials: Sequence[int], there: Sequence[RemoteFile]) -> list[Upload]:
-        """Send the trials' checkpoints that are not among the files `there`, to be put in their places by the agent."""
+        """Send the trials' checkpoints that are not among the files `there`; the agent then puts them in place."""
         present: Mapping[str, int] = {file.path: file.size for file in there}
         names: dict[int, list[str]] = defaultdict(list)
         for trial in trials:
@@ -108,7 +108,7 @@ class Mirror:
 
 
 def refuse_others(files: Iterable[RemoteFile], folders: Sequence[str]) -> None:
-    """Raise ServiceError if a host names files that were not asked for: what it says is not trusted."""
+    """Raise ServiceError if a host names files that were not requested, because hosts are not trusted."""
     for file in files:
         path = PurePosixPath(file.path)
         if ".." in path.parts or path.name in KEPT or not any(path.is_relative_to(folder) for folder in folders):

@@ -1,4 +1,4 @@
-"""Whether a host can run jobs, and what its user can do where it can't."""
+"""Checks whether a host can run jobs, and advises the user what to do if it can't."""
 
 import json
 import shlex
@@ -30,7 +30,7 @@ NEEDED = (
 )
 """The distributions that jobs import."""
 
-_ANSWERS_WITHIN = 60.0  # seconds; a busy host with its Python on a network disk
+_ANSWERS_WITHIN = 60.0  # seconds; enough for a busy host with its Python on a network disk
 _FREE_BYTES = 200 * 10**6
 _FREE_INODES = 2000
 _CLOCK_SECONDS = 5.0
@@ -44,7 +44,7 @@ class FolderError(BaseModel):
 
 
 class HostGpu(BaseModel):
-    """A GPU, as nvidia-smi tells of it; memory with its unit."""
+    """A GPU, as reported by nvidia-smi; memory includes the unit."""
 
     index: int
     name: str
@@ -54,16 +54,16 @@ class HostGpu(BaseModel):
 
 
 class HostReport(BaseModel):
-    """What there is on a host. Of a Python that is too old, only the first two are known.
+    """The state of a host. If its Python is too old, only the first two attributes are known.
 
     Attributes:
         executable: the interpreter's own path.
-        versions: of each needed distribution and of nasflow, None where it is missing.
+        versions: of each needed distribution and of nasflow; None if missing.
         torch_cuda: the CUDA version for which torch is built.
         memory, free: bytes.
-        work_dir: expanded.
-        free_inodes: None where the file system does not count them.
-        clock_offset: seconds by which its clock is ahead of this machine's, give or take `clock_error`.
+        work_dir: the expanded path.
+        free_inodes: None if the file system does not count them.
+        clock_offset: seconds by which its clock is ahead of this machine's, plus or minus `clock_error`.
     """
 
     python: str
@@ -85,21 +85,21 @@ class HostReport(BaseModel):
 
     @property
     def too_old(self) -> bool:
-        """Its Python can't run nasflow."""
+        """Whether its Python is too old for nasflow."""
         major, minor = self.python.split(".")[:2]
         return (int(major), int(minor)) < probe_script.MIN_PYTHON
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a host and what to do about it, in one sentence; a warning does not keep jobs from running."""
+    """A problem of a host and its remedy, in one sentence. Jobs can run in spite of a warning."""
 
     level: Literal["error", "warning"]
     text: str
 
 
 def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
-    """Look at a host; nothing is left there.
+    """Inspect a host. Leaves nothing on the host.
 
     Raises:
         ServiceError: its Python can't be started.
@@ -119,12 +119,12 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
     try:
         report = HostReport.model_validate(found)
     except ValidationError as error:
-        raise ServiceError(f"{connection.place}: '{host.python}' told nothing sensible of the host: {error}") from error
+        raise ServiceError(f"{connection.place}: '{host.python}' gave an invalid report: {error}") from error
     return report.model_copy(update={"clock_offset": at - (began + ended) / 2, "clock_error": (ended - began) / 2})
 
 
 def problems(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> list[Problem]:
-    """What is wrong with a host; errors first."""
+    """Return the problems of a host, errors first."""
     place = place_of(host)
     min_python = ".".join(map(str, probe_script.MIN_PYTHON))
     if report.too_old:
@@ -141,7 +141,7 @@ def problems(report: HostReport, host: SshHostConfig, service: SshServiceConfig)
 
 
 def refuse(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> None:
-    """Raise ServiceError with the errors among a host's problems, if there are any."""
+    """Raise ServiceError if there are errors among a host's problems."""
     errors = [problem.text for problem in problems(report, host, service) if problem.level == "error"]
     if errors:
         raise ServiceError("; ".join(errors))
@@ -235,5 +235,5 @@ def _clock_warnings(report: HostReport) -> list[str]:
 
 
 def _public(version: str) -> str:
-    """A version without its local part, which says how it was built: `2.13.0` of `2.13.0+cpu`."""
+    """Return a version without its local part, which names the build: `2.13.0` for `2.13.0+cpu`."""
     return version.partition("+")[0]

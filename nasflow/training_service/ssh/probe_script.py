@@ -1,7 +1,7 @@
-"""A program that looks at a host before anything is shipped there, and prints what it found as one JSON object.
+"""A program that inspects a host before anything is shipped there, and prints its findings as one JSON object.
 
-It is sent to the host's Python, which may be any from 3.6 on and have nothing but its standard library: one that is too
-old has to say so itself. It leaves nothing behind.
+It runs in the host's Python, which may be any version from 3.6 on, with only the standard library, because a Python
+that is too old for nasflow must be able to report that. It leaves nothing behind.
 
 Arguments: the work_dir, and as JSON the distributions whose versions are wanted.
 """
@@ -9,7 +9,7 @@ Arguments: the work_dir, and as JSON the distributions whose versions are wanted
 import sys
 
 if __name__ == "__main__" and not sys.path[0]:
-    del sys.path[0]  # the user's home, where any file may be named as a module of the standard library
+    del sys.path[0]  # the user's home, where a file may shadow a module of the standard library
 
 import csv
 import errno
@@ -23,13 +23,13 @@ import subprocess
 import time
 from pathlib import Path
 
-MARK = "nasflow-host: "  # what a shell prints at a login may come before
+MARK = "nasflow-host: "  # output of the login shell may come before it
 MIN_PYTHON = (3, 11)
 _SMI_ANSWERS_WITHIN = 20  # seconds
 
 
 def look(work_dir: str, distributions: "list[str]") -> "dict[str, object]":
-    """What there is on this machine; of a Python that is too old, only that."""
+    """Inspect this machine; if Python is too old, report only that."""
     found = {"python": platform.python_version(), "executable": sys.executable}  # type: dict[str, object]
     if sys.version_info[:2] >= MIN_PYTHON:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -42,7 +42,7 @@ def look(work_dir: str, distributions: "list[str]") -> "dict[str, object]":
 
 
 def versions(distributions: "list[str]") -> "dict[str, object]":
-    """The installed version of each distribution, None without one."""
+    """Return the installed version of each distribution; None if missing."""
     from importlib import metadata  # noqa: PLC0415 - older Pythons have none
 
     found = {}  # type: dict[str, object]
@@ -55,7 +55,7 @@ def versions(distributions: "list[str]") -> "dict[str, object]":
 
 
 def torch_cuda() -> object:
-    """The CUDA version for which torch is built, None without; read, for its import takes seconds."""
+    """Return the CUDA version for which torch is built, or None. Read from a file, because importing torch is slow."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     spec = find_spec("torch")
@@ -67,7 +67,7 @@ def torch_cuda() -> object:
 
 
 def folder(path: Path) -> "dict[str, object]":
-    """Whether work_dir can be made and written, which is tried, and the room there."""
+    """Return whether work_dir can be created and written, by trying, and the free space there."""
     there = next(place for place in (path, *path.parents) if is_seen(place))
     error = None
     try:
@@ -80,7 +80,7 @@ def folder(path: Path) -> "dict[str, object]":
 
 
 def try_folder(path: Path) -> None:
-    """Make it, write a file in it, and remove what was made. Raises OSError."""
+    """Create the folder, write a file in it, and remove both again. Raises OSError."""
     made = []
     try:
         for place in [place for place in (*reversed(path.parents), path) if not is_seen(place)]:
@@ -101,7 +101,7 @@ def try_folder(path: Path) -> None:
 
 
 def is_seen(place: Path) -> bool:
-    """It exists, and this user may know it."""
+    """Whether the path exists and this user may see it."""
     try:
         return place.exists()
     except PermissionError:
@@ -109,7 +109,7 @@ def is_seen(place: Path) -> bool:
 
 
 def gpus() -> "dict[str, object]":
-    """The GPUs and who computes on them, or why nvidia-smi does not say."""
+    """Return the GPUs and the processes on them, or why nvidia-smi can't list them."""
     if shutil.which("nvidia-smi") is None:
         return {"gpus": [], "gpu_error": None}
     try:
@@ -131,7 +131,7 @@ def gpus() -> "dict[str, object]":
 
 
 def ask_smi(query: str) -> "list[list[str]]":
-    """The cells of its answer. Raises ValueError with what it says in place of one."""
+    """Return the cells that nvidia-smi prints. Raises ValueError with its message if it fails."""
     command = ["nvidia-smi", query, "--format=csv,noheader"]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_SMI_ANSWERS_WITHIN, check=False
@@ -146,16 +146,16 @@ def ask_smi(query: str) -> "list[list[str]]":
 
 
 def process(pid: str, program: str) -> str:
-    """A process as a person knows it."""
+    """Describe a process for display."""
     try:
         owner = user_name(Path("/proc", pid).stat().st_uid)
     except OSError:
-        owner = "?"  # it is gone, or the pid is one of another container
+        owner = "?"  # it has ended, or the pid is from another container
     return f"{Path(program).name} ({owner}, pid {pid})"
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or the number of one that has none."""
+    """Return the name of a user, or the uid if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,10 +1,10 @@
-"""What the SSH service keeps of its jobs on the controller's side, in the study's folder.
+"""The SSH service's records on the controller's side, in the study's folder.
 
-Beside what `job_records` says::
+In addition to the files of the job queue (`files/file_queue.py`)::
 
-    <root>/ssh/id                             sets this study's folders on the hosts apart from those of others
-               workers/<host>/claim/<job_id>  holds a word that differs for each time that a job is given to a host
-    <root>/jobs/<job_id>/events.jsonl         a copy, as far as it has come
+    <root>/ssh/id                             identifies this study's folders on the hosts
+               workers/<host>/claim/<job_id>  holds a word that is unique for each time that a job is given to a host
+    <root>/jobs/<job_id>/events.jsonl         a copy of the part received so far
                          job.log              a copy
     <root>/trials/<number>/                   copies of the newest checkpoints
 """
@@ -19,13 +19,13 @@ from nasflow.training_service.ssh.messages import Known
 
 
 class SshRecords(JobRecords):
-    """The files. Every method expects the caller to hold the lock."""
+    """The files of the SSH service. Callers of every method must hold the lock."""
 
     def __init__(self, root: Path):
         super().__init__(root, "ssh")
 
     def study_id(self) -> str:
-        """The id of this study's folders on the hosts."""
+        """Return the id of this study's folders on the hosts."""
         file = self.dir / "id"
         if not file.exists():
             self.dir.mkdir(parents=True, exist_ok=True)
@@ -43,15 +43,15 @@ class SshRecords(JobRecords):
         return None
 
     def known(self, host: str) -> dict[str, Known]:
-        """The jobs that a host has, and what is here of them."""
+        """Return the jobs that a host has, and how much of each is here."""
         return {job_id: self._known(host, job_id) for job_id in self.claimed(host)}
 
     def hosts(self) -> list[str]:
-        """The hosts that have, or had, jobs of this study."""
+        """Return the hosts that have or had jobs of this study."""
         return sorted(folder.name for folder in self._workers.iterdir()) if self._workers.is_dir() else []
 
     def lose(self, host: str, reason: str) -> list[str]:
-        """Take a host's jobs from it, as lost."""
+        """Record a host's jobs as lost and drop its claims on them."""
         jobs = self.claimed(host)
         for job_id in jobs:
             self.settle(job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
@@ -59,11 +59,11 @@ class SshRecords(JobRecords):
         return jobs
 
     def holder(self, job_id: str) -> str | None:
-        """The host that has a job."""
+        """Return the host that has a job, if any."""
         return next((host for host in self.hosts() if (self.claims(host) / job_id).exists()), None)
 
     def unfinished(self) -> list[str]:
-        """The jobs that wait or are with a host."""
+        """Return the jobs that wait or that a host has."""
         claimed = [job_id for host in self.hosts() for job_id in self.claimed(host)]
         return [job_id for job_id in (*claimed, *self.queued()) if self.outcome(job_id) is None]
 

@@ -1,4 +1,4 @@
-"""The training service that runs jobs on hosts reached by SSH."""
+"""The training service that runs jobs on hosts over SSH."""
 
 import logging
 import shutil
@@ -24,10 +24,10 @@ _POLL = 0.02  # seconds
 class SshService(RootHere):
     """Runs jobs on several hosts, each of which takes the next waiting job when it has a free slot.
 
-    On a host a LocalService runs the jobs. Everything that it brings forth is copied here as it is made: events, logs,
-    checkpoints. So a job whose host is lost goes on elsewhere, and nothing is left to fetch at the end. A host that is
-    silent keeps its jobs for `config.lost_after` seconds; they go on meanwhile. When it is heard again, what it should
-    no longer run is ended.
+    On each host a LocalService runs the jobs. Their events, logs and checkpoints are copied here as they are written.
+    So a job whose host is lost continues elsewhere, and nothing is left to fetch at the end. A silent host keeps its
+    jobs for `config.lost_after` seconds, and they continue meanwhile. When it answers again, the jobs that it should no
+    longer run are ended.
 
     Args:
         config: the hosts.
@@ -55,7 +55,7 @@ class SshService(RootHere):
         }
 
     def validate(self) -> None:
-        """As promised; connects to the hosts and looks at them."""
+        """As in the contract; connects to the hosts and checks them."""
         super().validate()
         self._supplies.pack()
         self._in_order(SshHost.check)
@@ -80,10 +80,10 @@ class SshService(RootHere):
             return self._look(handle.job_id)
 
     def fetch(self, path: str) -> Path:
-        """Where `path` (relative to the root, a file or folder) lies on this machine. Brings what a job is writing.
+        """Copy `path` (a file or folder, relative to the root) here, even while a job writes it. Returns its path here.
 
         Raises:
-            FileNotFoundError: there is no such path.
+            FileNotFoundError: the path does not exist.
             ServiceError: the path leads out of the root.
         """
         parts = Path(path).parts
@@ -95,7 +95,7 @@ class SshService(RootHere):
         return super().fetch(path)
 
     def cancel(self, handle: JobHandle) -> None:
-        """As promised, but that a job whose host is silent counts as cancelled; it is ended when the host answers."""
+        """As in the contract, but a job on a silent host counts as cancelled and is ended when the host answers."""
         with self._records.service_lock():
             holder = self._ask_to_cancel(handle.job_id)
         if holder is None:
@@ -104,7 +104,7 @@ class SshService(RootHere):
         while holder in self._hosts and self._hosts[holder].silence() < self._config.connect_timeout:
             with self._records.service_lock():
                 if self._look(handle.job_id).status.finished or not self._records.cancel_mark(handle.job_id).exists():
-                    return  # without the mark it was submitted again meanwhile
+                    return  # if the mark is gone, the job was submitted again meanwhile
             time.sleep(_POLL)
         with self._records.service_lock():
             if self._records.holder(handle.job_id) == holder:
@@ -115,7 +115,7 @@ class SshService(RootHere):
         return tuple(slot for host in self._hosts.values() for slot in host.slots)
 
     def cleanup(self) -> None:
-        """As promised; also removes the study's files from the hosts, but from those that do not answer."""
+        """As in the contract; also removes the study's files from all hosts that answer."""
         if not self._records.dir.exists():
             return
         for host in self._hosts.values():
@@ -151,7 +151,7 @@ class SshService(RootHere):
         return JobState(status=JobStatus.LOST, reason="the service does not know this job")
 
     def _ask_to_cancel(self, job_id: str) -> str | None:
-        """Cancel a waiting job; mark one that a host has, whose name this gives."""
+        """Cancel a waiting job, or mark one that a host has and return that host's name."""
         if waiting := self._records.queued().get(job_id):
             waiting.unlink()
             self._records.settle(job_id, JobState(status=JobStatus.CANCELLED))
@@ -163,7 +163,7 @@ class SshService(RootHere):
     # --- the hosts, without the lock ---------------------------------------------------------------------------------
 
     def _study(self) -> str:
-        """The name of this study's folder on the hosts."""
+        """Return the name of this study's folder on the hosts."""
         with self._records.service_lock():
             return f"{self._root.name}-{self._records.study_id()}"
 
@@ -173,10 +173,10 @@ class SshService(RootHere):
             host.wake()
 
     def _in_order(self, do: Callable[[SshHost], None]) -> None:
-        """Do it with all hosts at once.
+        """Call `do` for all hosts in parallel.
 
         Raises:
-            ServiceError: it could not be done with one, or with none where any is enough.
+            ServiceError: it failed for one host, or for all of them if `hosts_required` is `any`.
         """
         failed = self._each(do)
         if failed and (self._config.hosts_required == "all" or len(failed) == len(self._hosts)):
@@ -185,7 +185,7 @@ class SshService(RootHere):
             _LOG.warning("%s; the search starts without this host", error)
 
     def _each(self, do: Callable[[SshHost], None]) -> dict[str, ServiceError]:
-        """Do it with all hosts at once; what was wrong with those with which it could not be done."""
+        """Call `do` for all hosts in parallel and return the errors of those for which it failed."""
 
         def attempt(host: SshHost) -> tuple[str, ServiceError] | None:
             try:

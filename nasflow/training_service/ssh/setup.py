@@ -1,4 +1,4 @@
-"""What a host is given before it can run jobs: nasflow, the user's code, and a folder for the study."""
+"""Prepares a host for jobs: ships nasflow and the user's code, and creates a folder for the study."""
 
 import secrets
 import tempfile
@@ -20,7 +20,7 @@ _UNPACKS_WITHIN = 120.0  # seconds
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive as a file, so that hosts reached later get what the first one got."""
+    """An archive as a file, so that hosts reached later get the same content as the first."""
 
     digest: str
     file: Path
@@ -28,7 +28,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Place:
-    """Where things lie on a host.
+    """The paths on a host.
 
     Attributes:
         root: the study's folder.
@@ -42,13 +42,13 @@ class Place:
 
 
 class Supplies:
-    """What all hosts of a service are given, packed once.
+    """The code shipped to all hosts of a service, packed once.
 
     Args:
-        config: of the service.
+        config: the service's config.
         base_dir: the folder of the user's code.
         root: the study's folder on this machine, which is not shipped.
-        study: gives the name of the study's folder on the hosts.
+        study: returns the name of the study's folder on the hosts.
     """
 
     def __init__(self, config: SshServiceConfig, base_dir: Path, root: Path, study: Callable[[], str]):
@@ -60,16 +60,16 @@ class Supplies:
         self._folder = tempfile.TemporaryDirectory(prefix="nasflow-")
 
     def pack(self) -> None:
-        """Pack what there is to ship, once.
+        """Pack the code to ship, once.
 
         Raises:
-            ServiceError: it is too much.
+            ServiceError: there is too much to ship.
         """
         with self._lock:
             _ = self._packed
 
     def check(self, connection: SshConnection, host: SshHostConfig) -> HostReport:
-        """Look whether a host can run jobs; nothing is left there.
+        """Check whether a host can run jobs. Leaves nothing on the host.
 
         Raises:
             ServiceError: it can't.
@@ -80,10 +80,10 @@ class Supplies:
         return report
 
     def ship(self, connection: SshConnection, host: SshHostConfig) -> Place:
-        """Bring a host what it has not yet.
+        """Ship to a host what it lacks.
 
         Raises:
-            ServiceError: it can't run jobs, or there is no room.
+            ServiceError: it can't run jobs, or its disk is full.
             Unreachable: it does not answer.
         """
         self.pack()
@@ -97,7 +97,7 @@ class Supplies:
 
     @cached_property
     def _packed(self) -> list[Packed]:
-        """The user's code and, if it is shipped, nasflow."""
+        """Return the user's code and, if it is shipped, nasflow."""
         archives = [collect(self._base_dir, self._config.code, leave_out=[self._root, self._root.parent])]
         if self._config.nasflow == "ship":
             archives.append(nasflow_package())
@@ -111,7 +111,7 @@ class Supplies:
 
 
 def _deliver(connection: SshConnection, host: SshHostConfig, work_dir: PurePosixPath, packed: Packed) -> PurePosixPath:
-    """Have an archive's content on a host; where it lies."""
+    """Make sure that an archive's content is on a host, and return its folder there."""
     folder = work_dir / "code"
     with connection.sftp() as sftp:
         try:

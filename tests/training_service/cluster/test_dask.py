@@ -113,7 +113,7 @@ def test_jobs_take_what_workers_have(root):
     for handle in handles[:WORKERS]:
         await_status(service, handle, JobStatus.RUNNING)
     state = until(lambda: s if (s := service.status(handles[-1])).reason else None, "reason for waiting")
-    assert (state.status, state.reason) == (JobStatus.PENDING, "Dask's task is with a worker")
+    assert (state.status, state.reason) == (JobStatus.PENDING, "Dask's task is assigned to a worker")
     (root / "go").touch()
     assert [finish(service, handle).exit_code for handle in handles] == [0] * (WORKERS + 1)
 

@@ -170,7 +170,7 @@ def test_slurm_ended_a_job_for_want_of_memory(root, monkeypatch, tmp_path):
     psutil.Process(pid).parent().kill()
     state = finish(service, handle)
     assert (state.status, state.signal, state.oom_kills) == (JobStatus.EXITED, 9, 1)
-    assert "for want of memory" in state.reason
+    assert "ran out of memory" in state.reason
     assert judge(state, None).out_of_memory
 
 

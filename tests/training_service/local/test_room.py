@@ -35,7 +35,7 @@ def test_an_outcome_waits_for_room(tmp_path, full, caplog):
         state.settle("job", LOST)
     assert time.monotonic() - begin >= 0.3
     assert state.outcome("job") == LOST
-    assert "wait for room" in caplog.text
+    assert "wait for disk space" in caplog.text
 
 
 def test_a_disk_that_stays_full_is_one_clear_error(tmp_path, full, monkeypatch):

@@ -88,7 +88,7 @@ def test_a_worker_whose_controllers_are_silent_ends_its_job_and_itself(root):
     assert not any(process_id(pid) for pid in pids)
     assert service.fetch("trials/00000/epoch-1").exists()
     state = service.status(handle)
-    assert (state.status, state.reason) == (JobStatus.LOST, "no controller was heard of for 3 s")
+    assert (state.status, state.reason) == (JobStatus.LOST, "no controller has called for 3 s")
 
 
 def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
@@ -276,7 +276,7 @@ def test_a_worker_that_can_not_start_is_an_error_and_no_endless_loop(root):
             service.submit(script("job"))
             service.status(handle)
         except ServiceError as error:
-            return "the worker of slot cpu-0 ends while it starts" in str(error)
+            return "the worker of slot cpu-0 exits during startup" in str(error)
         return False
 
     until(refused, "refusal")

@@ -126,13 +126,11 @@ def test_a_job_waits_while_others_compute_on_the_only_gpu(machine, open_service,
     readings(service, 3)
     assert service.status(handle).status is JobStatus.PENDING
     assert service.free_slots() == ()
-    assert [record.message for record in caplog.records] == [
-        f"{in_use}: no new job starts there until that has changed"
-    ]
+    assert [record.message for record in caplog.records] == [f"{in_use}: no new job starts there until this changes"]
     smi.use(0)
     assert gpu_of(service, handle) == "0"
     service._active.rest()
-    assert caplog.messages[1:] == ["GPU 0 is free of others again"]
+    assert caplog.messages[1:] == ["GPU 0 is no longer used by others"]
     go(service, handle)
 
 
@@ -215,7 +213,7 @@ def test_nobody_waits_for_nvidia_smi_but_the_jobs(machine, open_service, tmp_pat
     until(lambda: list(tmp_path.glob("root/local/workers/*/ready")), "ready worker")
     handle = submit(service, "job")
     state = service.status(handle)
-    assert (state.status, state.reason) == (JobStatus.PENDING, "GPU 0 is being looked at")
+    assert (state.status, state.reason) == (JobStatus.PENDING, "GPU 0 is being checked")
     (tmp_path / "answer").touch()
     assert gpu_of(service, handle) == "0"
     go(service, handle)
@@ -267,7 +265,7 @@ def test_a_gpu_that_is_gone_takes_no_job(machine, open_service):
     service = open_service(gpus=[0, 1])
     service.prepare()
     await_free(service, "gpu-0.0")
-    assert service._state.held() == {"gpu-1.0": "there is no GPU 1 any more"}
+    assert service._state.held() == {"gpu-1.0": "GPU 1 is no longer there"}
 
 
 def test_cleanup_ends_the_reading_and_leaves_no_hold(machine, open_service, stranger, tmp_path):

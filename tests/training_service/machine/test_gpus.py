@@ -104,14 +104,14 @@ def test_a_driver_that_nvidia_smi_can_not_ask(smi, words, code, told):
 def test_nvidia_smi_that_hangs_is_ended(smi, tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "_SMI_ANSWERS_WITHIN", 0.2)
     smi.hang(until=tmp_path / "never")
-    with pytest.raises(ServiceError, match="nvidia-smi has said nothing"):
+    with pytest.raises(ServiceError, match="nvidia-smi has not answered"):
         read_gpus()
 
 
 def test_a_call_that_nothing_can_end_is_left_alone(smi, tmp_path, monkeypatch):
     monkeypatch.setattr(gpus, "_ANSWERS_WITHIN", 0.2)
     smi.hang(until=tmp_path / "go")
-    with pytest.raises(ServiceError, match="it has said nothing"):
+    with pytest.raises(ServiceError, match="it has not answered"):
         read_gpus()
     (tmp_path / "go").touch()
 

@@ -261,7 +261,7 @@ def test_an_installed_nasflow_is_the_same_as_an_editable_one(tmp_path):
         here.parent / "flows", installed / "nasflow" / "flows", ignore=shutil.ignore_patterns("__pycache__")
     )
     touch(installed, "nasflow/__pycache__/config.cpython-311.pyc", "nasflow-0.1.dist-info/METADATA")
-    code = "from nasflow.training_service import code_dir as c; print(c.__file__, c.nasflow_package().digest)"
+    code = "from nasflow.training_service.ship import code_dir as c; print(c.__file__, c.nasflow_package().digest)"
     file, digest = imported_from(installed, code).split()
     assert Path(file).is_relative_to(installed)
     assert digest == nasflow_package().digest

@@ -184,7 +184,7 @@ def test_a_worker_whose_controller_is_gone_ends(two_hosts, open_service):
     assert (root_on(host) / "trials/00000/epoch-1").exists()
     host.start()
     state = await_status(service, handle, JobStatus.LOST)
-    assert "no controller was heard of" in state.reason
+    assert "no controller has called" in state.reason
 
 
 def test_gpus_of_a_host(tmp_path, two_hosts, open_service):

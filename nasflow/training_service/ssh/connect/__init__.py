@@ -1,1 +1,1 @@
-"""One connection to one host: its route, the login, and what can go wrong. Imports no other room."""
+"""The connection to a host: its route, the login, and errors. Imports no other room."""

@@ -1,7 +1,7 @@
 """One connection to one host of the SSH service.
 
-Nothing here waits without end: a partition shows as no answer, and paramiko believes a connection alive as long as its
-socket is. A command that did not answer in time may have run or not; `Unreachable` says that it is unknown.
+Nothing here waits without a limit: a network partition shows only as a missing answer, and paramiko considers a
+connection alive as long as its socket is. `Unreachable` means that a command may or may not have run.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ from nasflow.training_service.ssh.connect.login import Login
 from nasflow.training_service.ssh.connect.route import Hop, find_route, place_of
 
 _KEEPALIVE = 15  # seconds
-_UNACKNOWLEDGED = 30_000  # milliseconds that sent bytes may be under way until the system gives the connection up
+_UNACKNOWLEDGED = 30_000  # milliseconds that sent bytes may stay unacknowledged before the system drops the connection
 _CHUNK = 1 << 16
 
 _log = logging.getLogger("nasflow.ssh")
 if _log.level == logging.NOTSET:
-    _log.setLevel(logging.CRITICAL)  # paramiko logs a traceback for whatever it raises, too
+    _log.setLevel(logging.CRITICAL)  # paramiko also logs a traceback for everything it raises
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Completed:
 
 
 class SshConnection:
-    """Connects to a host, again after it was closed or broke, and runs commands there. For several threads."""
+    """Connects to a host, reconnects if the connection was closed or broke, and runs commands there. Thread-safe."""
 
     def __init__(self, host: SshHostConfig, service: SshServiceConfig):
         self.place = place_of(host)
@@ -69,12 +69,12 @@ class SshConnection:
         self._sftp_lock = threading.Lock()
 
     def connect(self) -> None:
-        """Connect and log in; what was connected before is closed.
+        """Connect and log in, after closing any earlier connection.
 
         Raises:
             Refused: the host's key, or ours, is not accepted.
-            ServiceError: what else someone has to mend: a file, the OpenSSH configuration.
-            Unreachable: no answer, or nobody listens there.
+            ServiceError: something else must be fixed, such as a file or the OpenSSH configuration.
+            Unreachable: no answer, or nothing listens there.
         """
         self.close()
         hops = find_route(self._host, self._service)
@@ -97,13 +97,13 @@ class SshConnection:
         """Run a command to its end, after the host's `env_setup`.
 
         Args:
-            argv: program and arguments, of which no shell sees more than a leading `~/`: the home there.
-            input: for its standard input.
-            timeout: seconds it may take in all; default: the config's `connect_timeout`.
+            argv: program and arguments; a shell expands nothing but a leading `~/`, the home there.
+            input: its standard input.
+            timeout: seconds it may take in total; default: the config's `connect_timeout`.
 
         Raises:
             Unreachable: it has not ended in time, or the connection broke; whether it ran is unknown. Its output and
-                input are closed then, which most programs take as a reason to end.
+                input are then closed, which makes most programs exit.
         """
         with self._opened(timeout or self._timeout) as channel, contextlib.closing(channel):
             channel.exec_command(self._command(argv))
@@ -117,9 +117,9 @@ class SshConnection:
             return Completed(status, stdout, stderr.result())
 
     def open_channel_process(self, argv: Sequence[str]) -> Channel:
-        """Start a program that is spoken with over its standard input and output, and goes on until either closes.
+        """Start a program that communicates over its standard input and output and runs until either closes.
 
-        Its standard error is to be read, too (`recv_stderr`), or 2 MB of it stop the program.
+        Read its standard error too (`recv_stderr`): after 2 MB of unread output the program blocks.
 
         Raises:
             Unreachable: no answer, or the connection broke; whether it started is unknown.
@@ -130,7 +130,7 @@ class SshConnection:
 
     @contextlib.contextmanager
     def sftp(self) -> Iterator[SFTPClient]:
-        """The host's files, for one thread at a time. Errors about files pass as `OSError`.
+        """Context with access to the host's files, for one thread at a time. Errors about files are `OSError`.
 
         Raises:
             Unreachable: no answer, or the connection broke; the next block has a new client.
@@ -176,7 +176,7 @@ class SshConnection:
 
     @contextlib.contextmanager
     def _opened(self, timeout: float) -> Iterator[Channel]:
-        """A channel that is closed if the block takes longer, for some of paramiko's calls wait without end."""
+        """Open a channel that is closed if the block takes longer, because some of paramiko's calls have no limit."""
         late = threading.Event()
         began = time.monotonic()
         try:
@@ -207,7 +207,7 @@ class SshConnection:
         return Unreachable(f"{self.place}: {what}")
 
     def _is_up(self) -> bool:
-        """As far as is known: a partition does not show."""
+        """Whether the connection seems alive; a network partition is not detected."""
         transport = self._transport()
         return transport is not None and transport.is_active()
 
@@ -218,7 +218,7 @@ class SshConnection:
     # --- connecting ----------------------------------------------------------------------------------------------
 
     def _connect(self, hop: Hop) -> SSHClient:
-        """Connect to a machine, through the one before it, if there is any, and log in."""
+        """Connect to a machine, through the one before it if any, and log in."""
         client = SSHClient()
         client.set_log_channel(_log.name)
         client.set_missing_host_key_policy(_RefuseUnknown(hop, direct=not self._clients and not hop.proxy_command))
@@ -246,7 +246,7 @@ class SshConnection:
         return client
 
     def _socket(self, hop: Hop) -> socket.socket | Channel:
-        """What leads to a machine's sshd."""
+        """Open the socket or channel to a machine's sshd."""
         before = self._transport()
         if before is not None:
             return before.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=self._timeout)
@@ -295,7 +295,7 @@ class SshConnection:
 
 
 class _RefuseUnknown(MissingHostKeyPolicy):
-    """Says which key a host has and how it becomes known."""
+    """Raises an error that names a host's key and how to add it to the known hosts."""
 
     def __init__(self, hop: Hop, direct: bool):
         self._hop = hop
@@ -346,7 +346,7 @@ def _channel(client: SFTPClient) -> Channel:
 
 
 def _close(what: Channel | SFTPClient) -> None:
-    with contextlib.suppress(SSHException, EOFError, OSError):  # it counts as closed before the host is told so
+    with contextlib.suppress(SSHException, EOFError, OSError):  # it counts as closed before the host learns of it
         what.close()
 
 
@@ -361,5 +361,5 @@ def _read(receive: Callable[[int], bytes]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says; some of the network's say nothing but their name."""
+    """Return an exception's message; some network errors have only a name."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -28,7 +28,7 @@ _KEY_KINDS: tuple[type[PKey], ...] = (Ed25519Key, ECDSAKey, RSAKey)
 
 
 class _Offer(AuthSource):
-    """One way to prove who one is; `authenticate` gives what the host wants beyond it, as a second factor."""
+    """One way to log in; `authenticate` returns what the host requires in addition, such as a second factor."""
 
     def __init__(self, username: str, name: str, send: Callable[[Transport], list[str]]):
         super().__init__(username)
@@ -40,9 +40,9 @@ class _Offer(AuthSource):
 
 
 class Login(AuthStrategy):
-    """Offers what a hop's config names: its key file, then the agent's keys, then OpenSSH's key files, a password.
+    """Offers the keys that a hop's config names: its key file, the agent's keys, OpenSSH's key files, then a password.
 
-    Only what has been asked for is tried, and each key once, for servers hang up after a few wrong ones.
+    Only configured ways are tried, and each key once, because servers disconnect after a few wrong ones.
     """
 
     def __init__(self, hop: Hop, timeout: float):
@@ -55,7 +55,7 @@ class Login(AuthStrategy):
         """Log in on a connection.
 
         Raises:
-            Refused: nothing to offer, or nothing that is accepted; the message says what to do.
+            Refused: nothing to offer, or nothing accepted; the message advises what to do.
             ServiceError: a key file that can't be used.
             Unreachable: no answer, or the connection broke.
         """
@@ -81,7 +81,7 @@ class Login(AuthStrategy):
         raise Refused(f"{self._hop.place}: {self._advice(refused, allowed)}")
 
     def get_sources(self) -> Iterator[_Offer]:
-        """What to offer, one after the other."""
+        """Yield the ways to log in, in order."""
         hop = self._hop
         if hop.key_file and (key := self._load(hop.key_file)):
             yield self._key(str(hop.key_file), key)
@@ -104,7 +104,7 @@ class Login(AuthStrategy):
         return _Offer(user, name, lambda transport: transport.auth_publickey(user, key))
 
     def _load(self, file: Path) -> PKey | None:
-        """A private key; None if it is encrypted and there is no passphrase, for the agent may have it open."""
+        """Load a private key; None if it is encrypted without a passphrase, because the agent may have it unlocked."""
         hop = self._hop
         try:
             text = file.read_text()
@@ -122,7 +122,7 @@ class Login(AuthStrategy):
                 self._locked = self._locked or file
                 return None
             except (SSHException, ValueError, IndexError):
-                continue  # of another kind, or the wrong passphrase; paramiko does not tell them apart
+                continue  # another kind of key, or a wrong passphrase; paramiko does not distinguish them
             certificate = file.with_name(f"{file.name}-cert.pub")
             if certificate.exists():
                 key.load_certificate(str(certificate))

@@ -1,4 +1,4 @@
-"""How a host is reached: its config entry, completed by the user's OpenSSH client configuration."""
+"""The route to a host: its config entry, completed by the user's OpenSSH client configuration."""
 
 import getpass
 import glob
@@ -22,17 +22,17 @@ _MOST_HOPS = 8
 
 @dataclass(frozen=True)
 class Hop:
-    """One machine on the way, the last of which is the host itself.
+    """One machine on the route; the last one is the host itself.
 
     Attributes:
-        place: where it stands in the config, for errors.
-        host: name or address to connect to; `port` of it.
-        key_name: under which name its key is known.
-        key_file: the one private key of the config, which must work.
-        identities: more private keys to offer, if they are there.
-        agent: offer the keys of a running ssh-agent, too.
+        place: its place in the config, for errors.
+        host: name or address to connect to, at `port`.
+        key_name: its name in the known hosts.
+        key_file: the private key of the config, which must be usable.
+        identities: more private keys to offer, if they exist.
+        agent: whether to offer the keys of a running ssh-agent too.
         known_hosts: files with the hosts' keys.
-        proxy_command: a shell command whose input and output take the place of a TCP connection.
+        proxy_command: a shell command whose input and output replace a TCP connection.
     """
 
     place: str
@@ -50,23 +50,23 @@ class Hop:
 
     @property
     def address(self) -> str:
-        """For errors."""
+        """The host and port, for errors."""
         return f"{self.host} port {self.port}"
 
 
 def place_of(host: SshHostConfig) -> str:
-    """Where a host stands in the config, for errors."""
+    """Return a host's place in the config, for errors."""
     return f"training_service.hosts: '{host.name}'"
 
 
 def find_route(host: SshHostConfig, service: SshServiceConfig) -> tuple[Hop, ...]:
-    """The machines from here to a host, each reached through the one before it; the last is the host.
+    """Return the machines from here to a host, each reached through the one before it; the last is the host.
 
-    What the config says goes before the OpenSSH configuration. A proxy jump has keys of its own there, or logs in with
-    the host's; a password is sent to no one but the host.
+    The config takes precedence over the OpenSSH configuration. A proxy jump uses its own keys from there, or else the
+    host's keys; a password is sent only to the host.
 
     Raises:
-        ServiceError: the OpenSSH configuration can't be read, or a proxy jump makes no sense.
+        ServiceError: the OpenSSH configuration can't be read, or a proxy jump is invalid.
     """
     return _Router(host, service).route()
 
@@ -98,7 +98,7 @@ class _Router:
             port = int(match["port"]) if match["port"] else None
             options = self._options(match["host"].strip("[]"), port, match["user"])
             proxy_command = None
-            if number == 0:  # the others are reached through those before them, whatever their configuration says
+            if number == 0:  # the others are reached through those before them, regardless of their configuration
                 own, proxy_command = _proxy(options, None)
                 hops = self._through(own, depth + 1)
             hops = (*hops, self._hop(place, options, None if hops else proxy_command, None))
@@ -133,7 +133,7 @@ class _Router:
         )
 
     def _options(self, name: str, port: int | None, user: str | None) -> dict[str, str]:
-        """OpenSSH's options of a host, keys in lower case; the first value of an option holds, so ours come first."""
+        """Return OpenSSH's options for a host, keys in lower case. The first value wins, so ours come first."""
         given = [("Port", port), ("User", user)]
         ours = "".join(f"{key} {value}\n" for key, value in given if value is not None)
         try:
@@ -147,7 +147,7 @@ class _Router:
             ) from error
 
     def _read(self, file: Path, nested: int) -> str:
-        """The text of a configuration, with what it includes in its place."""
+        """Return the text of a configuration file, with its includes expanded."""
         try:
             text = file.read_text()
         except FileNotFoundError:
@@ -166,12 +166,12 @@ class _Router:
         if nested == 0:
             raise ServiceError(f"{self._place}: the Includes of {self._file} lead in a circle")
         paths = (self._file.parent / Path(pattern).expanduser() for pattern in patterns.replace('"', "").split())
-        files = [Path(found) for path in paths for found in sorted(glob.glob(str(path)))]  # noqa: PTH207 - it may be anywhere
+        files = [Path(found) for path in paths for found in sorted(glob.glob(str(path)))]  # noqa: PTH207 - it may be absolute
         return "".join(self._read(found, nested - 1) for found in files)
 
 
 def _proxy(options: dict[str, str], given: str | None) -> tuple[list[str], str | None]:
-    """The jumps before a host, and the command in place of a connection, if there are none."""
+    """Return the jumps before a host, and the command that replaces a connection if there are none."""
     jump = given or options.get("proxyjump") or "none"
     jumps = [] if jump.lower() == "none" else [one.strip() for one in jump.split(",")]
     return jumps, options.get("proxycommand")
