@@ -130,6 +130,18 @@ def test_every_package_is_shipped() -> None:
     assert set(settings["packages"]) == names
 
 
+def test_every_data_file_is_shipped() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {package: ROOT.joinpath(*package.split(".")) for package in settings["package-data"]}
+    shipped = {
+        path
+        for package, folder in folders.items()
+        for what in settings["package-data"][package]
+        for path in folder.glob(what)
+    }
+    assert shipped == {path for path in (ROOT / "nasflow").rglob("*.*") if path.suffix not in (".py", ".pyc")}
+
+
 def test_no_file_is_two_rooms() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in python_files(*FOLDERS)}
     assert {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > MAX_LINES} == {}

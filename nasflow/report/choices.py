@@ -1,4 +1,4 @@
-"""What the trials of a study chose from: a domain for each label, and the same in Optuna's terms."""
+"""The domain of each label that the trials of a study chose from, also as Optuna's distributions."""
 
 import json
 import math
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from nasflow.space.space import Space
 
 Values = Mapping[str, Any]
-"""An architecture: by label what was chosen."""
+"""An architecture: the chosen value of each label."""
 
-_LOG_RATIO = 100  # floats that reach so far are taken for ones searched by their logarithm
-_MANY = 12  # different whole numbers that are taken for a range, not for options
+_LOG_RATIO = 100  # floats with a largest value this many times the smallest are guessed to be on a log scale
+_MANY = 12  # more different integers than this are guessed to be a range
 
 
 def space_domains(space: "Space", architectures: Iterable[Values]) -> dict[str, Domain]:
-    """The domain of each label in a space.
+    """Return the domain of each label in a space.
 
-    Only architectures that show something new are explored. A label whose domain depends on other choices gets one
-    that has all values; if there is no such domain, it is left out.
+    Only architectures with a new label or value are explored. If the domain of a label depends on other choices, it
+    becomes one with all values; without such a domain, the label is left out.
 
     Raises:
         UserError: the space can't be explored, or an architecture does not fit it.
@@ -38,7 +38,7 @@ def space_domains(space: "Space", architectures: Iterable[Values]) -> dict[str, 
 
 
 def domains_of(architectures: Sequence[Values], known: Mapping[str, Domain]) -> dict[str, Domain]:
-    """The domain of each label that any of the architectures has: the known one, else one guessed from its values."""
+    """Return the domain of each label in the architectures: the known one, or one guessed from the values."""
     values: dict[str, list[Any]] = {}
     for architecture in architectures:
         for label, value in architecture.items():
@@ -50,10 +50,10 @@ def domains_of(architectures: Sequence[Values], known: Mapping[str, Domain]) -> 
 
 
 class OptunaChoices:
-    """Architectures in Optuna's terms: a parameter a label, or of a subset a yes or no for each option.
+    """Converts architectures to Optuna's parameters: one per label, or a boolean per option of a subset.
 
     Args:
-        domains: of all labels that any of them has.
+        domains: the domains of all labels in the architectures.
     """
 
     def __init__(self, domains: Mapping[str, Domain]):
@@ -61,7 +61,7 @@ class OptunaChoices:
         self._distributions = {label: _distributions(label, domain) for label, domain in domains.items()}
 
     def of(self, architecture: Values) -> "tuple[dict[str, Any], dict[str, BaseDistribution]]":
-        """An architecture's parameters, and their distributions."""
+        """Return the parameters of an architecture, and their distributions."""
         params: dict[str, Any] = {}
         distributions: dict[str, BaseDistribution] = {}
         for label, value in architecture.items():
@@ -70,7 +70,7 @@ class OptunaChoices:
         return params, distributions
 
     def by_label(self, shares: Mapping[str, float]) -> dict[str, float]:
-        """Shares of parameters as those of labels, the largest first."""
+        """Add up shares of parameters by label, the largest first."""
         labels = {name: label for label, named in self._distributions.items() for name in named}
         found: dict[str, float] = dict.fromkeys((labels[name] for name in shares), 0.0)
         for name, share in shares.items():
@@ -109,7 +109,7 @@ def _option_name(label: str, option: Any) -> str:
 
 
 def _scalar(option: Any, options: Sequence[Any]) -> Any:
-    """An option as Optuna can tell it from the others: of `1`, `1.0` and `true`, equal in Python, the text."""
+    """An option that Optuna can distinguish: its JSON text if options are equal in Python (`1`, `1.0` and `true`)."""
     return option if len(set(options)) == len(options) else json.dumps(option)
 
 
@@ -118,7 +118,7 @@ def _has(domain: Domain | None, value: Any) -> bool:
 
 
 def _union(one: Domain | None, other: Domain) -> Domain | None:
-    """A domain with the values of both, None if there is none of their kind."""
+    """A domain with the values of both; None if no domain of their kind has them."""
     if one == other:
         return one
     match one, other:
@@ -153,6 +153,6 @@ def _distinct(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _in_order(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Numbers by size, anything else as it came."""
+    """Sort numbers; keep the order of anything else."""
     numbers = all(type(option) in (int, float) for option in options)
     return tuple(sorted(options)) if numbers else options

@@ -1,4 +1,4 @@
-"""Learning curves: as a Plotly figure, and as Markdown with a small picture in it."""
+"""Learning curves as a Plotly figure, and as Markdown with a small picture."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Curves = Mapping[int, Sequence[tuple[int, Mapping[str, float | None]]]]
-"""By trial number: pairs of an epoch (from 1) and the metrics after it."""
+"""Pairs of an epoch (from 1) and the metrics after it, by trial number."""
 
 _COLUMNS = 12
 
 
 def curves_figure(curves: Curves, metric: str) -> "Figure":
-    """One line a trial. A metric that is missing or not finite leaves a gap."""
+    """Return a figure with one line per trial. A missing or non-finite metric leaves a gap."""
     from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415
 
     figure = Figure(layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": metric}}})
@@ -27,7 +27,7 @@ def curves_figure(curves: Curves, metric: str) -> "Figure":
 
 
 def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
-    """A picture and a table of the first `limit` trials that have the metric, at up to 12 epochs spread evenly."""
+    """Return a picture and a table of the first `limit` trials with the metric, at up to 12 evenly spread epochs."""
     points = dict(list(metric_points(curves, metric).items())[:limit])
     heading = f"## Learning curves: {markdown_cell(metric)}"
     if not points:
@@ -43,7 +43,7 @@ def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
 
 
 def metric_points(curves: Curves, metric: str) -> dict[int, list[tuple[int, float | None]]]:
-    """One metric's (epoch, value or None) of every trial that has it at any epoch."""
+    """Return pairs of an epoch and a value or None, for every trial with the metric at any epoch."""
     lines = {
         number: [(epoch, plain_number(metrics.get(metric))) for epoch, metrics in points]
         for number, points in curves.items()

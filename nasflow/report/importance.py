@@ -1,4 +1,4 @@
-"""Which choices matter: what Optuna's importance evaluator says of a study's trials."""
+"""Importance of choices, by Optuna's evaluator."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,21 @@ from nasflow.space.domain import Domain
 from nasflow.trial import Trial
 
 FEWEST = 20
-"""Scored trials below which nothing can be said: the evaluator compares the best tenth with all."""
+"""Fewest scored trials for an estimate, because the evaluator compares the best tenth with all."""
 
 
 def importances(
     trials: Sequence[Trial], objectives: Sequence[Objective], domains: Mapping[str, Domain]
 ) -> dict[str, dict[str, float]]:
-    """For each objective's metric, the share that each label has in being among the best tenth, the largest first.
+    """Return how much each label decides whether a trial is among the best tenth, for each objective's metric.
 
-    By Optuna's PED-ANOVA (Watanabe, Bansal and Hutter 2023), which also rates choices that only some trials have.
+    The values are shares, the largest first, by Optuna's PED-ANOVA (Watanabe, Bansal and Hutter 2023), which also rates
+    choices that only some trials have.
 
     Args:
-        trials: scored, FEWEST at least.
-        objectives: their metrics.
-        domains: of all labels of the trials.
+        trials: scored trials, at least FEWEST.
+        objectives: objectives with a metric in every trial.
+        domains: domains of all labels of the trials.
     """
     import optuna  # noqa: PLC0415 - slow
 
@@ -38,7 +39,7 @@ def importances(
             for value, (params, distributions) in zip(values, chosen, strict=True)
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is experimental in Optuna, and of choices that few trials have
+            warnings.simplefilter("ignore")  # about experimental features of Optuna, and choices that few trials have
             evaluator = optuna.importance.PedAnovaImportanceEvaluator()
             shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
         found[objective.metric] = choices.by_label(shares)

@@ -1,4 +1,4 @@
-"""The best trials as rows for a program, as Markdown, and as a table for the terminal."""
+"""The best trials as rows for programs, as Markdown, and as a table for the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> list[dict[str, Any]]:
-    """One row a trial, safe for JSON (a number that is not finite is None).
+    """Return one row per trial, safe for JSON (a number that is not finite becomes None).
 
     Args:
-        trials: best first, as `Study.leaderboard` gives them.
-        objectives: each has a column; with several of them, `front` is the trial's Pareto front, from 1.
-        limit: of rows.
+        trials: best first, as `Study.leaderboard` returns them.
+        objectives: each has a column. With several, the column `front` is the trial's Pareto front, from 1.
+        limit: the most rows.
     """
     trials = trials[:limit]
     fronts = _fronts(trials, objectives)
@@ -40,13 +40,13 @@ def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], l
 
 
 def leaderboard_markdown(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> str:
-    """The same rows under a heading."""
+    """Return the rows as a Markdown table under a heading."""
     table = markdown_table(leaderboard_rows(trials, objectives, limit))
     return f"## Leaderboard\n\n{_goal(objectives)}\n\n{table or 'No trial has a score yet.'}"
 
 
 def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> "Table":
-    """The same rows for a terminal, each on one line; what does not fit of an architecture is left out."""
+    """Return the rows as a table for a terminal, each on one line; long architectures are cut."""
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -64,7 +64,7 @@ def leaderboard_table(trials: Sequence[Trial], objectives: Sequence[Objective], 
 
 
 def _fronts(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[int | None]:
-    """The Pareto front of each trial, from 1; None without a score, and where one objective ranks them all."""
+    """The Pareto front of each trial, from 1; None without a score or with a single objective."""
     if len(objectives) == 1:
         return [None] * len(trials)
     scored = [

@@ -1,4 +1,4 @@
-"""Where a search keeps what it found, and the commands that look further, as Markdown."""
+"""Where a search keeps its results, and commands to look at them, as Markdown."""
 
 import shlex
 from pathlib import Path
@@ -8,15 +8,15 @@ from nasflow.config.search import SearchConfig
 
 
 def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
-    """The folders and commands of a study. A store's password is not shown; paths are those of this process.
+    """Return the folders and commands of a study. A store's password is hidden; paths are those of this process.
 
     Args:
-        config: of the study.
-        best: number and checkpoint folder of its best trial, None if it has none.
+        config: the study's config.
+        best: number and checkpoint folder of the best trial; None if no trial has a score.
     """
-    places = [f"- the study's folder: `{config.study_dir}`", f"- its record: `{_store(config.store)}`"]
+    places = [f"- the study's folder: `{config.study_dir}`", f"- its database: `{_store(config.store)}`"]
     if best is not None:
-        places.insert(0, f"- checkpoints of the best, trial {best[0]}: `{best[1]}`")
+        places.insert(0, f"- checkpoints of the best model, trial {best[0]}: `{best[1]}`")
     if config.checkpoint.url is not None:
         places.append(f"- copies of all checkpoints: `{config.checkpoint.url}`")
     options = f"{config.name} --store {shlex.quote(_store(config.store))}"
@@ -30,14 +30,14 @@ def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
         [
             f"# Where {config.name} is",
             "\n".join(places),
-            "Look further, on a machine that has the folder:",
+            "To see more, on a machine that has the folder:",
             "```sh\n" + "\n".join(commands) + "\n```",
         ]
     )
 
 
 def _store(url: str) -> str:
-    """A store's URL that works from any folder, without its password."""
+    """The URL of a store without its password; it works from any folder."""
     if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
         return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}"
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The Pareto front of a search with several objectives, as Markdown with small pictures in it."""
+"""The Pareto front of a search with several objectives, as Markdown with small pictures."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from nasflow.report.svg import front_svg, markdown_picture
 from nasflow.report.text import markdown_cell, markdown_table
 from nasflow.trial import Trial
 
-_OTHERS = 1000  # points that are not on the front
+_OTHERS = 1000  # most points that are not on the front
 _ROWS = 50
 _PICTURES = 3
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Trial]:
-    """Those of scored trials that no other dominates, best in the first objective first. Replays are left out."""
+    """Return the scored trials that no other dominates, sorted by the first objective. Replays are left out."""
     trained = [trial for trial in trials if trial.replayed_from is None]
     points = [[o.to_loss(trial.metrics[o.metric]) for o in objectives] for trial in trained]
     ranked = zip(points, pareto_ranks(points, enough=1), trained, strict=True)
@@ -23,10 +23,10 @@ def pareto_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> li
 
 
 def pareto_markdown(trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """The front: a picture of the first objective against each of the next three, and a table of at most 50 trials.
+    """Return a section with the first objective against each of the next three, and a table of at most 50 trials.
 
     Args:
-        trials: scored ones. Of those that are not on the front the last 1000 are drawn.
+        trials: scored trials. Of those not on the front, the last 1000 are drawn.
         objectives: two or more.
     """
     goal = ", ".join(f"{objective.direction} {objective.metric}" for objective in objectives)
@@ -49,7 +49,7 @@ def pareto_markdown(trials: Sequence[Trial], objectives: Sequence[Objective]) ->
         )
         for other in objectives[1 : 1 + _PICTURES]
     ]
-    words = f"Red, with their trials' numbers: the {len(front)} that no other trial beats in everything."
+    words = f"Red, with their numbers: the {len(front)} trials that no other trial beats in every objective."
     rows = [
         {name: value for name, value in row.items() if name not in ("rank", "front")}
         for row in leaderboard_rows(front, objectives, _ROWS)

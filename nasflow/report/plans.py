@@ -9,22 +9,21 @@ from nasflow.report.text import markdown_cell, markdown_table, numbers_text
 _UNITS = 50
 
 Plan = Mapping[str, Any]
-"""A `nasflow.job.events.Planned` as JSON: `units` with their members and figures, and `alone` with the reasons."""
-
+"""A `nasflow.job.events.Planned` as JSON: `units` with their members and numbers, and `alone` with the reasons."""
 
 _DEFECT = """\
-## Trials that merged would not have got what they get alone
+## Trials that would train differently when merged
 
-This is a defect of nasflow, or of a merge pass of your own: please report it with this text. Since it was found these
-trials train by themselves, so the results of those for which that was before their first epoch are right."""
+This is a defect of nasflow, or of your own merge pass: please report it with this text. These trials train alone since
+it was found. If that was before a trial's first epoch, its results are right."""
 
 
 def plans_markdown(number: int, jobs: Mapping[str, Sequence[Plan]], differing: Mapping[int, str] | None = None) -> str:
-    """A section for each job of round `number`.
+    """Return a section for each job of round `number`.
 
     Args:
-        jobs: by the job's name, all plans that it told: one when it began, others as trials came and went.
-        differing: the reasons of trials that a comparison has found to differ; they have a section of their own.
+        jobs: all plans that each job reported, by its name: one at its start, others as trials came and went.
+        differing: reasons by trial, for trials that a comparison found to differ; they get their own section.
     """
     sections = [f"# Merging in round {number}"]
     if differing:
@@ -33,15 +32,15 @@ def plans_markdown(number: int, jobs: Mapping[str, Sequence[Plan]], differing: M
 
 
 def merging_sentence(jobs: Mapping[str, Sequence[Plan]]) -> str:
-    """How many trials were in units with others, in a line."""
+    """Return one line on how many trials were merged."""
     units = [unit for plans in jobs.values() for plan in plans for unit in plan["units"]]
     together = {member for unit in units for member in unit["members"]}
     everyone = together | {int(trial) for plans in jobs.values() for plan in plans for trial in plan["alone"]}
-    return f"{len(together)} of {len(everyone)} trials in {len(units)} units of several, in {len(jobs)} jobs"
+    return f"{len(together)} of {len(everyone)} trials merged into {len(units)} units, in {len(jobs)} jobs"
 
 
 def unit_row(unit: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of one unit."""
+    """Return the row of one unit in a table."""
     merged, alone = (unit[key] and 1e3 * unit[key] for key in ("seconds", "seconds_alone"))
     return {
         "trials": numbers_text(unit["members"]),
@@ -64,12 +63,12 @@ def _job(name: str, plans: Sequence[Plan]) -> str:
         parts.append(markdown_table(rows) + more)
     reasons = {int(trial): reason for plan in plans for trial, reason in plan["alone"].items()}
     if reasons:
-        parts.append("In no unit with others:\n\n" + _reasons(reasons))
+        parts.append("Not merged:\n\n" + _reasons(reasons))
     return "\n\n".join(parts)
 
 
 def _reasons(reasons: Mapping[int, str]) -> str:
-    """A list of them, by trial."""
+    """A Markdown list of the reasons, with their trials."""
     ordered = sorted(reasons, key=lambda trial: (reasons[trial], trial))
     return "\n".join(
         f"- trials {numbers_text(list(trials))}: {markdown_cell(reason)}"

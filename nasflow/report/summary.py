@@ -1,4 +1,4 @@
-"""What a round and a search came to, as Markdown."""
+"""Summaries of a round and of a search, as Markdown."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _NUMBERS = 10
 
 
 def round_summary_markdown(number: int, trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """A round: how its trials ended, its best, each trial (at most 100), and what failed and why."""
+    """Summarize a round: status counts, best trials, each trial (at most 100), and the failures with their reasons."""
     rows = [
         {
             "trial": trial.number,
@@ -32,7 +32,7 @@ def round_summary_markdown(number: int, trials: Sequence[Trial], objectives: Seq
 
 
 def search_summary_markdown(name: str, trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """A search: how its trials ended, its best, its rounds (the last 100), and what failed and why."""
+    """Summarize a search: status counts, best trials, the last 100 rounds, and the failures with their reasons."""
     rounds: defaultdict[int, list[Trial]] = defaultdict(list)
     for trial in trials:
         rounds[trial.round].append(trial)
@@ -58,7 +58,7 @@ def search_summary_markdown(name: str, trials: Sequence[Trial], objectives: Sequ
 
 
 def failure_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Failed trials by the line of their error text that says most, the most frequent first."""
+    """Return failed trials grouped by the most useful line of their errors, the most frequent first."""
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for trial in trials:
         if _failed(trial):
@@ -70,12 +70,12 @@ def failure_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def _totals(trials: Sequence[Trial]) -> str:
-    """How many trials ended how, and the epochs that were trained for it."""
+    """The number of trials by status, and of epochs trained."""
     counts = Counter(trial.status for trial in trials)
     words = [f"{counts[status]} {status.replace('_', ' ')}" for status in TrialStatus if counts[status]]
     trained = [trial for trial in trials if trial.replayed_from is None]
     epochs = sum(trial.epochs for trial in trained)
-    replays = f"; {len(trials) - len(trained)} with a known architecture" if len(trained) < len(trials) else ""
+    replays = f"; {len(trials) - len(trained)} replayed from known results" if len(trained) < len(trials) else ""
     return f"{len(trials)} trials: {', '.join(words) or 'none'}{replays}. {epochs:,} epochs trained."
 
 
@@ -98,7 +98,7 @@ def _best(trials: Sequence[Trial], objective: Objective) -> Trial | None:
 
 def _failures(trials: Sequence[Trial]) -> str:
     rows = failure_rows(trials)
-    more = f"\n\n… and {len(rows) - _FAILURES} more kinds of errors" if len(rows) > _FAILURES else ""
+    more = f"\n\n… and {len(rows) - _FAILURES} other errors" if len(rows) > _FAILURES else ""
     return f"## Failures\n\n{markdown_table(rows[:_FAILURES])}{more}" if rows else ""
 
 

@@ -1,4 +1,4 @@
-"""Small charts as SVG text: for pages that show a picture but run no script, without a browser to draw it."""
+"""Small charts as SVG text, for pages that show pictures but run no scripts."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where values lie in a picture: `low` to `high` from bottom to top, `first` to `last` from left to right."""
+    """The axes of a picture: `low` to `high` from bottom to top, `first` to `last` from left to right."""
 
     first: float
     last: float
@@ -27,7 +27,7 @@ class _Frame:
         return _LEFT + x * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - y * (_HEIGHT - _TOP - _BOTTOM)
 
     def drawn(self, title: str, first: str, last: str) -> list[str]:
-        """The frame itself; `first` and `last` name the ends of the horizontal axis."""
+        """Draw the axes. `first` and `last` label the ends of the horizontal one."""
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
         return [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
@@ -43,7 +43,7 @@ class _Frame:
 
 
 def curves_svg(lines: Mapping[int, Sequence[tuple[int, float | None]]], title: str) -> str:
-    """One line for each trial number; None leaves a gap. There is at least one finite value."""
+    """Draw one line for each trial number. None leaves a gap; at least one value must be finite."""
     values = [value for line in lines.values() for _, value in line if value is not None]
     epochs = [epoch for line in lines.values() for epoch, _ in line]
     frame = _Frame(min(epochs), max(epochs), min(values), max(values))
@@ -62,11 +62,13 @@ def curves_svg(lines: Mapping[int, Sequence[tuple[int, float | None]]], title: s
 
 
 def front_svg(points: Iterable[Point], front: Mapping[int, Point], title: str, across: str) -> str:
-    """Points `(x, y)`, and those of a front by trial number, of which there is at least one.
+    """Draw points `(x, y)` and a Pareto front.
 
     Args:
-        title: what goes up.
-        across: what goes from left to right.
+        points: the points that are not on the front.
+        front: the points of the front by trial number, at least one.
+        title: label of the vertical axis.
+        across: label of the horizontal axis.
     """
     points = list(points)
     xs, ys = zip(*points, *front.values(), strict=True)
@@ -83,9 +85,10 @@ def front_svg(points: Iterable[Point], front: Mapping[int, Point], title: str, a
 
 
 def markdown_picture(svg: str, words: str) -> str:
-    """A picture inside a Markdown text."""
+    """Return a picture for a Markdown text; `words` is its alternative text."""
     return f"![{words}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
 def _label(x: float, y: float, text: str, anchor: str, color: str = "#333") -> str:
+    """A text element; the text is escaped."""
     return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>'

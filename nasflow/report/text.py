@@ -1,4 +1,4 @@
-"""Words, numbers and Markdown that the reports share."""
+"""Shared formatting of the reports: text, numbers and Markdown."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from nasflow.trial import Trial
 
 
 def plain_number(value: float | None) -> float | int | None:
-    """`value` as JSON can hold it: None if it is not finite, an int if it is a whole number beyond 1."""
+    """Return a value for JSON: None if it is not finite, an int if it is a whole number above 1 in size."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if abs(value) > 1 and value == int(value) else value
 
 
 def shown(value: Any) -> str:
-    """A value for people: five significant digits, long whole numbers with separators, nothing for None."""
+    """Format a value: five significant digits, separators in large integers, an empty text for None."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -24,13 +24,13 @@ def shown(value: Any) -> str:
 
 
 def architecture_text(architecture: Mapping[str, Any], width: int = 200) -> str:
-    """An architecture in one line of at most `width` characters, e.g. `depth=2, op0=conv3`."""
+    """Format an architecture as one line of at most `width` characters, e.g. `depth=2, op0=conv3`."""
     text = ", ".join(f"{label}={value_text(value)}" for label, value in architecture.items())
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def numbers_text(numbers: Sequence[int]) -> str:
-    """Trial numbers for people, runs drawn together: `0-5, 8`."""
+    """Format trial numbers, with ranges for runs: `0-5, 8`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -41,7 +41,7 @@ def numbers_text(numbers: Sequence[int]) -> str:
 
 
 def error_headline(error: str | None, width: int = 200) -> str:
-    """The line of an error text that says most: the first, or of a traceback the last."""
+    """Return the most useful line of an error text: the last one of a traceback, otherwise the first."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
     if not lines:
         return "no error text"
@@ -50,7 +50,7 @@ def error_headline(error: str | None, width: int = 200) -> str:
 
 
 def failures_text(trials: Sequence[Trial], limit: int = 3) -> str:
-    """The errors of trials in a line, at most `limit` of them, e.g. `trials 3, 7 (loss is nan)`; empty without any."""
+    """Format at most `limit` errors of trials as one line, e.g. `trials 3, 7 (loss is nan)`; empty without errors."""
     alike: dict[str, list[int]] = {}
     for trial in trials:
         if trial.error is not None:
@@ -60,7 +60,7 @@ def failures_text(trials: Sequence[Trial], limit: int = 3) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with equal keys as a Markdown table; the keys are its head."""
+    """Format rows with equal keys as a Markdown table; the keys are its head."""
     if not rows:
         return ""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *([shown(value) for value in row.values()] for row in rows)]
@@ -68,12 +68,12 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """`text` on one line, without what would end a cell or begin HTML."""
+    """Put a text on one line and escape what would end a table cell or start HTML."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def value_text(value: Any) -> str:
-    """One choice of an architecture, e.g. `conv3`, `0.001` or `[a b]`."""
+    """Format one choice of an architecture, e.g. `conv3`, `0.001` or `[a b]`."""
     if isinstance(value, list):
         return "[" + " ".join(value_text(item) for item in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,8 +1,7 @@
-"""Learning curves in the trackers that people know, through Lightning's own loggers: a run for each trial.
+"""Learning curves in experiment trackers, through Lightning's own loggers: one run for each trial.
 
-The controller writes them from the events of jobs, not the jobs: so a trial is logged in the same way whether it
-trained alone or merged with others, all runs are in one place whatever machine trained them, and training waits for no
-tracker.
+The controller writes them from the events of jobs. So a trial is logged in the same way whether it trained alone or
+merged, all runs are in one place whatever machine trained them, and training never waits for a tracker.
 """
 
 import logging
@@ -28,7 +27,7 @@ Metrics = Mapping[str, float | None]
 
 _LOG = logging.getLogger(__name__)
 _PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow"}
-_NOT_IN_MLFLOW = re.compile(r"[^\w\-. /]")  # characters that no param's name may have
+_NOT_IN_MLFLOW = re.compile(r"[^\w\-. /]")  # characters that are not allowed in the name of a param
 _STUDY_TAG, _TRIAL_TAG = "nasflow.study", "nasflow.trial"
 
 
@@ -41,13 +40,13 @@ def check_loggers(names: Iterable[LoggerName]) -> None:
 
 @dataclass
 class _Log:
-    """A trial's logger, and the last epoch that it has."""
+    """A trial's logger, and the last epoch that it has logged."""
 
     logger: "Logger"
     last: int = 0
 
     def add(self, epochs: Iterable[tuple[int, Metrics]]) -> None:
-        """Log the epochs that are new; they are kept if this process is killed."""
+        """Log new epochs and save them, so that they survive if this process is killed."""
         for epoch, metrics in epochs:
             if epoch > self.last:
                 self.logger.log_metrics(finite_metrics(metrics), step=epoch)
@@ -56,19 +55,19 @@ class _Log:
 
 
 class TrialLoggers:
-    """Logs the trials of one study. Threads may share it.
+    """Logs the trials of one study. It is thread-safe.
 
-    Epochs are logged once, also when a search is resumed: a run on disk is written anew from the study's record as soon
-    as its trial goes on, and a tracking server is asked which epochs it has. A tracker that fails is left alone for the
-    rest of this session, which is warned of, and does not hold up the search.
+    Each epoch is logged once, even if a search is resumed: when a trial continues, its run on disk is rewritten from
+    the study's record, and a tracking server is asked which epochs it has. If a tracker fails, a warning is logged and
+    the tracker is not used for the rest of the session; the search continues.
 
     Args:
-        names: of the loggers.
-        study: its name.
-        identity: tells the study from others of its name.
-        folder: for what is written to disk; MLflow's runs go to `MLFLOW_TRACKING_URI` if that is set.
-        choices: the architecture of a trial.
-        epochs: what is on record of a trial, pairs of an epoch and its metrics.
+        names: names of the loggers.
+        study: name of the study.
+        identity: distinguishes studies of the same name.
+        folder: for runs on disk; MLflow's runs go to `MLFLOW_TRACKING_URI` if that is set.
+        choices: returns the architecture of a trial.
+        epochs: returns the recorded epochs of a trial, as pairs of an epoch and its metrics.
     """
 
     def __init__(
@@ -89,25 +88,25 @@ class TrialLoggers:
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
-        """Log what a job tells of a trial; its epochs are on record already."""
+        """Log an event of a trial, after the study has recorded its epochs."""
         if isinstance(event, Epoch | Final | Evicted):
             with self._lock:
                 for name in list(self._names):
                     try:
-                        self._tell(name, event)
-                    except Exception as error:  # trackers raise what they like
+                        self._log(name, event)
+                    except Exception as error:  # trackers raise all kinds of errors
                         self._names.remove(name)
-                        _LOG.warning("trials are not logged to %s any more: %s: %s", name, type(error).__name__, error)
+                        _LOG.warning("trials are no longer logged to %s: %s: %s", name, type(error).__name__, error)
 
     def close(self) -> None:
-        """Close the runs of trials that have not ended; they are taken up when these go on."""
+        """Close the runs of unfinished trials. They are continued when the trials are."""
         with self._lock:
             for (name, _), log in self._logs.items():
                 if log is not None and name in self._names:
                     log.logger.finalize("KILLED")
             self._logs.clear()
 
-    def _tell(self, name: LoggerName, event: Epoch | Final | Evicted) -> None:
+    def _log(self, name: LoggerName, event: Epoch | Final | Evicted) -> None:
         trial = event.trial
         if (name, trial) not in self._logs:
             self._logs[name, trial] = log = self._open(name, trial)
@@ -125,7 +124,7 @@ class TrialLoggers:
             log.logger.finalize("success" if isinstance(event, Final) else "failed")
 
     def _open(self, name: LoggerName, trial: int) -> _Log | None:
-        """A trial's log; None if it is complete."""
+        """Open a trial's log; None if it is already complete."""
         if name == "mlflow":
             return self._open_mlflow(trial)
         from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger  # noqa: PLC0415 - slow
@@ -162,7 +161,7 @@ class TrialLoggers:
 
 
 def _log_final(logger: "Logger", choices: Mapping[str, Any], final: Final) -> None:
-    """The final metrics under names of their own, beside the choices where TensorBoard compares these."""
+    """Log the final metrics under their own names. TensorBoard gets them with the choices, to compare these."""
     from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger  # noqa: PLC0415 - slow
 
     metrics = {f"final/{name}": value for name, value in final.metrics.items()}

@@ -40,7 +40,7 @@ def hostile(trials: int = 60, **changes: Any) -> StudyFacts:
         trials=made,
         best=best[:20],
         curves={t.number: _curve(t) for t in [*best[:12], *(t for t in made if not t.status.scored)]},
-        models={best[0].number: model_outline(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Linear(8, 10)))},
+        models={best[0].number: model_outline(nn.Sequential(nn.Conv2d(1, 8, 3), _hostile_module(), nn.Linear(8, 10)))},
         runs=list(_runs()),
         plans={f"batch {EVIL}": [_plan()]},
         missing=[f"The space can't be used here ({EVIL})."],
@@ -80,6 +80,11 @@ def _hostile_trial(number: int) -> Trial:
     accuracy = 0.5 + 0.3 * math.modf(number * 0.618)[0]
     metrics = {"val_accuracy": accuracy, "parameters": 1000.0 + 37 * (number % 13)}
     return _trial(number, chosen, TrialStatus.TRAINED, metrics, replayed_from=0 if number == 58 else None)
+
+
+def _hostile_module() -> nn.Module:
+    """A module whose class and description are hostile."""
+    return type(EVIL, (nn.Module,), {"extra_repr": lambda _: EVIL})()
 
 
 def _large_trial(number: int) -> Trial:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,12 +19,13 @@ from tests.report.facts import EVIL, config, empty, hostile, large
 
 
 class Page(HTMLParser):
-    """A page as a browser's parser takes it: sections with their text, tags, figures."""
+    """A page as a browser's parser takes it: sections with their text and the names of their plots, tags, figures."""
 
     def __init__(self, text: str):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.sections: dict[str, str] = {"": ""}
+        self.plots: dict[str, list[str]] = defaultdict(list)
         self.figures: dict[str, dict[str, Any]] = {}
         self._section, self._figure = "", None
         self.feed(text)
@@ -31,6 +35,8 @@ class Page(HTMLParser):
         if tag == "section":
             self._section = dict(attributes)["id"] or ""
             self.sections[self._section] = ""
+        if name := dict(attributes).get("data-figure"):
+            self.plots[self._section].append(name)
         self._figure = dict(attributes).get("id") if tag == "script" else None
 
     def handle_endtag(self, tag: str) -> None:
@@ -58,9 +64,39 @@ def test_no_word_of_a_study_is_html(page: Page) -> None:
     assert "onerror=document" in text, "it is there, escaped"
     assert [script for script in page.named("script") if "src" in script] == []
     assert {name for _, attributes in page.tags for name in attributes if name.startswith("on")} == set()
-    for section in ("failures", "rounds", "best-architectures", "merging", "config"):
+    for section in ("", "leaderboard", "failures", "rounds", "best-architectures", "merging", "config"):
         assert EVIL in page.sections[section], section
     assert EVIL not in json.dumps(page.figures), "Plotly takes `<` for a tag"
+    for title in ("history", "pareto-front", "choices", "merging", "time-line"):
+        assert any("&lt;/script&gt;" in json.dumps(page.figures[name]) for name in page.plots[title]), title
+
+
+def test_no_word_of_a_model_is_html() -> None:
+    (text,) = re.findall(r'<svg xmlns="[^"]*" class="model".*?</svg>', study_page(hostile()), re.DOTALL)
+    model = list(ET.fromstring(text).iter())
+    assert {element.tag.rpartition("}")[2] for element in model} == {"svg", "g", "title", "rect", "text", "tspan"}
+    assert any(f"{EVIL}({EVIL})" in (element.text or "") for element in model)
+
+
+def test_no_metric_is_html() -> None:
+    facts = hostile()
+    renamed = {t.number: t.model_copy(update={"metrics": {EVIL: t.metrics["val_accuracy"]}}) for t in facts.scored}
+    page = Page(
+        study_page(
+            replace(
+                facts,
+                config=config(objectives=[{"metric": EVIL}]),
+                trials=[renamed.get(t.number, t) for t in facts.trials],
+                best=[renamed[t.number] for t in facts.best],
+                curves={number: [(1, {EVIL: 0.5}), (2, {EVIL: 0.75})] for number in facts.curves},
+            )
+        )
+    )
+    assert page.named("img") == []
+    assert EVIL in page.sections[""] and EVIL in page.sections["leaderboard"]
+    assert EVIL not in json.dumps(page.figures)
+    for title in ("history", "learning-curves", "choices"):
+        assert any("&lt;/script&gt;" in json.dumps(page.figures[name]) for name in page.plots[title]), title
 
 
 def test_it_needs_nothing_from_elsewhere(page: Page) -> None:
@@ -130,18 +166,18 @@ def test_importance_finds_what_matters() -> None:
 def test_the_time_line_has_a_lane_for_each_job_of_a_time(page: Page) -> None:
     line = page.figures["figure7"]
     assert sorted(trace["name"] for trace in line["data"]) == [
-        "cancelled, a retry", "failed by its trials", "lost with what it ran on", "running", "succeeded, a retry",
+        "cancelled, a retry", "failed because of its trials", "lost with its machine", "running", "succeeded, a retry",
     ]  # fmt: skip
     rows = {trace["name"]: trace["y"] for trace in line["data"]}
-    assert rows["lost with what it ran on"] != rows["failed by its trials"], "both were on host-a at the same time"
-    assert line["layout"]["yaxis"]["ticktext"][1:] == ["host-a", "host-b", "not known"]
+    assert rows["lost with its machine"] != rows["failed because of its trials"], "both were on host-a at the same time"
+    assert line["layout"]["yaxis"]["ticktext"][1:] == ["host-a", "host-b", "unknown"]
     running = next(trace for trace in line["data"] if trace["name"] == "running")
     assert running["x"] == [1e3 * 55 * 60], "up to the report"
 
 
 def test_the_merging_section_tells_speed_and_reasons(page: Page) -> None:
     text = page.sections["merging"]
-    assert "5 of 7 trials in 2 units of several" in text and "2.50 times as fast" in text
+    assert "5 of 7 trials merged into 2 units" in text and "2.50 times as fast" in text
     assert "2.50 times" in page.sections[""], "in the header, too"
 
 
@@ -171,7 +207,7 @@ def test_an_unfinished_study_shows_what_there_is() -> None:
     facts = hostile(15)
     assert len(facts.scored) == 14
     page = Page(study_page(facts))
-    assert "14 trials have a score; the importance of choices can be told from 20 on" in page.sections["choices"]
+    assert "14 trials have a score; the importance of choices needs at least 20" in page.sections["choices"]
     assert "parcoords" in {trace["type"] for figure in page.figures.values() for trace in figure["data"]}
 
 

@@ -32,14 +32,14 @@ def test_a_table_for_each_job() -> None:
 def test_a_job_in_which_nothing_is_fused() -> None:
     alone = Planned(units=[], alone={0: "merge.fuse is never", 1: "merge.fuse is never"})
     text = plans_markdown(0, {"Batch 0": [as_told(alone)]})
-    assert text == "# Merging in round 0\n\n## Batch 0\n\nIn no unit with others:\n\n- trials 0-1: merge.fuse is never"
+    assert text == "# Merging in round 0\n\n## Batch 0\n\nNot merged:\n\n- trials 0-1: merge.fuse is never"
 
 
 def test_trials_that_differ_come_first() -> None:
     alone = Planned(units=[UNMEASURED], alone={2: f"{DIFFERS}: its loss | <b>", 3: "there is no other", 1: DIFFERS})
     assert alone.differing.keys() == {1, 2}
     text = plans_markdown(0, {"Batch 0": [as_told(alone)]}, alone.differing)
-    assert text.startswith("# Merging in round 0\n\n## Trials that merged would not have got what they get alone\n\n")
+    assert text.startswith("# Merging in round 0\n\n## Trials that would train differently when merged\n\n")
     section = text.partition("\n\n## Batch 0\n\n")[0]
     assert section.endswith(f"are right.\n\n- trials 1: {DIFFERS}\n- trials 2: {DIFFERS}: its loss \\| &lt;b>")
 
@@ -53,7 +53,7 @@ def test_many_units_are_counted_not_shown() -> None:
 
 def test_the_round_in_a_line() -> None:
     jobs = {"Batch 0": [as_told(FIRST), as_told(LATER)], "Batch 1": [as_told(Planned(units=[], alone={9: "x"}))]}
-    assert merging_sentence(jobs) == "6 of 10 trials in 2 units of several, in 2 jobs"
+    assert merging_sentence(jobs) == "6 of 10 trials merged into 2 units, in 2 jobs"
 
 
 def test_numbers_for_people() -> None:

@@ -113,7 +113,7 @@ FAILED = [
 def test_round_summary() -> None:
     text = round_summary_markdown(1, [*TRIALS, *FAILED], ACCURACY)
     assert text.startswith("# Round 1\n")
-    assert "6 trials: 2 trained, 1 stopped early, 2 failed, 1 invalid; 1 with a known architecture." in text
+    assert "6 trials: 2 trained, 1 stopped early, 2 failed, 1 invalid; 1 replayed from known results." in text
     assert "6 epochs trained" in text  # the replayed one's were not
     assert "best acc: **0.97**, trial 3" in text
     trials, failures = text.split("## Failures")
@@ -129,7 +129,7 @@ def test_round_summary_without_a_score_or_a_trial() -> None:
 def test_long_summaries_are_capped() -> None:
     trials = [trial(n, status=TrialStatus.FAILED, error=f"error {n}", round=n) for n in range(300)]
     text = round_summary_markdown(0, trials, ACCURACY)
-    assert "200 more trials" in text and "280 more kinds" in text and len(text) < 20_000
+    assert "200 more trials" in text and "280 other errors" in text and len(text) < 20_000
     assert len(search_summary_markdown("s", trials, ACCURACY)) < 20_000
 
 

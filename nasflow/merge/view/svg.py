@@ -117,12 +117,12 @@ def _middle(lane: int) -> float:
 
 def _heading(title: Sequence[str], trials: Sequence[int], width: int, rows: int) -> Iterator[str]:
     for line, (text, size) in enumerate(zip(title, (13, _LARGE), strict=False)):
-        words = escape(_fitted(text, width - 2 * LEFT, size))
-        yield f'<text x="{LEFT}" y="{26 + 17 * line}" text-anchor="start" font-size="{size}">{words}</text>'
+        words = _fitted(text, width - 2 * LEFT, size)
+        yield _text(LEFT, 26 + 17 * line, words, f'text-anchor="start" font-size="{size}"')
     for lane, trial in enumerate(trials):
         place = f'x="{_x(lane) - 4}" y="{TOP - 32}" width="{LANE + 8}" height="{rows * ROW + 28}"'
         yield f'<rect {place} rx="6" fill="#f6f6f8"/>'
-        yield f'<text x="{_middle(lane):g}" y="{TOP - 14}" font-weight="bold">trial {trial}</text>'
+        yield _text(_middle(lane), TOP - 14, f"trial {trial}", 'font-weight="bold"')
 
 
 def _boxes(cell: _Cell) -> Iterator[str]:
@@ -146,15 +146,14 @@ def _texts(cell: _Cell) -> Iterator[str]:
         y = TOP + cell.row * ROW + BOX / 2 + 4 - 7 * (len(cell.lines) - 1)
         for place, line in enumerate(cell.lines):
             size, color = (_SMALL, ' fill="#444"') if place else (_LARGE, "")
-            words = escape(_fitted(line, room, size))
-            yield f'<text x="{x:g}" y="{y + 14 * place:g}" font-size="{size}"{color}>{words}</text>'
+            yield _text(x, y + 14 * place, _fitted(line, room, size), f'font-size="{size}"{color}')
 
 
 def _badge(cell: _Cell) -> Iterator[str]:
     if cell.gathers:
         x, y = _x(cell.lanes[0]) + 4, TOP + cell.row * ROW - 8
         yield f'<rect x="{x}" y="{y}" width="38" height="12" rx="6" fill="{_GATHER}"/>'
-        yield f'<text x="{x + 19}" y="{y + 9}" font-size="9" fill="#fff">gather</text>'
+        yield _text(x + 19, y + 9, "gather", 'font-size="9" fill="#fff"')
 
 
 def _edges(outline: Outline, cells: Sequence[_Cell]) -> Iterator[str]:
@@ -184,10 +183,15 @@ def _legend(top: int) -> Iterator[str]:
         ground, frame = _COLORS[kind]
         dash = ' stroke-dasharray="4 3"' if kind == "loop" else ""
         yield f'<rect x="{x}" y="{top}" width="14" height="10" rx="2" fill="{ground}" stroke="{frame}"{dash}/>'
-        yield f'<text x="{x + 20}" y="{top + 9}" font-size="10" text-anchor="start">{words}</text>'
+        yield _text(x + 20, top + 9, words, 'font-size="10" text-anchor="start"')
         x += 34 + int(len(words) * 10 * _WIDE)
     yield f'<path d="M{x} {top + 5}h14" stroke="{_GATHER}" stroke-width="1.5"/>'
-    yield f'<text x="{x + 20}" y="{top + 9}" font-size="10" text-anchor="start">gather</text>'
+    yield _text(x + 20, top + 9, "gather", 'font-size="10" text-anchor="start"')
+
+
+def _text(x: float, y: float, words: str, attributes: str) -> str:
+    """A text element. The words are escaped; the attributes are SVG."""
+    return f'<text x="{x:g}" y="{y:g}" {attributes}>{escape(words)}</text>'
 
 
 def _fitted(text: str, room: float, size: float) -> str:

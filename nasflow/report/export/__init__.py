@@ -1,1 +1,1 @@
-"""A trained model in a folder of its own: weights, choices, code, and a script that rebuilds and scores it."""
+"""Export of a trained model as a folder with weights, choices, code, and a script that rebuilds and scores it."""

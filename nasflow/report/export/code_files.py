@@ -1,4 +1,4 @@
-"""The user's own code that a search's targets need: their files, and what those import from beside them."""
+"""Finds the user's code that the targets of a search need: their files, and the local files that these import."""
 
 import ast
 import sys
@@ -10,16 +10,16 @@ from nasflow.target import target_file
 
 
 def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Path], dict[str, str]]:
-    """The files to copy, and the targets as they read from the copy's folder.
+    """Return the files to copy, and the targets relative to the copy.
 
-    Files in `base_dir` keep their place in it; a target's file elsewhere comes to the top, with what it imports from
-    its own folder. Installed packages are not copied.
+    Files in `base_dir` keep their relative place. A target's file elsewhere goes to the top, with the files that it
+    imports from its folder. Installed packages are not copied.
 
     Returns:
-        Source files by their place in the copy, and new targets by old.
+        Source files by their place in the copy, and new targets by old ones.
 
     Raises:
-        UserError: two different files would come to the same place.
+        UserError: two different files would have the same place.
     """
     base_dir = base_dir.resolve()
     files: dict[Path, Path] = {}
@@ -38,12 +38,12 @@ def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Pat
 
 
 def _place(file: Path, base_dir: Path, folder: Path) -> Path:
-    """Where a file goes: as in `base_dir` if it lies there, else as in its target's `folder`."""
+    """The place of a file in the copy: relative to `base_dir` if it is in it, otherwise to its target's `folder`."""
     return file.relative_to(base_dir if file.is_relative_to(base_dir) else folder)
 
 
 def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
-    """`files` and all that they import, directly or not, from `folders`."""
+    """`files` and everything that they import from `folders`, directly or indirectly."""
     found: dict[Path, None] = {}
     left = list(files)
     while left:
@@ -56,11 +56,11 @@ def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
 
 
 def _imported(file: Path) -> Iterator[str]:
-    """The modules that a file imports by absolute name; a package's files come along whole, so relative ones do too."""
+    """The modules that a file imports by absolute name. Packages are copied whole, which covers relative imports."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except SyntaxError:
-        return  # a file of a package that the search did not import, for the search ran
+        return  # the search ran, so it did not import this file of a package
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -69,7 +69,7 @@ def _imported(file: Path) -> Iterator[str]:
 
 
 def _local_module(module: str, folders: Iterable[Path]) -> list[Path]:
-    """The files of a module's top package in the first of `folders` that has it, none for one that is installed."""
+    """The files of a module's top package in the first of `folders` that has it; empty if it is installed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "nasflow":
         return []

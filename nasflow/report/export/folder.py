@@ -1,4 +1,4 @@
-"""A trained model in a folder of its own: weights, choices, code, and a script that rebuilds and scores it."""
+"""Writes the folder of an exported model."""
 
 import json
 import shutil
@@ -20,19 +20,22 @@ _FORMAT = 1
 
 
 def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> Path:
-    """Write the folder `out`; an earlier export there is replaced once the new one is complete.
+    """Write a trained model to the folder `out`. An earlier export there is replaced once the new one is complete.
 
-    It holds `model.safetensors`, `architecture.json`, `search.json` (space, evaluator, seeds, the metrics on record),
-    `code/` (the search's own files) and `score.py`.
+    It has `model.safetensors`, `architecture.json`, `search.json` (space, evaluator, seeds, recorded metrics), `code/`
+    (the search's own files) and `score.py`.
 
     Args:
-        out: the folder; its parents are made.
-        trial: scored.
-        config: of its search.
-        weights: the trained model's state dict.
+        out: the folder; missing parents are created.
+        trial: a scored trial.
+        config: the config of the search.
+        weights: the state dict of the trained model.
+
+    Returns:
+        The folder `out`.
 
     Raises:
-        UserError: there is something else at `out`, or the search's own files clash.
+        UserError: `out` exists and is not an export, or files of the search have the same place in the copy.
     """
     if out.exists() and not _is_export(out) and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists and is not an export of nasflow: name another folder, or remove it")
@@ -67,7 +70,7 @@ def _write(folder: Path, trial: Trial, config: SearchConfig, weights: Mapping[st
 
 
 def _search(trial: Trial, config: SearchConfig, renamed: Mapping[str, str]) -> dict[str, Any]:
-    """What `nasflow.training.scoring` needs to build and score the model, and what it should find."""
+    """What `nasflow.training.scoring` needs to build and score the model, and the expected metrics."""
     parts = config.model_dump(mode="json", include={"space", "evaluator", "objectives"})
     for section in (parts["space"], parts["evaluator"], parts["evaluator"]["data"], parts["evaluator"].get("module")):
         if section and "target" in section:

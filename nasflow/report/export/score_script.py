@@ -2,11 +2,11 @@
 
 SCORE_SCRIPT = '''"""Rebuild this trained model, and score it on the validation data of its search.
 
-    python score.py                          prints JSON; exits with 1 if a metric differs from the one on record
+    python score.py                          prints JSON; exits with 1 if a metric differs from the recorded one
     from score import load; model = load()   the trained torch.nn.Module, in eval mode on the CPU
 
 Made by nasflow, which must be installed. The model's weights are in model.safetensors, its choices in
-architecture.json; search.json has the space, the evaluator and the metrics on record; code/ has the search's own code.
+architecture.json; search.json has the space, the evaluator and the recorded metrics; code/ has the search's own code.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOLERANCE = 1e-6  # relative for metrics beyond 1
+TOLERANCE = 1e-6  # relative for metrics above 1 in size
 
 
 def _read(name):
@@ -27,14 +27,14 @@ def _parts():
 
 
 def load():
-    """The trained model."""
+    """Return the trained model."""
     from nasflow.training.scoring import load_model
 
     return load_model(*_parts())
 
 
 def score():
-    """The model's metrics on the validation data."""
+    """Return the model's metrics on the validation data."""
     from nasflow.training.scoring import score_model
 
     return score_model(*_parts())

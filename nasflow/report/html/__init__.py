@@ -1,1 +1,1 @@
-"""A study as one HTML file that needs no server and no network. Imports the charts and texts of `report`."""
+"""The report of a study as one HTML file that needs no server and no network."""

@@ -1,4 +1,4 @@
-"""What was chosen, and what it matters: parallel coordinates and the importance of choices."""
+"""Figures of the choices: their importance, and parallel coordinates."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,17 @@ from nasflow.trial import Trial
 
 MOST_LINES = 1_000
 MOST_AXES = 14
-_MOST_OPTIONS = 24  # named at an axis
+_MOST_OPTIONS = 24  # ticks of an axis
 _MOST_BARS = 30
 _ABSENT = "none"
 
 
 def importance_figure(shares: Mapping[str, Mapping[str, float]]) -> Figure:
-    """A bar for each label and objective; `shares` by the objective's metric, the largest first."""
+    """Return a bar chart with one bar for each label and objective.
+
+    Args:
+        shares: for each objective's metric, the share of each label, the largest first.
+    """
     labels = list(next(iter(shares.values())))[:_MOST_BARS][::-1]  # Plotly's first bar is the lowest
     data = [
         {
@@ -42,14 +46,15 @@ def importance_figure(shares: Mapping[str, Mapping[str, float]]) -> Figure:
 def parallel_figure(
     trials: Sequence[Trial], objectives: Sequence[Objective], domains: Mapping[str, Domain], labels: Sequence[str]
 ) -> Figure:
-    """A line for each trial through what it chose for these labels, to its objectives, by the first of which it is
-    colored. Where a trial has no such label, the line passes below the axis' values.
+    """Return parallel coordinates: each trial's line goes through its choices to its objectives.
+
+    The first objective gives the color. If a trial lacks a label, its line passes below the values of that axis.
 
     Args:
-        trials: scored; of many, MOST_LINES are shown, among them the best hundred.
+        trials: scored trials. If there are more than MOST_LINES, that many are shown, including the best hundred.
         objectives: the last axes.
-        domains: of the labels.
-        labels: MOST_AXES at most.
+        domains: the domain of each label.
+        labels: the first axes, at most MOST_AXES.
     """
     shown = _sample(trials, objectives[0])
     axes = [_label_axis(label, domains[label], [trial.architecture for trial in shown]) for label in labels]
@@ -68,7 +73,7 @@ def parallel_figure(
 
 
 def _sample(trials: Sequence[Trial], objective: Objective) -> list[Trial]:
-    """The best come last, for what comes last is on top."""
+    """The trials to draw, worst first, because the last lines are on top."""
     ordered = sorted(trials, key=lambda trial: (-objective.to_loss(trial.metrics[objective.metric]), trial.number))
     best = MOST_LINES // 10
     return [*thinned(ordered[:-best], MOST_LINES - best), *ordered[-best:]]

@@ -1,4 +1,4 @@
-"""What the HTML report shows of a study: plain records, for whoever can read the study to fill."""
+"""The contents of the HTML report as plain records. Code that can read the study fills them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from nasflow.space.domain import Domain
 from nasflow.trial import Trial
 
 Figure = dict[str, Any]
-"""A Plotly figure as JSON: `data` and `layout`. A color may be `var(--NAME)`, one of the page's."""
+"""A Plotly figure as JSON: `data` and `layout`. A color may be a CSS variable of the page, `var(--NAME)`."""
 
 
 class RunEnd(StrEnum):
-    """What became of one run of a job."""
+    """How one run of a job ended."""
 
     SUCCEEDED = "succeeded"
-    FAILED = "failed by its trials"
-    LOST = "lost with what it ran on"
+    FAILED = "failed because of its trials"
+    LOST = "lost with its machine"
     CANCELLED = "cancelled"
     RUNNING = "running"
 
@@ -33,12 +33,12 @@ class JobRun:
     """One run of a job on a slot.
 
     Attributes:
-        job: its id.
-        slot: where it ran; None if that is not known.
-        submitted: when it was given to the training service.
-        began: when its process came up, as far as is known.
+        job: id of the job.
+        slot: where it ran; None if unknown.
+        submitted: when the training service received it.
+        began: when its process started, as far as known.
         ended: None while it runs.
-        retry: it repeats what an earlier job could not bring to its end.
+        retry: whether it repeats work that an earlier job did not finish.
     """
 
     job: str
@@ -54,7 +54,7 @@ class JobRun:
 
 @dataclass(frozen=True)
 class RoundFact:
-    """A round, its state, and the seconds it has run."""
+    """A round, its state, and its duration in seconds."""
 
     number: int
     state: str
@@ -64,18 +64,19 @@ class RoundFact:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """All that a report needs to know.
+    """Everything that a report shows.
 
     Attributes:
-        trials: all, by number.
-        best: the best scored ones, the best first.
-        curves: of the best trials, the best first, then of others.
-        domains: of the labels, where the space could be asked; the others are guessed from the trials.
-        models: of the best trials, by number.
-        runs: of jobs, in any order.
-        plans: by the job's name, how it merged its trials.
-        missing: sentences about what could not be had, and why.
-        made_at: the time of the report.
+        created_at: when the study was created.
+        made_at: when the report is made.
+        trials: all trials, by number.
+        best: the best scored trials, best first.
+        curves: curves of the best trials, best first, then of others.
+        domains: the domains of labels, if the space is available; others are guessed from the trials.
+        models: models of the best trials, by trial number.
+        runs: the runs of jobs, in any order.
+        plans: the merge plans of each job, by its name.
+        missing: sentences that say what is not available, and why.
     """
 
     config: SearchConfig
@@ -93,6 +94,6 @@ class StudyFacts:
 
     @cached_property
     def scored(self) -> list[Trial]:
-        """Those trials that have all objectives' metrics."""
+        """The trials with the metrics of all objectives."""
         metrics = [objective.metric for objective in self.config.objectives]
         return [t for t in self.trials if t.status.scored and all(metric in t.metrics for metric in metrics)]

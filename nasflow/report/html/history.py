@@ -1,4 +1,4 @@
-"""How a search went: values by trial, learning curves, and where objectives disagree."""
+"""Figures of a search's progress: values by trial, learning curves, and Pareto fronts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -16,9 +16,9 @@ from nasflow.report.html.plot import (
     SERIES,
     axis,
     figure,
+    hover_text,
     thinned,
     told,
-    words,
 )
 from nasflow.report.text import error_headline
 from nasflow.trial import Trial, TrialStatus
@@ -27,12 +27,15 @@ _TICKS = 12
 
 
 def history_figures(facts: StudyFacts) -> list[Figure]:
-    """One for each objective: each trial's value, and the best so far. None while nothing is scored."""
+    """Return a figure for each objective: the value of each trial and the best so far. Empty without a score."""
     return [_history(facts, objective) for objective in facts.config.objectives] if facts.scored else []
 
 
 def curves_figure(facts: StudyFacts, named: int) -> Figure | None:
-    """The first objective's curves that are at hand: the first `named` each by itself, all others in grey."""
+    """Return the learning curves of the first objective that has any.
+
+    The first `named` curves have their own colors; all others are gray.
+    """
     for objective in facts.config.objectives:
         if points := metric_points(facts.curves, objective.metric):
             return _curves(points, objective.metric, named)
@@ -40,7 +43,7 @@ def curves_figure(facts: StudyFacts, named: int) -> Figure | None:
 
 
 def pareto_figures(facts: StudyFacts) -> list[Figure]:
-    """The first objective against each other one, with the trials that no other beats in all of them."""
+    """Return figures of the first objective against each other one, with the trials on the Pareto front."""
     first, *others = facts.config.objectives
     trials = facts.scored
     if not others or not trials:
@@ -99,7 +102,7 @@ def _points(
 
 
 def _failed(trials: Sequence[Trial]) -> Figure:
-    """At the lower edge: they have no value."""
+    """Crosses at the lower edge, because failed trials have no value."""
     return {
         "type": "scatter",
         "name": "failed",
@@ -108,13 +111,13 @@ def _failed(trials: Sequence[Trial]) -> Figure:
         "x": [trial.number for trial in trials],
         "y": [0.02] * len(trials),
         "yaxis": "y2",
-        "text": [f"trial {t.number} {t.status}<br>{words(error_headline(t.error, 120))}" for t in trials],
+        "text": [hover_text(f"trial {t.number} {t.status}", error_headline(t.error, 120)) for t in trials],
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
 def _improvements(trials: Sequence[Trial], objective: Objective) -> Iterator[Trial]:
-    """The trials that were better than all before them."""
+    """The trials that were better than all earlier ones."""
     best = list(accumulate((objective.to_loss(trial.metrics[objective.metric]) for trial in trials), min))
     for place, trial in enumerate(trials):
         if place == 0 or best[place] < best[place - 1]:
@@ -123,7 +126,7 @@ def _improvements(trials: Sequence[Trial], objective: Objective) -> Iterator[Tri
 
 def _curves(points: dict[int, list[tuple[int, float | None]]], metric: str, named: int) -> Figure:
     lines = list(points.items())
-    others = [[*line, (line[-1][0], None)] for _, line in lines[named:]]  # None: the pen is lifted between two
+    others = [[*line, (line[-1][0], None)] for _, line in lines[named:]]  # None: a gap between two curves
     joined = [point for line in others for point in line]
     data: list[Figure] = []
     if joined:
@@ -164,6 +167,6 @@ def _pareto(
     for name, trials, color in ("dominated", rest, PLAIN), ("Pareto front", front, BEST):
         points = _points(name, trials, first, metrics, {"color": color, "size": 8 if trials is front else 6})
         data.append(points | {"x": [trial.metrics[other.metric] for trial in trials]})
-    if len(metrics) == 2:  # of more objectives the front is no line here
+    if len(metrics) == 2:  # with more objectives, the front is not a line in this plane
         data[-1] |= {"mode": "lines+markers", "line": {"color": BEST, "width": 1, "dash": "dot"}}
     return figure(data, xaxis=axis(other.metric), yaxis=axis(first.metric))

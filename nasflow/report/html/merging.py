@@ -1,4 +1,4 @@
-"""How trials were merged, and what that was expected to bring."""
+"""How trials were merged, and the expected gain."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _REASONS = 20
 
 
 def speed_up(plans: Mapping[str, Sequence[Plan]]) -> float | None:
-    """How much faster the units' steps were expected to be than their members' one by one; None if unmeasured."""
+    """Return the expected speed-up of the units over their members one by one; None if nothing was measured."""
     measured = [unit for unit in _units(plans) if unit["seconds"] and unit["seconds_alone"]]
     if not measured:
         return None
@@ -22,14 +22,14 @@ def speed_up(plans: Mapping[str, Sequence[Plan]]) -> float | None:
 
 
 def merging_summary(plans: Mapping[str, Sequence[Plan]]) -> str:
-    """Who was merged, in a sentence or two."""
+    """Return one or two sentences on how many trials were merged, and the expected speed-up."""
     faster = speed_up(plans)
-    told = f" Expected from measured kernels: {faster:.2f} times as fast as one by one." if faster else ""
-    return f"{merging_sentence(plans)}.{told}"
+    gain = f" Expected from measured kernels: {faster:.2f} times as fast as one by one." if faster else ""
+    return f"{merging_sentence(plans)}.{gain}"
 
 
 def merging_rows(plans: Mapping[str, Sequence[Plan]]) -> list[dict[str, Any]]:
-    """A row a unit, at most MOST_UNITS of them, spread over the study."""
+    """Return one row per unit: at most MOST_UNITS, spread over the study."""
     rows = [
         {"job": name, **unit_row(unit)} for name, of_job in plans.items() for plan in of_job for unit in plan["units"]
     ]
@@ -37,7 +37,7 @@ def merging_rows(plans: Mapping[str, Sequence[Plan]]) -> list[dict[str, Any]]:
 
 
 def alone_rows(plans: Mapping[str, Sequence[Plan]]) -> list[dict[str, Any]]:
-    """Why trials were in no unit with others, the most frequent reason first."""
+    """Return the reasons why trials were not merged, the most frequent first."""
     reasons = {
         int(trial): reason for of_job in plans.values() for plan in of_job for trial, reason in plan["alone"].items()
     }
@@ -49,7 +49,7 @@ def alone_rows(plans: Mapping[str, Sequence[Plan]]) -> list[dict[str, Any]]:
 
 
 def merging_figure(plans: Mapping[str, Sequence[Plan]]) -> Figure | None:
-    """A step of each unit, as merged and one by one, in milliseconds; None if nothing was measured."""
+    """Return the milliseconds of each unit's step, merged and one by one; None if nothing was measured."""
     units = [
         (f"{name}: {numbers_text(unit['members'])}", unit)
         for name, of_job in plans.items()

@@ -1,11 +1,11 @@
-// Draws every figure of the page, in the page's colors, and again when these change.
+// Draws every figure in the page's colors, and again when the colors change.
 "use strict";
 (() => {
   const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "sendChartToCloud"] };
   const color = (text) =>
     text.replace(/^var\((--\w+)\)$/, (_, name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim());
 
-  // A copy in which each value of a key about color that names one of the page's is that color.
+  // A copy of a figure. In keys about color, the page's CSS variables are replaced by their colors.
   function colored(value, key = "") {
     if (typeof value === "string") return /color/i.test(key) ? color(value) : value;
     if (Array.isArray(value)) return /color/i.test(key) ? value.map((item) => colored(item, key)) : value.map((item) => colored(item));
@@ -22,7 +22,7 @@
   async function drawAll() {
     for (const plot of plots) {
       await draw(plot);
-      await new Promise((next) => setTimeout(next)); // what is drawn is shown before the next one
+      await new Promise((next) => setTimeout(next)); // show this plot before drawing the next one
     }
     document.documentElement.dataset.drawn = Math.round(performance.now()); // milliseconds since the page was opened
   }

@@ -1,16 +1,18 @@
-"""Pieces of HTML: tables, facts, a config that tells no secret. All words are escaped here."""
+"""Pieces of the page: tables, pictures, and a config without secrets. The templates escape all text."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from nasflow.config.search import SearchConfig
 from nasflow.report.html.data import Figure
-from nasflow.report.text import shown
+from nasflow.report.html.rendering import macro
+from nasflow.report.model.drawing import Picture
+from nasflow.trial import Trial
 
 _SECRET_KEY = re.compile(r"pass(word|phrase|wd)?$|secret|token|api_?key|credential", re.IGNORECASE)
 _USER_INFO = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
@@ -19,58 +21,47 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: HTML and figures in their order."""
+    """A part of the page: HTML and figures, in the order in which they are shown."""
 
     title: str
-    parts: Sequence[str | Figure]
+    parts: Sequence[Markup | Figure]
 
     @property
     def anchor(self) -> str:
-        """What a link to it names."""
+        """The id that links to the section use."""
         return self.title.lower().replace(" ", "-")
 
 
-def paragraph(text: str, kind: str = "") -> str:
-    """One of plain text."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+def paragraph(text: str, kind: str = "") -> Markup:
+    """Return a paragraph of plain text with the CSS class `kind`."""
+    return macro("paragraph", text, kind)
 
 
-def heading(text: str) -> str:
-    """One within a section."""
-    return f"<h3>{escape(text)}</h3>"
+def heading(text: str) -> Markup:
+    """Return a heading within a section."""
+    return macro("heading", text)
 
 
-def table(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
-    """Rows with equal keys, which are its head; numbers stand to the right. Columns without any value are left out."""
+def folded(summary: str, content: Markup) -> Markup:
+    """Return content that is hidden until the reader opens it."""
+    return macro("folded", summary, content)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return a table of rows with equal keys, which become its head. Columns without any value are left out."""
     if not rows:
-        return ""
-    present = [name for name in names or rows[0] if any(row[name] not in (None, "") for row in rows)]
-    kinds = {name: _kind([row[name] for row in rows]) for name in present}
-    head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in present)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="{kinds[name]}">{escape(shown(row[name]))}</td>' for name in present) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        return Markup()
+    present = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+    return macro("table", rows, {name: _kind([row[name] for row in rows]) for name in present})
 
 
-def fact_list(facts: Sequence[tuple[str, str, str]]) -> str:
-    """Triples of a name, a value, and what is added in small letters."""
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
-        for name, value, more in facts
-    )
-    return f"<dl>{items}</dl>"
-
-
-def choice_list(architecture: Mapping[str, str]) -> str:
-    """An architecture, a chip a choice."""
-    chips = (f"<li><b>{escape(label)}</b> {escape(value)}</li>" for label, value in architecture.items())
-    return f'<ul class="choices">{"".join(chips)}</ul>'
+def models(drawn: Sequence[tuple[Trial, Picture]]) -> Markup:
+    """Return the choices and the model of each trial."""
+    return macro("models", drawn)
 
 
 def config_yaml(config: SearchConfig) -> str:
-    """The config as YAML, without the store's URL and whatever looks like a secret."""
+    """Return the config as YAML, without the store's URL and anything that looks like a secret."""
     values = _without_secrets(config.model_dump(mode="json", exclude={"store"}, exclude_none=True))
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
 
@@ -86,6 +77,7 @@ def _without_secrets(value: Any, key: str = "") -> Any:
 
 
 def _kind(values: Sequence[Any]) -> str:
+    """The CSS class of a column: `number` (aligned to the right), `words` (long texts), or none."""
     if all(isinstance(value, int | float) or value is None for value in values):
         return "number"
     return "words" if max(len(str(value)) for value in values) > 40 else ""

@@ -1,4 +1,4 @@
-"""What the plots of the HTML report share: their ground, their words, and how many points they show."""
+"""Shared parts of the HTML report's plots: layout, texts, and how many points they show."""
 
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
@@ -20,7 +20,7 @@ SERIES = [f"var(--series{number})" for number in range(10)]
 
 
 def figure(data: Sequence[Mapping[str, Any]], height: int = 380, **layout: Any) -> Figure:
-    """A figure on the page's own ground."""
+    """Return a figure in the page's colors; `height` is in pixels."""
     ground: dict[str, Any] = {
         "height": height,
         "margin": {"l": 64, "r": 16, "t": 40, "b": 48},
@@ -36,30 +36,35 @@ def figure(data: Sequence[Mapping[str, Any]], height: int = 380, **layout: Any) 
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with a title of the user's words."""
+    """Return an axis; the title is escaped."""
     lines = {"gridcolor": "var(--grid)", "zerolinecolor": "var(--grid)", "linecolor": "var(--line)"}
     return {"title": {"text": words(title)}, "automargin": True, **lines, **more}
 
 
 def words(text: str) -> str:
-    """A text as Plotly shows it as it is: in its own, `<` begins a tag."""
+    """Escape a text for Plotly, which otherwise takes `<` for a tag."""
     return escape(text, quote=False)
 
 
 def short(text: str) -> str:
-    """A text as `words`, with the middle left out where there is little room."""
+    """Escape a text like `words`, without the middle of a long one."""
     return words(text if len(text) <= _SHORT else text[: _SHORT // 2] + "…" + text[1 - _SHORT // 2 :])
 
 
-def told(trial: Trial, metrics: Collection[str]) -> str:
-    """A trial for a hover label."""
-    values = [f"{metric} {trial.metrics[metric]:.5g}" for metric in metrics if metric in trial.metrics]
-    lines = [f"trial {trial.number}, round {trial.round}", *values, *wrap(architecture_text(trial.architecture), _LINE)]
+def hover_text(*lines: str) -> str:
+    """Return the text of a hover label; the lines are escaped."""
     return "<br>".join(map(words, lines))
 
 
+def told(trial: Trial, metrics: Collection[str]) -> str:
+    """Return the hover label of a trial."""
+    values = [f"{metric} {trial.metrics[metric]:.5g}" for metric in metrics if metric in trial.metrics]
+    choices = wrap(architecture_text(trial.architecture), _LINE)
+    return hover_text(f"trial {trial.number}, round {trial.round}", *values, *choices)
+
+
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """At most so many of the items, spread evenly, the first and the last among them."""
+    """Return at most `most` items, spread evenly, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]

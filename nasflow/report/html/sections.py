@@ -1,31 +1,32 @@
-"""The sections of the HTML report, each of which says so if what it should show is not there."""
+"""The sections of the HTML report. A section with nothing to show says why."""
+
+from markupsafe import Markup
 
 from nasflow.report.choices import domains_of
 from nasflow.report.html.choices import MOST_AXES, MOST_LINES, importance_figure, parallel_figure
 from nasflow.report.html.data import Figure, StudyFacts
 from nasflow.report.html.history import curves_figure, history_figures, pareto_figures
 from nasflow.report.html.merging import MOST_UNITS, alone_rows, merging_figure, merging_rows, merging_summary
-from nasflow.report.html.parts import Section, choice_list, heading, paragraph, table
+from nasflow.report.html.parts import Section, folded, heading, models, paragraph, table
 from nasflow.report.html.plot import MOST_POINTS, thinned
 from nasflow.report.html.timeline import MOST_RUNS, timeline_figure
 from nasflow.report.importance import FEWEST, importances
 from nasflow.report.leaderboard import leaderboard_rows
-from nasflow.report.model.drawing import model_svg
+from nasflow.report.model.drawing import model_picture
 from nasflow.report.summary import failure_rows
-from nasflow.report.text import value_text
 from nasflow.space.domain import Domain
 
 CURVES = 10
-"""How many curves have a color of their own."""
+"""Number of learning curves with their own color."""
 _ROWS = 20
-_RATED = 2_000  # trials at most, of which the importance of choices is told
+_RATED = 2_000  # most trials for the importance of choices
 _NO_SCORE = "No trial has a score yet."
 
-Parts = list[str | Figure]
+Parts = list[Markup | Figure]
 
 
 def sections(facts: StudyFacts) -> list[Section]:
-    """All of them, in their order."""
+    """Return the sections in the order of the page."""
     found = [
         Section("Leaderboard", _leaderboard(facts)),
         Section("History", _history(facts)),
@@ -59,7 +60,7 @@ def _history(facts: StudyFacts) -> Parts:
 def _curves(facts: StudyFacts) -> Parts:
     figure = curves_figure(facts, CURVES)
     if figure is None:
-        return [paragraph("No epoch is on record of which an objective is a metric.", "missing")]
+        return [paragraph("No recorded epoch has the metric of an objective.", "missing")]
     trained = sum(trial.epochs > 0 and trial.replayed_from is None for trial in facts.trials)
     return [*_sampled(trained, len(facts.curves), "trials with epochs"), figure]
 
@@ -68,7 +69,7 @@ def _pareto(facts: StudyFacts) -> Parts:
     figures = pareto_figures(facts)
     if not figures:
         return [paragraph(_NO_SCORE, "missing")]
-    return [paragraph("On the front are trials that no other beats in every objective.", "dim"), *figures]
+    return [paragraph("The front has the trials that no other trial beats in every objective.", "dim"), *figures]
 
 
 def _choices(facts: StudyFacts) -> Parts:
@@ -77,7 +78,7 @@ def _choices(facts: StudyFacts) -> Parts:
     domains = domains_of(architectures, facts.domains)
     varied = {label: domain for label, domain in domains.items() if domain.size() != 1}
     if len(trials) < 2 or not varied:
-        return [paragraph("Choices can be compared once two trials have a score and differ.", "missing")]
+        return [paragraph("Choices can be compared once two trials with different choices have a score.", "missing")]
     shares = None
     if len(trials) >= FEWEST:
         shares = importances(thinned(trials, _RATED), objectives, domains)
@@ -86,20 +87,20 @@ def _choices(facts: StudyFacts) -> Parts:
 
 def _importance(shares: dict[str, dict[str, float]] | None, count: int) -> Parts:
     if shares is None:
-        few = f"{count} trials have a score; the importance of choices can be told from {FEWEST} on."
+        few = f"{count} trials have a score; the importance of choices needs at least {FEWEST}."
         return [heading("Importance"), paragraph(few, "missing")]
-    told = (
-        "The share that each choice has in being among the best tenth of all trials, "
-        "estimated by PED-ANOVA (Optuna's default)."
+    meaning = (
+        "How much each choice decides whether a trial is among the best tenth, "
+        "as a share estimated by PED-ANOVA (Optuna's default)."
     )
-    rough = [paragraph("With so few trials this is rough.", "dim")] if count < 5 * 10 else []
-    return [heading("Importance"), paragraph(told, "dim"), *rough, importance_figure(shares)]
+    rough = [paragraph("This is a rough estimate from few trials.", "dim")] if count < 5 * 10 else []
+    return [heading("Importance"), paragraph(meaning, "dim"), *rough, importance_figure(shares)]
 
 
 def _parallel(facts: StudyFacts, varied: dict[str, Domain], shares: dict[str, dict[str, float]] | None) -> Parts:
     trials = facts.scored
     labels = list(varied)
-    notes: Parts = _sampled(len(trials), MOST_LINES, "trials, the best hundred among them,")
+    notes: Parts = _sampled(len(trials), MOST_LINES, "trials, including the best hundred,")
     if len(labels) > MOST_AXES:
         if shares is not None:
             first = next(iter(shares.values()))
@@ -107,7 +108,7 @@ def _parallel(facts: StudyFacts, varied: dict[str, Domain], shares: dict[str, di
         which = "most important" if shares is not None else "first"
         notes.append(paragraph(f"The {MOST_AXES} {which} of {len(labels)} choices are shown.", "dim"))
         labels = [label for label in varied if label in labels[:MOST_AXES]]
-    how = "A line is a trial. Drag along an axis to keep only the lines that pass there."
+    how = "Each line is a trial. Drag along an axis to keep only the lines that cross it there."
     figure = parallel_figure(trials, facts.config.objectives, varied, labels)
     return [heading("Parallel coordinates"), paragraph(how, "dim"), *notes, figure]
 
@@ -116,25 +117,20 @@ def _models(facts: StudyFacts) -> Parts:
     drawn = [trial for trial in facts.best if trial.number in facts.models]
     if not drawn:
         return [paragraph("There is nothing to draw." if facts.best else _NO_SCORE, "missing")]
-    pictures = []
-    for trial in drawn:
-        choices = choice_list({label: value_text(value) for label, value in trial.architecture.items()})
-        picture = model_svg(facts.models[trial.number])
-        pictures.append(f"<figure><h3>trial {trial.number}</h3>{choices}{picture}</figure>")
-    how = "Modules in the order in which the model registers them, with how many parameters each holds."
-    return [paragraph(how, "dim"), f'<div class="models">{"".join(pictures)}</div>']
+    how = "Modules in the order of their registration, with their numbers of parameters."
+    return [paragraph(how, "dim"), models([(trial, model_picture(facts.models[trial.number])) for trial in drawn])]
 
 
 def _merging(facts: StudyFacts) -> Parts:
     if not facts.plans:
-        why = "none has run, or their files are not here" if facts.config.merge.enabled else "merge.enabled is false"
-        return [paragraph(f"No job has told how it merged its trials: {why}.", "missing")]
+        why = "no job has run, or its files are elsewhere" if facts.config.merge.enabled else "merge.enabled is false"
+        return [paragraph(f"No merge plan of a job is available: {why}.", "missing")]
     rows, alone, figure = merging_rows(facts.plans), alone_rows(facts.plans), merging_figure(facts.plans)
     units = sum(len(plan["units"]) for plans in facts.plans.values() for plan in plans)
     parts: Parts = [paragraph(merging_summary(facts.plans)), *_sampled(units, MOST_UNITS, "units")]
     parts += [figure] if figure else []
-    parts += [f"<details><summary>Units</summary>{table(rows)}</details>"] if rows else []
-    parts += [heading("In no unit with others"), table(alone)] if alone else []
+    parts += [folded("Units", table(rows))] if rows else []
+    parts += [heading("Not merged"), table(alone)] if alone else []
     return parts
 
 
@@ -142,27 +138,26 @@ def _timeline(facts: StudyFacts) -> Parts:
     figure = timeline_figure(facts.runs, facts.made_at)
     if figure is None:
         return [paragraph("No job has run yet.", "missing")]
-    newest = f"The newest {MOST_RUNS:,} of {len(facts.runs):,} runs." if len(facts.runs) > MOST_RUNS else ""
-    how = f"A row is a slot, a bar a run of a job; retries are hatched. {newest}"
+    newest = f"Shown are the newest {MOST_RUNS:,} of {len(facts.runs):,}." if len(facts.runs) > MOST_RUNS else ""
+    how = f"Each row is a slot and each bar a run of a job. Retries are hatched. {newest}"
     return [paragraph(how, "dim"), figure]
 
 
 def _failures(facts: StudyFacts) -> Parts:
     rows = failure_rows(facts.trials)
-    more = [paragraph(f"… and {len(rows) - _ROWS} more kinds of errors", "dim")] if len(rows) > _ROWS else []
+    more = [paragraph(f"… and {len(rows) - _ROWS} other errors", "dim")] if len(rows) > _ROWS else []
     return [table(rows[:_ROWS]), *more] if rows else []
 
 
 def _rounds(facts: StudyFacts) -> Parts:
     if not facts.rounds:
-        return [paragraph("No round has begun yet.", "missing")]
+        return [paragraph("No round has started yet.", "missing")]
     rows = [
         {"round": each.number, "state": each.state, "seconds": round(each.seconds, 1), "what happened": each.message}
         for each in facts.rounds
     ]
     last = rows[-_ROWS // 2 :]
-    earlier = f"<details><summary>All {len(rows)}</summary>{table(rows)}</details>" if len(rows) > len(last) else ""
-    return [table(last), earlier]
+    return [table(last), *([folded(f"All {len(rows)}", table(rows))] if len(rows) > len(last) else [])]
 
 
 def _sampled(count: int, most: int, what: str) -> Parts:

@@ -1,4 +1,4 @@
-"""Who ran where and when: a row a slot, a bar a run of a job."""
+"""The time line of jobs: one row per slot, one bar per run of a job."""
 
 import math
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from nasflow.report.html.data import Figure, JobRun, RunEnd
-from nasflow.report.html.plot import axis, figure, short, words
+from nasflow.report.html.plot import axis, figure, hover_text, short
 from nasflow.report.text import error_headline, numbers_text
 
 MOST_RUNS = 2_000
@@ -18,13 +18,13 @@ _COLORS = {
     RunEnd.RUNNING: "var(--best)",
 }
 _HATCHED = {"shape": "/", "fgcolor": "var(--card)", "size": 5}
-_UNKNOWN = "not known"
+_UNKNOWN = "unknown"
 
 
 def timeline_figure(runs: Sequence[JobRun], now: datetime) -> Figure | None:
-    """The newest MOST_RUNS runs; None if there are none.
+    """Return the newest MOST_RUNS runs, or None if there are none.
 
-    Where jobs ran at the same time in one slot (a host with several), the slot has several lanes.
+    A slot with several jobs at a time (of a host) has several lanes.
     """
     runs = sorted(runs, key=lambda run: (run.began, run.job))[-MOST_RUNS:]
     if not runs:
@@ -49,7 +49,7 @@ def timeline_figure(runs: Sequence[JobRun], now: datetime) -> Figure | None:
 
 
 def _lanes(runs: Sequence[JobRun], now: datetime) -> list[tuple[str, int]]:
-    """The slot of each run, and its lane there: the first that is free when it begins."""
+    """The slot of each run, and its lane: the first that is free when the run starts."""
     busy_until: dict[str, list[datetime]] = defaultdict(list)
     lanes = []
     for run in runs:
@@ -73,7 +73,7 @@ def _bars(bars: Sequence[tuple[JobRun, int]], end: RunEnd, retry: bool, now: dat
         "base": [run.began.isoformat(timespec="milliseconds") for run, _ in bars],
         "x": [1e3 * (_end(run, now) - run.began).total_seconds() for run, _ in bars],
         "y": [row for _, row in bars],
-        "text": [_told(run, now) for run, _ in bars],
+        "text": [_hover(run, now) for run, _ in bars],
         "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
@@ -84,7 +84,7 @@ def _bars(bars: Sequence[tuple[JobRun, int]], end: RunEnd, retry: bool, now: dat
     }
 
 
-def _told(run: JobRun, now: datetime) -> str:
+def _hover(run: JobRun, now: datetime) -> str:
     waited = run.began - run.submitted
     lines = [
         f"{run.job}: {run.end}{', a retry' if run.retry else ''}",
@@ -93,11 +93,11 @@ def _told(run: JobRun, now: datetime) -> str:
         *([f"waited {seconds_text(waited.total_seconds())} before"] if waited > timedelta(seconds=1) else []),
         *([error_headline(run.error, 120)] if run.error else []),
     ]
-    return "<br>".join(map(words, lines))
+    return hover_text(*lines)
 
 
 def seconds_text(seconds: float) -> str:
-    """A time for people: `0.4 s`, `3 min 20 s`, `5 h 3 min`, `2 d 4 h`."""
+    """Format a duration, e.g. `0.4 s`, `3 min 20 s`, `5 h 3 min`, `2 d 4 h`."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)

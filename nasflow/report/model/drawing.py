@@ -1,12 +1,8 @@
-"""A model as a picture: a box a module, containers around what they contain.
-
-SVG that takes its colors from the page it stands in (`var(--NAME)`), so that it suits a light page and a dark one.
-"""
+"""The layout of a model's picture: one box per module, with containers drawn around their children."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from nasflow.report.model.tree import Block
 
@@ -15,13 +11,47 @@ _ROW, _HEAD, _GAP, _PAD, _INDENT = 26, 24, 6, 8, 10
 _NARROW = 200
 _CHARACTER = 6.4  # pixels, on average
 _MOST = 80  # boxes
-_FAMILIES = {  # by what the class is called
+_FAMILIES = {  # by class name
     "conv": re.compile("conv", re.IGNORECASE),
     "linear": re.compile("linear|embedding|attention|lstm|gru|rnn", re.IGNORECASE),
     "norm": re.compile("norm", re.IGNORECASE),
     "pool": re.compile("pool|upsample|flatten", re.IGNORECASE),
     "activation": re.compile("elu$|gelu|silu|tanh|sigmoid|softmax|mish|hardswish|dropout", re.IGNORECASE),
 }
+
+
+@dataclass(frozen=True)
+class Box:
+    """A module's rectangle and its texts. Lengths are in pixels.
+
+    Attributes:
+        family: CSS class that colors the box.
+        hint: text of the tooltip.
+        kind: class of the module, cut to the box.
+        detail: name of a container, otherwise the arguments of the module; cut to the box.
+        count: number of parameters, empty if there are none.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+    family: str
+    hint: str
+    kind: str
+    detail: str
+    count: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The boxes of a model; `more` modules are left out."""
+
+    title: str
+    width: int
+    height: int
+    boxes: Sequence[Box]
+    more: int
 
 
 @dataclass(frozen=True)
@@ -33,29 +63,23 @@ class _Place:
     height: int
 
 
-def model_svg(model: Block) -> str:
-    """The picture; of a large model its first 80 boxes."""
+def model_picture(model: Block) -> Picture:
+    """Lay out a model. Of a large model, only the first 80 modules have boxes."""
     places = list(_places(model, 1, 1, _WIDTH - 2))
-    shown, left = places[:_MOST], len(places) - _MOST
-    bottom = max(_bottom(place) for place in shown) + _PAD if left > 0 else places[0].y + places[0].height
-    height = bottom + (_ROW if left > 0 else 2)
-    more = f'<text x="{_PAD}" y="{bottom + 17}" class="dim">… and {left} more modules</text>' if left > 0 else ""
+    shown, more = places[:_MOST], max(len(places) - _MOST, 0)
+    bottom = max(_bottom(place) for place in shown) + _PAD if more else places[0].y + places[0].height
+    height = bottom + (_ROW if more else 2)
     title = f"{model.kind}: {model.parameters:,} parameters"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="model" role="img" aria-label="{escape(title)}" '
-        f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}">'
-        + "".join(part for place in shown for part in _box(place, bottom))
-        + f"{more}</svg>"
-    )
+    return Picture(title, _WIDTH, height, [_box(place, bottom) for place in shown], more)
 
 
 def _bottom(place: _Place) -> int:
-    """Of a box's head: the frames of containers that are cut off end where the picture does."""
+    """The lower edge of a box's head. Containers that are cut off end with the picture."""
     return place.y + (_HEAD if place.block.children else _ROW)
 
 
 def _places(block: Block, x: int, y: int, width: int) -> Iterator[_Place]:
-    """A block before those in it."""
+    """Place a block, then its children."""
     yield _Place(block, x, y, width, _height(block))
     y += _HEAD
     indent = _INDENT if width > _NARROW else 1
@@ -70,21 +94,24 @@ def _height(block: Block) -> int:
     return _HEAD + sum(_height(child) + _GAP for child in block.children) - _GAP + _PAD
 
 
-def _box(place: _Place, bottom: int) -> Iterator[str]:
+def _box(place: _Place, bottom: int) -> Box:
     block = place.block
-    family = "container" if block.children else _family(block.kind)
-    height = min(place.height, bottom - place.y)
-    hint = " ".join(part for part in (block.name, f"{block.kind}({block.detail})") if part)
-    yield f'<g class="{family}"><title>{escape(hint)}: {block.parameters:,} parameters</title>'
-    yield f'<rect x="{place.x}" y="{place.y}" width="{place.width}" height="{height}" rx="4"/>'
-    numbers = f"{block.parameters:,}" if block.parameters else ""
+    count = f"{block.parameters:,}" if block.parameters else ""
     times = f"{block.times} x " if block.times > 1 else ""
-    room = int((place.width - 2 * _PAD) / _CHARACTER) - len(numbers) - 2
+    room = int((place.width - 2 * _PAD) / _CHARACTER) - len(count) - 2
     kind = _fitted(f"{times}{block.kind}", room)
-    detail = _fitted(block.name if block.children else block.detail, room - len(kind) - 1)
-    words = f'{escape(kind)}<tspan class="dim" dx="6">{escape(detail)}</tspan>'
-    yield f'<text x="{place.x + _PAD}" y="{place.y + 17}">{words}</text>'
-    yield f'<text x="{place.x + place.width - _PAD}" y="{place.y + 17}" class="count">{numbers}</text></g>'
+    hint = " ".join(part for part in (block.name, f"{block.kind}({block.detail})") if part)
+    return Box(
+        x=place.x,
+        y=place.y,
+        width=place.width,
+        height=min(place.height, bottom - place.y),
+        family="container" if block.children else _family(block.kind),
+        hint=f"{hint}: {block.parameters:,} parameters",
+        kind=kind,
+        detail=_fitted(block.name if block.children else block.detail, room - len(kind) - 1),
+        count=count,
+    )
 
 
 def _family(kind: str) -> str:

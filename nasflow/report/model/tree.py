@@ -1,4 +1,4 @@
-"""A model's modules as a plain tree, alike neighbours drawn together."""
+"""A model's modules as a plain tree, in which equal neighbours are one block."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Block:
-    """A module.
+    """A module, or several equal ones in a row.
 
     Attributes:
-        name: in its parent; of alike neighbours the first and last.
-        kind: its class.
-        detail: what its class tells of it.
-        parameters: how many numbers it holds, those of its children included; of one of `times`.
-        times: how many alike stand in a row.
+        name: name in the parent module; of equal neighbours, the first and the last name.
+        kind: name of the class.
+        detail: the class's own description (`extra_repr`).
+        parameters: number of parameters of one module, including those of its children.
+        times: number of equal modules in a row.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Block:
 
 
 def model_outline(model: "nn.Module", name: str = "model") -> Block:
-    """The tree of a model's modules, in the order in which they are registered."""
+    """Return the tree of a model's modules, in the order of their registration."""
     from nasflow.space.lazy_layers import count_parameters  # noqa: PLC0415 - slow
 
     children = tuple(model_outline(child, label) for label, child in model.named_children())

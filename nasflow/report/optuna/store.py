@@ -1,7 +1,7 @@
-"""Many trials into an Optuna database at once.
+"""Writes many trials to an Optuna database at once.
 
-Optuna's `Study.add_trial` asks the database about every value that it writes, 40 ms a trial of twenty epochs. Here all
-rows are written together, in one transaction, by the classes that Optuna has for its tables.
+Optuna's `Study.add_trial` queries the database for every value that it writes: 40 ms for a trial of twenty epochs.
+Here, all rows are written in one transaction, with Optuna's own classes for its tables.
 """
 
 import json
@@ -19,7 +19,7 @@ _AT_ONCE = 10_000  # rows in one statement
 
 
 def add_trials(storage: "RDBStorage", study_name: str, trials: Iterable["FrozenTrial"]) -> int:
-    """Add trials with their numbers to a study that has none; how many there were."""
+    """Add trials with their numbers to an empty study; return how many."""
     from optuna.storages._rdb import models  # noqa: PLC0415 - slow
 
     study_id = storage.get_study_id_from_name(study_name)
@@ -37,7 +37,7 @@ def add_trials(storage: "RDBStorage", study_name: str, trials: Iterable["FrozenT
         ]
         session.add_all(rows)
         session.flush()
-        ids: list[Any] = [row.trial_id for row in rows]  # to mypy, columns
+        ids: list[Any] = [row.trial_id for row in rows]  # mypy takes them for columns
         _insert(session, models.TrialParamModel, _params(ids, trials))
         _insert(session, models.TrialUserAttributeModel, _attributes(ids, trials))
         _insert(session, models.TrialValueModel, _values(models.TrialValueModel, ids, trials))

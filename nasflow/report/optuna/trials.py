@@ -1,4 +1,4 @@
-"""A study's trials as Optuna's, for its dashboard and its analyses."""
+"""Converts trials to Optuna's, for its dashboard and analyses."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -22,13 +22,16 @@ def optuna_trial(
     epochs: Points,
     times: tuple[datetime, datetime],
 ) -> "FrozenTrial":
-    """A trial with its params, values, values by epoch (of the first objective), state, and the rest as attributes.
+    """Return a trial with params, values, the first objective by epoch, state, and everything else as attributes.
 
-    A trial that was stopped early has final values, so it is complete; its status is among the attributes.
+    A trial that was stopped early has final values, so it is complete; its status is one of the attributes.
 
     Args:
-        epochs: its epochs and the metrics after each.
-        times: when it began and ended, aware; of one that has not ended the second one is left out.
+        trial: the trial of a study.
+        objectives: the objectives of its search.
+        choices: converts its architecture.
+        epochs: pairs of an epoch and the metrics after it.
+        times: when it started and ended, with time zones. The second is ignored while the trial runs.
     """
     from optuna.trial import FrozenTrial, TrialState  # noqa: PLC0415 - slow
 
@@ -36,7 +39,7 @@ def optuna_trial(
     states = {TrialStatus.SUBMITTED: TrialState.WAITING, TrialStatus.RUNNING: TrialState.RUNNING}
     state = TrialState.COMPLETE if scored else states.get(trial.status, TrialState.FAIL)
     params, distributions = choices.of(trial.architecture)
-    began, ended = (time.astimezone().replace(tzinfo=None) for time in times)  # as Optuna's own
+    began, ended = (time.astimezone().replace(tzinfo=None) for time in times)  # Optuna's times have no zone
     return FrozenTrial(
         number=trial.number,
         trial_id=trial.number,

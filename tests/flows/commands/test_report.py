@@ -76,7 +76,7 @@ def test_report(done: Searches, trials: list[dict[str, Any]]) -> None:
     page = (done.folder / "report.html").read_text()
     figures = [json.loads(text) for text in re.findall(r'<script type="application/json".*?>(.*?)</script>', page)]
     names = [trace.get("name") for figure in figures for trace in figure["data"]]
-    assert {"best so far", "Pareto front", "failed by its trials, a retry"} <= set(names)
+    assert {"best so far", "Pareto front", "failed because of its trials, a retry"} <= set(names)
     plans = [event for event in done.events("search", jobs="r*-batch-*") if event["kind"] == "planned"]
     merged = {trial for plan in plans for unit in plan["units"] for trial in unit["members"]}
     reasons = {reason for plan in plans for reason in plan["alone"].values()}

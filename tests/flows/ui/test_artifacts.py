@@ -71,8 +71,8 @@ def test_how_a_round_was_merged_is_markdown(shown, number):
     told = [unit for event in planned for unit in event["units"] if unit["members"][0] in trials]
     assert all(f"{unit['fused']} of {unit['operations']}" in artifact["data"] for unit in told)
     together = sum(len(unit["members"]) for unit in told)
-    assert f"{together} of {len(trials)} trials in {len(told)} units of several" in artifact["description"]
-    assert together or "In no unit with others" in artifact["data"]
+    assert f"{together} of {len(trials)} trials merged into {len(told)} units" in artifact["description"]
+    assert together or "Not merged" in artifact["data"]
 
 
 def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
@@ -88,7 +88,7 @@ def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
     reasons = {trial: why for event in planned for trial, why in event["alone"].items() if why.startswith(DIFFERS)}
     assert reasons
     section = latest(searches, "mixed-up-round-0-merging")["data"].partition("## Batch ")[0]
-    assert "## Trials that merged would not have got what they get alone" in section
+    assert "## Trials that would train differently when merged" in section
     assert "defect of nasflow" in section
     warned = prefect_server.post("/logs/filter", {"logs": {"level": {"ge_": logging.WARNING}}})
     lines = [line["message"] for line in warned]
