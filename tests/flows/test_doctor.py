@@ -153,7 +153,7 @@ def test_the_server_is_down(patient):
     ("change", "words"),
     [
         (lambda url: url.removesuffix("/api"), "answers, but not as Prefect's API does"),
-        (lambda url: url.removeprefix("http://"), "is no URL"),
+        (lambda url: url.removeprefix("http://"), "is not a URL"),
     ],
     ids=["without /api", "without http"],
 )
