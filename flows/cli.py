@@ -115,7 +115,7 @@ def recover(
 
 @app.command()
 def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOver = False) -> None:
-    """Stop what a dead controller left running, here and on the study's hosts. The study can be resumed later."""
+    """Stop what a dead controller left running, here and on the study's hosts. Results are kept, for resuming it."""
     from .commands.cleanup import clean_up  # noqa: PLC0415
 
     clean_up(load_study(store, study).config, take_over)
