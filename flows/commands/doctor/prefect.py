@@ -24,7 +24,7 @@ _PREFECT = {
 
 
 def check_prefect(pool: str) -> list[Finding]:
-    """Check whether Prefect's server can run searches of this work pool. Without a usable server, only that is reported."""
+    """Check whether Prefect's server can run searches of a work pool. Without a usable server, it stops there."""
     os.environ.update(_PREFECT)
     set_up_prefect(verbose=False)
     findings = examined("server", _check_server)
