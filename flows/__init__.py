@@ -1,7 +1,7 @@
 """The search as Prefect flows, and the command line. The only room that imports Prefect.
 
-`from nasflow.flows import search` imports Prefect and torch when it is run, not before: the command line must start
-quickly. The flows' modules are not named like the flows, for a module once imported would hide the flow.
+Prefect and torch are imported only when `from nasflow.flows import search` is executed, because the command line must
+start quickly. The modules are not named like the flows, because an imported module would hide the flow.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a study has still to do, by its record alone."""
+"""The rounds that a study still has to run, according to its record."""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,10 @@ from nasflow.trial import TrialStatus
 
 
 def rounds_left(study: Study) -> Iterator[int]:
-    """The numbers of the rounds to run: those that have something to train, then new ones while the budget lasts."""
+    """Yield the numbers of the rounds to run: unfinished rounds, and new ones while the budget lasts."""
     budget = study.config.budget
     waiting = study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING))
-    open_rounds = {trial.round for trial in waiting if trial.replayed_from is None}  # a killed retry leaves such, too
+    open_rounds = {trial.round for trial in waiting if trial.replayed_from is None}  # some may come from a killed retry
     ended = {record.number for record in study.rounds() if _has_ended(study, record)} - open_rounds
     for number in range(budget.rounds):
         if number in ended:
@@ -25,7 +25,7 @@ def rounds_left(study: Study) -> Iterator[int]:
 
 
 def is_finished(study: Study) -> bool:
-    """There is nothing to run: no round is left, or the last one found the space exhausted."""
+    """Whether nothing is left to run: no round is left, or the last one found the space exhausted."""
     rounds = study.rounds()
     if rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1):
         return True
@@ -33,7 +33,7 @@ def is_finished(study: Study) -> bool:
 
 
 def _has_ended(study: Study, record: RoundRecord) -> bool:
-    """A round that was refused before it had trials is still to be run."""
+    """Whether a round has ended. A round that failed before it had trials is still to be run."""
     if record.state is RoundState.FAILED:
         return bool(study.trials(round=record.number, limit=1))
     return record.state is RoundState.COMPLETED

@@ -32,25 +32,25 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's o
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
 ]
-DeploymentName = Annotated[str | None, typer.Option("--name", help="Of the deployment; the study's by default.")]
-Cron = Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Run it by cron, such as '0 2 * * *'.")]
-Interval = Annotated[str | None, typer.Option(metavar="TIME", help="Run it every 90 (seconds), 30m, 12h, 7d.")]
-Rrule = Annotated[str | None, typer.Option(metavar="RULE", help="Run it by an iCalendar rule.")]
-Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Of the schedule, such as Europe/Berlin; else UTC.")]
+DeploymentName = Annotated[str | None, typer.Option("--name", help="Deployment name; the study's by default.")]
+Cron = Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Cron schedule, such as '0 2 * * *'.")]
+Interval = Annotated[str | None, typer.Option(metavar="TIME", help="Time between runs: 90 (seconds), 30m, 12h, 7d.")]
+Rrule = Annotated[str | None, typer.Option(metavar="RULE", help="Schedule as an iCalendar rule.")]
+Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone, such as Europe/Berlin; UTC by default.")]
 WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
 
 DEFAULT_POOL = "nasflow"
 
 
 class Overlap(StrEnum):
-    """What becomes of a run that is due while another one of its deployment works."""
+    """What happens to a run that is due while another run of its deployment is in progress."""
 
     WAIT = "wait"
     SKIP = "skip"
 
 
 Overlaps = Annotated[
-    Overlap, typer.Option("--overlap", help="A run that is due while another works waits for its end, or is cancelled.")
+    Overlap, typer.Option("--overlap", help="A run that is due during another run waits for its end, or is cancelled.")
 ]
 
 
@@ -86,7 +86,7 @@ def retry(
 def recover(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="[STUDY]", help="Resume this one, whatever ended it; else all dead ones."),
+        typer.Argument(metavar="[STUDY]", help="Resume this study, whatever ended it; by default all dead ones."),
     ] = None,
     *,
     store: StoreUrl = DEFAULT_STORE,
@@ -95,13 +95,13 @@ def recover(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that a flow run may take from its start until it holds its study.")
+        float, typer.Option(min=0, help="Seconds a flow run may take from its start until it holds its study.")
     ] = 60,
     verbose: Verbose = False,
 ) -> None:
-    """Find the searches whose controller died and resume them; for a schedule to call. Waits for their end.
+    """Resume the searches whose controller died, and wait for their end. Meant to be called by a schedule.
 
-    Those that are finished, run, were cancelled or failed are left alone.
+    Searches that are finished, running, cancelled or failed are left alone.
     """
     from .commands.recover import recover_one  # noqa: PLC0415
     from .recover.resume import recover_all  # noqa: PLC0415
@@ -115,7 +115,7 @@ def recover(
 
 @app.command()
 def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOver = False) -> None:
-    """End what a dead controller left running, here and on the study's hosts. Results stay; it can be resumed."""
+    """Stop what a dead controller left running, here and on the study's hosts. Results are kept, for resuming it."""
     from .commands.cleanup import clean_up  # noqa: PLC0415
 
     clean_up(load_study(store, study).config, take_over)
@@ -127,24 +127,24 @@ def setup(
     *,
     work_pool: WorkPool = DEFAULT_POOL,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Device slots that the pool's searches may take together.")
+        int | None, typer.Option(min=1, help="Device slots that all searches of the pool may use together.")
     ] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Make this Secret block too; its value comes from $NAME, or is asked for."),
+        typer.Option(metavar="NAME", help="Create this Secret block too; its value is $NAME, or is asked for."),
     ] = None,
     notify_best: Annotated[
-        str | None, typer.Option(metavar="TYPE/NAME", help="Tell of every new best by this notification block.")
+        str | None, typer.Option(metavar="TYPE/NAME", help="Notify of every new best through this notification block.")
     ] = None,
     pause_without_gain: Annotated[
-        int | None, typer.Option(min=1, metavar="ROUNDS", help="Pause a search after so many rounds without gain.")
+        int | None, typer.Option(min=1, metavar="ROUNDS", help="Pause a search after this many rounds without gain.")
     ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Make the Prefect server in use ready: work pool, its limit, the automation for killed searches, secrets.
+    """Prepare the Prefect server in use: work pool, its limit, the automation for killed searches, secrets.
 
-    May be run again at any time. CONFIG tells which secrets are needed, and how many slots a search takes.
+    Can be run again at any time. CONFIG.yaml says which secrets are needed and how many slots a search takes.
     """
     from .commands.setup.command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
@@ -170,7 +170,7 @@ def doctor(
     work_pool: WorkPool = DEFAULT_POOL,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether everything is in order, and say how to mend what is not. Changes nothing; exit code 2 if broken."""
+    """Check that everything is in order, and say how to fix what is not. Changes nothing; exit code 2 if broken."""
     from .commands.doctor.command import examine  # noqa: PLC0415
     from .commands.doctor.findings import Level, findings_json, findings_lines  # noqa: PLC0415
 
@@ -195,7 +195,7 @@ def deploy(
     work_pool: WorkPool = DEFAULT_POOL,
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
-    """Make a search a deployment on the Prefect server in use, for workers to run: on demand, or on a schedule."""
+    """Deploy a search to the Prefect server in use, for workers to run on demand or on a schedule."""
     from .commands.deploy import deploy_search  # noqa: PLC0415
     from .commands.schedules import When  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ def serve(
     timezone: Timezone = None,
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
-    """Make a search a deployment whose runs this process starts: no worker is needed. Ctrl-C ends it."""
+    """Deploy a search and start its runs from this process, without a worker. Ctrl-C ends it."""
     from .commands.schedules import When  # noqa: PLC0415
     from .commands.serve import serve_search  # noqa: PLC0415
 
@@ -222,19 +222,19 @@ def serve(
 
 @app.command()
 def purge(
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Of studies' names, such as 'nightly-*'.")],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern of study names, such as 'nightly-*'.")],
     *,
     store: StoreUrl = DEFAULT_STORE,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Only those in which nothing happened for so long.")
+        float | None, typer.Option(metavar="DAYS", min=0, help="Only studies without activity for this long.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(metavar="COUNT", min=0, help="The newest so many stay.")] = None,
+    keep: Annotated[int | None, typer.Option(metavar="COUNT", min=0, help="Keep this many of the newest.")] = None,
     export_best: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export the best model of each into this folder first.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
-    """Remove old studies with their folders and checkpoints, but none that a controller holds."""
+    """Remove old studies with their folders and checkpoints, except those that a controller holds."""
     from .purge import Purge, purge_studies  # noqa: PLC0415
 
     rule = Purge(pattern, older_than, keep, export_best, dry_run)
@@ -262,16 +262,16 @@ def validate(config: ConfigFile) -> None:
 def plan(
     config: ConfigFile,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="How many trials; those of a round, if they fit in a job, by default.")
+        int | None, typer.Option(min=1, help="Number of trials; by default a round's, or as many as fit in a job.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sample with this seed in place of the config's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sample with this seed instead of the config's.")] = None,
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the plan of the largest unit into this file.")
     ] = None,
 ) -> None:
     """Show how trials would be merged: what is fused, what is not and why, and the expected speed-up. Trains nothing.
 
-    Kernels that were never measured on this machine are measured now, which takes a few seconds.
+    Kernels that have not been measured on this machine are measured now, which takes a few seconds.
     """
     from .commands.plan.command import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
 
@@ -286,7 +286,7 @@ def plan(
 
 @hosts.command()
 def check(config: ConfigFile, as_json: AsJson = False) -> None:
-    """Look whether the hosts of a config can run jobs, and say what to do where they can't. Leaves nothing there."""
+    """Check whether a config's hosts can run jobs, and say what to do where they can't. Leaves no files on them."""
     from .commands.hosts import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
 
     found = check_hosts(_load(config))
@@ -309,7 +309,7 @@ def schema() -> None:
 
 
 def main() -> None:
-    """The entry point: a user's mistake is one line on standard error and exit code 2, without a traceback."""
+    """Run the command line. A user's mistake gives one line on standard error and exit code 2, without a traceback."""
     try:
         with clear_prefect_errors():
             app()

@@ -19,12 +19,12 @@ _STRATEGIES = {"wait": ConcurrencyLimitStrategy.ENQUEUE, "skip": ConcurrencyLimi
 
 
 def config_parameter(config: SearchConfig) -> dict[str, Any]:
-    """The config as a parameter of a deployment, with paths that hold in any working folder.
+    """Return the config as a parameter of a deployment, with paths that are valid in any working folder.
 
-    It is complete: Prefect's form tells the kind of a section by how many of its keys are there.
+    All keys are included, because Prefect's form infers the kind of a section from how many of its keys are present.
 
     Raises:
-        ConfigError: a password stands in it, which Prefect would keep and show.
+        ConfigError: the config contains a password, which Prefect would store and show.
     """
     if keys := written_out(config):
         raise ConfigError(
@@ -45,19 +45,19 @@ def config_parameter(config: SearchConfig) -> dict[str, Any]:
 def search_deployment(
     config: SearchConfig, name: str | None, schedule: SCHEDULE_TYPES | None, overlap: str, pool: str | None = None
 ) -> RunnerDeployment:
-    """The deployment of a search, of which one run works at a time.
+    """Return the deployment of a search, which has one run in progress at a time.
 
-    Its flow is named by its module, so whoever runs it needs nasflow, but fetches no code.
+    Its flow is named by its module, so a worker needs nasflow but fetches no code.
 
     Args:
-        config: what every run is given, unless who starts it says otherwise.
-        name: of the deployment; by default the study's.
-        schedule: when it runs by itself.
-        overlap: `wait`: a run that is due while another one works waits for its end; `skip`: it is cancelled.
-        pool: of the workers; None where there are none.
+        config: default parameter of every run.
+        name: the deployment's name; by default the study's.
+        schedule: when it runs by itself; None for only on demand.
+        overlap: a run that is due while another is in progress waits for its end (`wait`) or is cancelled (`skip`).
+        pool: the work pool; None if no workers are used.
 
     Raises:
-        ConfigError: a password stands in the config.
+        ConfigError: the config contains a password.
     """
     deployment = search.to_deployment(
         name=name or config.name,
@@ -67,6 +67,6 @@ def search_deployment(
         work_pool_name=pool,
         tags=[f"strategy:{config.strategy.kind}"],
         entrypoint_type=EntrypointType.MODULE_PATH,
-        _sync=True,  # type: ignore[call-arg]  # of Prefect's decorator, which mypy does not see through
+        _sync=True,  # type: ignore[call-arg]  # added by Prefect's decorator, unknown to mypy
     )
     return cast(RunnerDeployment, deployment)

@@ -1,4 +1,4 @@
-"""Remove the old studies of a store, with their folders and checkpoints."""
+"""Removes the old studies of a store, with their folders and checkpoints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Purge:
-    """What may go.
+    """Which studies to remove, and how.
 
     Attributes:
-        pattern: of the studies' names, as in a shell: `nightly-*`.
-        older_than_days: nothing has happened in them for so long.
-        keep: so many of the newest stay, whatever their age.
-        export: each study's best model is exported into a folder of its name in here, before the study is removed.
+        pattern: pattern of study names, as in a shell: `nightly-*`.
+        older_than_days: remove only studies without activity for this many days.
+        keep: keep this many of the newest, whatever their age.
+        export: first export the best model of each study into a folder of its name in this folder.
         dry_run: only say what would be removed.
     """
 
@@ -32,24 +32,24 @@ class Purge:
 
 
 def purge_studies(store: str, purge: Purge, say: Say) -> bool:
-    """Remove the studies that may go, but for those that a controller holds.
+    """Remove old studies, except those that a controller holds.
 
     Args:
         store: SQLAlchemy URL.
-        purge: which.
-        say: gets a line about each study.
+        purge: which studies to remove.
+        say: called with a line about each study.
 
     Returns:
-        Whether all that may go and no controller holds have gone.
+        Whether all of them were removed, not counting those that a controller holds.
 
     Raises:
         UserError: neither an age nor a number to keep is given, or the store can't be used.
     """
     if purge.older_than_days is None and purge.keep is None:
-        raise UserError("nothing says which studies may go: give --older-than DAYS, --keep COUNT, or both")
+        raise UserError("nothing limits which studies are removed: give --older-than DAYS, --keep COUNT, or both")
     older_than = timedelta(days=purge.older_than_days or 0)
     old = old_studies(store, purge.pattern, datetime.now(UTC), older_than, purge.keep or 0)
-    return all([_purge_one(store, study, purge, say) for study in old])  # noqa: C419 - of each, whatever the others do
+    return all([_purge_one(store, study, purge, say) for study in old])  # noqa: C419 - all of them, whatever each returns
 
 
 def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
@@ -81,7 +81,7 @@ def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
 
 
 def _export(study: Study, out: Path) -> list[Path]:
-    """The best trial's export; none if no trial was scored."""
+    """Export the best trial and return its folder; nothing if no trial was scored."""
     from .result import BestTrial  # noqa: PLC0415 - slow
 
     return [BestTrial(study.config, trial).export(out) for trial in study.leaderboard(1)]

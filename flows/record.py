@@ -1,4 +1,4 @@
-"""The last task of a round, and what a search shows in the Prefect UI."""
+"""The last task of a round, and the artifacts of a search in the Prefect UI."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ _CURVES = 10
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """How many trials a round had, and what became of them. `scored` ones include `replayed` ones."""
+    """Number of trials of a round, by outcome. `scored` includes `replayed`."""
 
     number: int
     trials: int
@@ -37,19 +37,19 @@ class RoundSummary:
 
     @property
     def sentence(self) -> str:
-        """The round in a line."""
+        """The summary in one line."""
         again = f" ({self.replayed} of them known results replayed)" if self.replayed else ""
         return f"{self.scored} of {self.trials} trials scored{again}, {self.failed} failed"
 
 
 @task(
     name="persist metrics",
-    description="End the round on record, and show what it found.",
+    description="Record the end of the round, and show its results.",
     cache_policy=NO_CACHE,
     task_run_name="persist metrics of round {number}",
 )
 def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
-    """Settle replays, end the round on record, and show in the UI what it found."""
+    """Settle replays, record the end of the round, and show its results in the UI."""
     tag_task_run()
     study, config = session.study, session.config
     session.events.ended(study.settle_replays(number))
@@ -76,7 +76,7 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
 
 
 def show_plans(session: SearchSession, number: int) -> None:
-    """How the trials of a round's batches were merged, as a Markdown artifact; none if no job has told."""
+    """Create a Markdown artifact on how the trials of a round's batches were merged, if any job reported it."""
     config = session.config
     jobs: dict[str, list[dict[str, Any]]] = {}
     differing: dict[int, str] = {}
@@ -94,14 +94,14 @@ def show_plans(session: SearchSession, number: int) -> None:
 
 
 def show_leaderboard(session: SearchSession) -> None:
-    """The study's leaderboard so far, as a table on the search's page."""
+    """Show the study's current leaderboard as a table on the search's page."""
     config = session.config
     rows = leaderboard_rows(session.study.leaderboard(MAX_ROWS), config.objectives, MAX_ROWS)
     session.page.show_table(artifact_key(config.name, "leaderboard"), rows, f"Best trials of {config.name}")
 
 
 def show_pictures(session: SearchSession) -> None:
-    """Learning curves of the best trials so far and, of several objectives, the Pareto front, on the search's page."""
+    """Show learning curves of the best trials on the search's page and, with several objectives, the Pareto front."""
     study, config = session.study, session.config
     best = study.leaderboard(_CURVES)
     epochs = study.epochs([trial.number for trial in best])
@@ -120,7 +120,7 @@ def show_pictures(session: SearchSession) -> None:
 
 
 def show_search(session: SearchSession) -> None:
-    """What the search came to and where it lies, on its page."""
+    """Show the search's results and where they are stored, on its page."""
     study, config = session.study, session.config
     show_pictures(session)
     best = study.leaderboard(_CURVES)

@@ -1,4 +1,4 @@
-"""The recover flow: what a schedule in Prefect calls so that dead searches are resumed."""
+"""The recover flow: resumes dead searches, on a schedule in Prefect."""
 
 import os
 from datetime import timedelta
@@ -23,12 +23,12 @@ DEFAULT_STORE = "sqlite:///nasflow.db"
 def recover(
     store: str | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
 ) -> State[int]:
-    """Resume the dead searches of a store to their end, each in a process of its own. FAILED if one did not end well.
+    """Resume the dead searches of a store and wait for their end, each in a process of its own.
 
-    A line about each search is in the log and in a Markdown artifact.
+    The state is FAILED if one of them did not end well. The log and a Markdown artifact have a line about each search.
 
     Args:
-        store: SQLAlchemy URL; if None, that in the environment's NASFLOW_STORE, which shows no password to anyone.
+        store: SQLAlchemy URL; by default NASFLOW_STORE of the environment, which keeps a password out of Prefect.
         dry_run: only say what would be done.
         grace_seconds: how long a flow run may take from its start until it holds its study.
     """
@@ -42,5 +42,5 @@ def recover(
     url = store or os.environ.get("NASFLOW_STORE", DEFAULT_STORE)
     code = recover_all(url, dry_run, timedelta(seconds=grace_seconds), say)
     show_markdown(artifact_key("nas", "recover"), "\n".join(f"- {line}" for line in lines) or "no studies", "Searches")
-    message = f"{len(lines)} searches looked at" + (", not all that were dead have ended well" if code else "")
+    message = f"{len(lines)} searches checked" + (", some dead ones did not end well" if code else "")
     return (Failed if code else Completed)(message=message, data=code)

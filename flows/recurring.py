@@ -1,4 +1,4 @@
-"""The config that a flow run follows: a run of a deployment may have a study, or a budget, of its own."""
+"""The config of a flow run. A run of a deployment may have a study or a budget of its own."""
 
 from datetime import UTC, datetime
 
@@ -11,13 +11,13 @@ from nasflow.recurring import config_of_run
 
 
 def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchConfig:
-    """The config of the flow run that calls this, the same whenever Prefect runs it again.
+    """Return the config of the calling flow run. It is the same whenever Prefect runs that flow run again.
 
-    A run with a dated study is named like that.
+    A run with a dated study is renamed to the study's name.
 
     Args:
-        config: what the flow run was given.
-        budget: in place of the config's.
+        config: the flow run's parameter.
+        budget: replaces the config's budget, unless None.
     """
     if budget is not None:
         config = config.model_copy(update={"budget": budget})

@@ -1,4 +1,4 @@
-"""What a search gives to Python: the best trials, with their trained models."""
+"""The result of a search in Python: the best trials, with their trained models."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +24,17 @@ class BestTrial:
 
     @property
     def architecture(self) -> Architecture:
-        """What was chosen."""
+        """The trial's architecture."""
         return self.trial.architecture
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The final metrics, `parameters` among them."""
+        """The final metrics, including `parameters`."""
         return dict(self.trial.metrics)
 
     @property
     def model(self) -> nn.Module:
-        """The trained model, in eval mode on the CPU, loaded anew at each use. Raises CheckpointError if it is gone."""
+        """The trained model, in eval mode on the CPU, loaded at each access. Raises CheckpointError if it is gone."""
         return trained_model(self._config, self.trial, self._weights())
 
     @property
@@ -55,10 +55,10 @@ class BestTrial:
 
 
 class SearchResult:
-    """A study's results, read from its store at each use, so a result stays true when the search is extended.
+    """A study's results. They are read from the store at each access, so they include later runs of the search.
 
     Args:
-        config: of the study.
+        config: config of the study.
     """
 
     def __init__(self, config: SearchConfig):
@@ -66,11 +66,11 @@ class SearchResult:
 
     @property
     def best(self) -> BestTrial:
-        """The best trial; with several objectives, the one of the Pareto front that is best in the first."""
+        """The best trial; with several objectives, the trial of the Pareto front that is best in the first one."""
         return self.leaderboard(1)[0]
 
     def leaderboard(self, limit: int = 10) -> list[BestTrial]:
-        """The best trials, best first."""
+        """Return up to `limit` trials, best first."""
         study = self._study()
         try:
             return [BestTrial(study.config, trial) for trial in study.leaderboard(limit)]
@@ -78,7 +78,7 @@ class SearchResult:
             study.close()
 
     def trials(self) -> Sequence[Trial]:
-        """All trials by number."""
+        """Return all trials, sorted by number."""
         study = self._study()
         try:
             return study.trials()

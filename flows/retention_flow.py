@@ -1,4 +1,4 @@
-"""The retention flow: what a schedule in Prefect calls so that old studies and their checkpoints go."""
+"""The retention flow: removes old studies and their checkpoints, on a schedule in Prefect."""
 
 import os
 from pathlib import Path
@@ -32,15 +32,15 @@ def retention(
 ) -> State[list[str]]:
     """Remove old studies with their folders and checkpoints, but never one that a controller holds.
 
-    FAILED if one that should go could not be removed. A line about each is in the log and in a Markdown artifact.
+    The state is FAILED if a study could not be removed. The log and a Markdown artifact have a line about each study.
 
     Args:
-        studies: pattern of their names, as in a shell: nightly-*
-        older_than_days: nothing has happened in them for so many days
-        keep: so many of the newest stay, whatever their age
-        export_best: the best model of each is exported into a folder of its name in this one before it is removed
+        studies: pattern of study names, as in a shell: nightly-*
+        older_than_days: remove only studies without activity for this many days
+        keep: keep this many of the newest, whatever their age
+        export_best: first export the best model of each study into a folder of its name in this folder
         dry_run: only say what would be removed
-        store: SQLAlchemy URL; none: that in the environment's NASFLOW_STORE, which shows no password to anyone
+        store: SQLAlchemy URL; by default NASFLOW_STORE of the environment, which keeps a password out of Prefect
     """
     logger = get_run_logger()
     lines: list[str] = []

@@ -24,9 +24,9 @@ from .session.signals import interruptible
     flow_run_name="{config.name}: retry the failed",
 )
 def retry_failed(config: SearchConfig) -> State[list[Trial]]:
-    """Train every failed trial of the config's study alone again, from its newest checkpoint.
+    """Train every failed trial of the config's study again, alone, from its newest checkpoint.
 
-    Gives the retried trials as they stand now. FAILED if there were some and none could be scored.
+    Returns the retried trials with their new status. The state is FAILED if trials were retried and none was scored.
     """
     with (
         suspendable(config),
@@ -58,7 +58,7 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
 
 
 def _train(session: SearchSession, trials: Sequence[Trial]) -> None:
-    """Train these alone. Whatever keeps one from its end, it is failed again, so that the next retry takes it up."""
+    """Train each trial alone. If that is interrupted, mark the trials as failed, so that the next retry takes them."""
     try:
         train_one_by_one(session, [trial for trial in trials if trial.replayed_from is None])
     except BaseException:

@@ -26,9 +26,9 @@ from .tasks import batch_trials, submit_trials, train_alone, train_batch
     persist_result=False,
 )
 def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
-    """Round `number` (from 0) of a search, from wherever it stands. FAILED if no trial of it could be scored.
+    """Run or resume round `number` (from 0) of a search. The state is FAILED if no trial of it could be scored.
 
-    May be called by itself; the search flow calls it once a round.
+    The search flow calls it once per round; it can also be called by itself.
     """
     with search_session(config) as session, controlled(session):
         session.page.tag_flow_run(f"round:{number}")
@@ -36,14 +36,14 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
             return _run(session, number)
         except InterruptedSearchError as error:
             return Cancelled(message=str(error))
-        except SharedLayerError as error:  # a search whose space was mended opens the round again
+        except SharedLayerError as error:  # once the space is fixed, the search runs this round again
             session.study.end_round(number, RoundState.FAILED, str(error))
             raise
 
 
 def _run(session: SearchSession, number: int) -> State[RoundSummary]:
     session.study.begin_round(number)
-    strategy = session.strategy  # made before this round ends, for it catches up with the rounds that have
+    strategy = session.strategy  # before this round ends, because making it tells it the rounds that have ended
     trials = submit_trials(session, number)
     if not trials:
         return Completed(message="the space has no more architectures", data=persist_metrics(session, number))
@@ -56,7 +56,7 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
 
 
 def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
-    """Run all batches side by side. What a batch could not train is left unfinished."""
+    """Run all batches in parallel. Trials that a batch could not train are left unfinished."""
     retry = session.config.retry
     train = train_batch.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
     futures = [train.submit(session, batch, numbers_text(batch.members)) for batch in batches]
@@ -68,7 +68,7 @@ def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
 
 
 def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
-    """Train each of `trials` in a job of its own, with retries; those that fail for good are recorded as failed."""
+    """Train each trial in a job of its own, with retries. Trials that fail every retry are recorded as failed."""
     retry = session.config.retry
     train = train_alone.with_options(retries=retry.alone, retry_delay_seconds=retry.delay_seconds)
     futures = {trial.number: train.submit(session, trial.number, trial.round) for trial in trials}
@@ -81,7 +81,7 @@ def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
 
 
 def job_error(state: State[Any]) -> JobError | None:
-    """Why a task's job did not end well, None if it did. Any other error is no trial's, and ends the round: raised."""
+    """Return why a task's job failed; None if it did not. Raises any other error, which ends the round."""
     if state.is_completed():
         return None
     error = state.result(raise_on_failure=False)
@@ -91,6 +91,6 @@ def job_error(state: State[Any]) -> JobError | None:
 
 
 def unfinished(session: SearchSession, number: int) -> list[Trial]:
-    """The trials of a round that have to be trained still; those that wait for another trial's result are not."""
+    """Return the trials of a round that still have to be trained, without those that reuse another trial's result."""
     present = session.study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING), round=number)
     return [trial for trial in present if trial.replayed_from is None]

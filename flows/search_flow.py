@@ -24,17 +24,17 @@ from .ui.heartbeats import without_engine_heartbeats
 
 @flow(
     name="nas-search",
-    description="Search for the best architecture, round by round; takes up a study of the same name where it stands.",
+    description="Search for the best architecture, round by round; resumes a study of the same name.",
     flow_run_name="{config.name}",
 )
 def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
-    """Run a search to the end of its budget, or take it up where an earlier run left it.
+    """Run a search to the end of its budget, or resume it where an earlier run stopped.
 
-    Called in a script or a notebook it gives the SearchResult.
+    Returns the SearchResult when called in a script or a notebook.
 
     Args:
         config: everything about the search
-        budget: when it ends, in place of the config's budget
+        budget: when it ends, instead of the config's budget
 
     Raises:
         UserError: the config can't work, or does not match the study of its name.
@@ -63,7 +63,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
 
 
 def _run_rounds(session: SearchSession) -> None:
-    """Run the rounds that are left. Raises InterruptedSearchError if one was cancelled, or is to be."""
+    """Run the remaining rounds. Raises InterruptedSearchError if a round was cancelled or the search is to stop."""
     for number in rounds_left(session.study):
         session.refuse_interrupted()
         state = _run_round(session, number)
@@ -74,16 +74,16 @@ def _run_rounds(session: SearchSession) -> None:
 
 
 def _run_round(session: SearchSession, number: int) -> State[Any]:
-    """Run a round until its end is on record, or it is cancelled. Raises what ended it otherwise.
+    """Run a round until its end is on record or it is cancelled. Raises any other error that ended it.
 
-    When Prefect runs the search's flow run again, it counts its subflows and takes the nth for the nth of before, whose
-    state it may give back although that was another round.
+    When Prefect runs the search's flow run again, it matches subflows by their order, and may return the state of an
+    earlier subflow that was a different round.
     """
     while True:
         with without_engine_heartbeats():
             state = sampling_round(session.config, number, return_state=True)
         if state.is_failed() and isinstance(error := state.result(raise_on_failure=False), SharedLayerError):
-            raise error  # which has ended the round, too
+            raise error  # the round has recorded its end
         ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}
         if number in ended or state.is_cancelled():
             return state
@@ -92,5 +92,5 @@ def _run_round(session: SearchSession, number: int) -> State[Any]:
 
 
 def _final(state: Any) -> SearchResult:
-    """The flow's final state, which Prefect unwraps for who called the flow: its data, or an error."""
+    """The flow's final state. Prefect unwraps it for the flow's caller into its data or an error."""
     return cast(SearchResult, state)

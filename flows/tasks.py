@@ -1,4 +1,4 @@
-"""The tasks of a round. Each can be run again at any time: what the study has on record is not done twice."""
+"""The tasks of a round. Each can be run again at any time: what the study has recorded is not done twice."""
 
 from collections.abc import Sequence
 
@@ -25,17 +25,17 @@ from .ui.run_page import tag_task_run
 
 
 class RepeatedTrialError(TrialError):
-    """A trial failed alone just as it had failed alone before: trying again would change nothing."""
+    """Raised when a trial failed alone in the same way as before, so another try would change nothing."""
 
 
 @task(
     name="submit trials",
-    description="Take the next architectures from the strategy and put them on record as trials.",
+    description="Take the next architectures from the strategy and record them as trials.",
     cache_policy=NO_CACHE,
     task_run_name="submit trials of round {number}",
 )
 def submit_trials(session: SearchSession, number: int) -> list[Trial]:
-    """The trials of a round: those on record, or what the strategy proposes. Empty when the space is exhausted."""
+    """Return the trials of a round: those recorded, or else new proposals. Empty when the space is exhausted."""
     tag_task_run()
     study, budget = session.study, session.config.budget
     if present := study.trials(round=number):
@@ -60,9 +60,9 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     task_run_name="batch trials of round {number}",
 )
 def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
-    """The batches of a round: those on record, or its untrained trials placed by data and cost.
+    """Return the batches of a round: those recorded, or else its untrained trials, grouped by data and cost.
 
-    They make `merge.jobs_per_slot` jobs a slot; without merging it is one job a trial.
+    There are `merge.jobs_per_slot` jobs per slot, or one job per trial if merging is disabled.
     """
     tag_task_run()
     if present := session.study.batches(number):
@@ -79,7 +79,7 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
 
 
 def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
-    """Retry what was lost to its infrastructure, and a trial unless it fails the same way again and again."""
+    """Whether to retry: after an infrastructure error, and after a trial's error unless it repeats itself."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, InfrastructureError | TrialError) and not isinstance(error, RepeatedTrialError)
 
@@ -93,12 +93,12 @@ def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) 
 )
 @cancelled_if_interrupted
 def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State[Attempt]:
-    """Train the members of a batch in one job, to its recorded outcome; `numbers` names them for people.
+    """Train the members of a batch in one job until its outcome is recorded; `numbers` is for the task run's name.
 
-    A member that has failed by its own doing waits for train_alone. If a job crashed before all of its members had got
-    a place in it, those that had none are trained by the next. If one ran out of memory, the next has half the places.
+    A member that failed by its own fault waits for train_alone. If a job crashed before all members had a place in it,
+    the next job trains the rest. If a job ran out of memory, the next has half the places.
 
-    FAILED with an InfrastructureError if a job was lost; tried again, the batch goes on from its checkpoints.
+    The state is FAILED with an InfrastructureError if a job was lost. A retry continues from the batch's checkpoints.
     """
     tag_task_run()
     session.refuse_interrupted()
@@ -131,10 +131,10 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
 )
 @cancelled_if_interrupted
 def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]:
-    """Train one trial by itself, from its newest checkpoint; `round` is the trial's, for people.
+    """Train one trial by itself, from its newest checkpoint; `round` is for the task run's name.
 
-    FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial failed, and with a
-    RepeatedTrialError if that would only happen again.
+    The state is FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial failed, and with
+    a RepeatedTrialError if it would only fail again.
     """
     tag_task_run()
     session.refuse_interrupted()
@@ -154,7 +154,7 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
 
 
 def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], left: Sequence[Trial] = ()) -> Attempt:
-    """Bring an attempt at `trials` to its outcome, with a progress bar in the UI; `left` are its other members."""
+    """Follow an attempt at `trials` to its outcome, with a progress bar in the UI; `left` are its other members."""
     epochs = {trial.number: session.outline(trial).epochs for trial in trials}
     on_record = {trial.number: trial.epochs for trial in trials}
     config = session.config
@@ -174,7 +174,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             done[event.trial] = max(done[event.trial], event.epoch)
             if event.epoch > on_record[event.trial]:
                 session.events.epoch(attempt.round, event)
-        elif isinstance(event, Final | Evicted):  # nothing more comes of it
+        elif isinstance(event, Final | Evicted):  # the trial has no further epochs
             done[event.trial] = epochs[event.trial]
         elif isinstance(event, Alert):
             get_run_logger().warning(event.text)
@@ -194,7 +194,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
 
 
 def _progress_names(study: str, attempt: Attempt) -> tuple[str, str]:
-    """Key and description of an attempt's progress bar; a trial has one for all of its attempts alone."""
+    """Return key and description of an attempt's progress bar. A trial's attempts alone share one bar."""
     if attempt.kind is AttemptKind.ALONE:
         (trial,) = attempt.members
         return artifact_key(study, "round", attempt.round, "trial", trial), f"Epochs of trial {trial}, alone"
@@ -204,7 +204,7 @@ def _progress_names(study: str, attempt: Attempt) -> tuple[str, str]:
 
 
 def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
-    """Who left the job before."""
+    """Return the peers: members that no longer train in this job, with their recorded epochs."""
     known = session.study.epochs([trial.number for trial in trials])
     return [
         PeerSpec(

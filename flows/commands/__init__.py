@@ -1,1 +1,1 @@
-"""What the commands of `cli.py` do: a file or a room a command. Nothing beside `cli.py` imports it."""
+"""The work of the commands of `cli.py`, one file or room per command. Only `cli.py` imports it."""

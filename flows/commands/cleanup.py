@@ -1,4 +1,4 @@
-"""`nasflow cleanup`: end what a study left running, on this machine and on its hosts."""
+"""`nasflow cleanup`: stops what a study left running, on this machine and on its hosts."""
 
 from nasflow.config.search import SearchConfig
 from nasflow.study.lease import Lease
@@ -10,7 +10,7 @@ from .console import console
 
 
 def clean_up(config: SearchConfig, take_over: bool) -> None:
-    """End a study's jobs and workers; its results stay, and it can be resumed.
+    """Stop a study's jobs and workers. Its results are kept, and it can be resumed.
 
     Raises:
         UserError: another controller runs the study, or its training service can't be made.
@@ -23,4 +23,4 @@ def clean_up(config: SearchConfig, take_over: bool) -> None:
             make_service(config.training_service, config.study_dir, config.base_dir).cleanup()
     finally:
         study.close()
-    console().print(f"study '{config.name}': nothing of it runs any more; `nasflow run` with its config resumes it")
+    console().print(f"study '{config.name}': its processes are stopped; `nasflow run` with its config resumes it")

@@ -10,7 +10,7 @@ _WIDTH_OF_FILES = 160
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that leaves long sentences whole and, where no terminal says how wide it is, has room for tables."""
+    """Return a console. Errors are not wrapped, and output to a file or pipe is wide enough for tables."""
     made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
     if not made.is_terminal:
         made.width = _WIDTH_OF_FILES
@@ -18,5 +18,5 @@ def console(stderr: bool = False) -> Console:
 
 
 def score_command(export: Path) -> str:
-    """What to type to rebuild and score an export, with the Python that has nasflow."""
+    """Return the shell command that rebuilds and scores an export, with the Python that has nasflow."""
     return shlex.join([sys.executable, str(export / "score.py")])

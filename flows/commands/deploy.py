@@ -1,4 +1,4 @@
-"""`nasflow deploy`: a search as a deployment on the Prefect server, for its workers to run."""
+"""`nasflow deploy`: deploys a search to the Prefect server, for its workers to run."""
 
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str, overlap: str) -> None:
-    """Create the deployment, or bring the one of its name up to date, and say how to run it.
+    """Create the deployment, or update the one of its name, and print how to run it.
 
     Raises:
-        UserError: an option or the config can't be used, there is no such pool, or the server is not to be had.
+        UserError: an option or the config can't be used, there is no such pool, or the server is unavailable.
     """
     set_up_prefect(verbose=False)
     from ..deployment import search_deployment  # noqa: PLC0415 - slow
@@ -48,9 +48,9 @@ def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str,
 
 
 def described(config: SearchConfig, schedule: "SCHEDULE_TYPES | None", overlap: str) -> str:
-    """What a deployment does: when it runs, and what each run does with the study."""
+    """Describe when a deployment runs, and what each run does with the study."""
     runs = f" runs {schedule_text(schedule)}" if schedule else ""
-    parts = [f"{runs}; a run that meets another one {'waits for its end' if overlap == 'wait' else 'is cancelled'}"]
+    parts = [f"{runs}; a run that is due during another {'waits for its end' if overlap == 'wait' else 'is cancelled'}"]
     if schedule is not None and config.recurring is None:
         parts.append(
             f"every run resumes study '{config.name}', so those after its end find nothing to do: 'recurring: "

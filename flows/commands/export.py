@@ -1,4 +1,4 @@
-"""`nasflow export`: trained models into folders, trials into an Optuna study."""
+"""`nasflow export`: writes trained models into folders, and trials into an Optuna study."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def _trials(study: Study) -> Iterator["optuna.trial.FrozenTrial"]:
 
 
 def _known_domains(study: Study, trials: Sequence[Trial]) -> dict[str, Domain]:
-    """Those of the space, if it can be used here."""
+    """Return the domains of the space's choices; empty if the space can't be used here."""
     from nasflow.evaluator.candidate import candidate_space  # noqa: PLC0415 - slow
 
     config = study.config
@@ -113,7 +113,7 @@ def _known_domains(study: Study, trials: Sequence[Trial]) -> dict[str, Domain]:
 
 
 def _times(study: Study) -> dict[int, tuple[datetime, datetime]]:
-    """By trial, when its first job began and its last one ended."""
+    """Return for each trial when its first job began and when its last one ended."""
     found: dict[int, tuple[datetime, datetime]] = {}
     for attempt in study.attempts():
         if attempt.started_at is None:
@@ -127,7 +127,7 @@ def _times(study: Study) -> dict[int, tuple[datetime, datetime]]:
 
 
 def _shown(url: str) -> str:
-    """The URL for people, without its password."""
+    """Return a database URL without its password, for messages."""
     try:
         return make_url(url).render_as_string(hide_password=True)
     except ArgumentError:

@@ -1,4 +1,4 @@
-"""`nasflow hosts check`: whether the hosts of the SSH service can run jobs, and what to do where they can't."""
+"""`nasflow hosts check`: checks whether the hosts of the SSH service can run jobs, and says how to fix them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,13 +25,14 @@ _UNKNOWN = "-"
 
 @dataclass(frozen=True)
 class CheckedHost:
-    """What was found out about a host.
+    """The result of checking one host.
 
     Attributes:
-        reachable: an sshd answers there; None if it was not tried.
-        key_accepted: we know the host, and it lets us in; None if it was not tried.
-        report: what there is, None if it could not be looked at.
-        problems: errors first.
+        name: the host's name.
+        reachable: whether an sshd answers; None if that was not tried.
+        key_accepted: whether we know the host key and the host accepts our key; None if that was not tried.
+        report: facts about the host; None if they could not be read.
+        problems: its problems, errors first.
     """
 
     name: str
@@ -42,12 +43,12 @@ class CheckedHost:
 
     @property
     def in_order(self) -> bool:
-        """It can run jobs."""
+        """Whether the host can run jobs."""
         return not any(problem.level == "error" for problem in self.problems)
 
 
 def check_hosts(config: SearchConfig) -> list[CheckedHost]:
-    """Look at all hosts at once; nothing is left on any.
+    """Check all hosts in parallel. Leaves no files on them.
 
     Raises:
         UserError: the config's training service is not reached by SSH.
@@ -62,7 +63,7 @@ def check_hosts(config: SearchConfig) -> list[CheckedHost]:
 
 
 def hosts_json(hosts: list[CheckedHost]) -> list[dict[str, Any]]:
-    """The same for a program."""
+    """Return the results for a program."""
     return [
         {
             "host": host.name,
@@ -77,7 +78,7 @@ def hosts_json(hosts: list[CheckedHost]) -> list[dict[str, Any]]:
 
 
 def hosts_table(hosts: list[CheckedHost]) -> Table:
-    """A row a host."""
+    """Return a table with one row per host."""
     table = Table(*_COLUMNS, title="hosts")
     for host in hosts:
         style = "" if host.in_order else "red"
@@ -86,7 +87,7 @@ def hosts_table(hosts: list[CheckedHost]) -> Table:
 
 
 def hosts_advice(hosts: list[CheckedHost]) -> list[Text]:
-    """A line a problem, with what to do, and one that sums up."""
+    """Return one line per problem, with how to fix it, and a summary."""
     styles = {"error": "red", "warning": "yellow"}
     good = sum(host.in_order for host in hosts)
     return [
@@ -119,7 +120,7 @@ def _check(host: SshHostConfig, service: SshServiceConfig) -> CheckedHost:
 
 
 def _cells(host: CheckedHost) -> list[str]:
-    """Those of the columns from `Python` on."""
+    """Return the cells of the columns from `Python` on."""
     report = host.report
     if report is None or report.too_old:
         python = escape(report.python) if report else _UNKNOWN

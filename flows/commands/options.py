@@ -19,7 +19,7 @@ DEFAULT_STORE = "sqlite:///nasflow.db"
 
 
 def load_study(store: str, name: str) -> Any:
-    """The study on record. Raises StudyError if there is none."""
+    """Load a study. Raises StudyError if there is none of that name."""
     from nasflow.study.study import Study  # noqa: PLC0415 - slow
 
     return Study.load(store, name)

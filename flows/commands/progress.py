@@ -1,4 +1,4 @@
-"""Progress of a search on the terminal: a bar a round, or a line a trial where no one watches."""
+"""Progress of a search: one bar per round on a terminal, one line per trial in other output."""
 
 import threading
 from types import TracebackType
@@ -12,7 +12,7 @@ from nasflow.study.records import Attempt
 
 
 class SearchProgress:
-    """Listens to a session's events. Its bars count epochs against the most a round can have."""
+    """Shows a session's events as progress bars, which count the finished trials and epochs of each round."""
 
     def __init__(self, config: SearchConfig, console: Console):
         self._config = config
@@ -44,7 +44,7 @@ class SearchProgress:
         self._bars.stop()
 
     def on_event(self, attempt: Attempt, event: Event) -> None:
-        """Take one event, from any thread."""
+        """Show one event. Any thread may call this."""
         with self._lock:
             if isinstance(event, Epoch):
                 self._seen.add((event.trial, event.epoch))

@@ -1,4 +1,4 @@
-"""`nasflow recover STUDY`: resume one search in this process."""
+"""`nasflow recover STUDY`: resumes one search in this process."""
 
 from nasflow.study.study import Study
 
@@ -10,10 +10,10 @@ from .run import run_search
 
 
 def recover_one(study: Study, dry_run: bool, verbose: bool) -> int:
-    """Resume a search, dead or not, in this process; the exit code. Closes the study.
+    """Resume a search in this process, dead or not, and close `study`. Returns the exit code.
 
     Raises:
-        UserError: another controller runs it.
+        UserError: another controller runs the study.
     """
     config = study.config
     try:

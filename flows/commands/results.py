@@ -1,4 +1,4 @@
-"""The commands that show what is on record of studies, or write it elsewhere."""
+"""The commands that show or export the records of studies."""
 
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +45,7 @@ def report(
     ],
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Write a study's report: one HTML page with plots, that needs no network. Also while the search runs."""
+    """Write a study's report: one HTML page with plots that needs no network. Works while the search runs, too."""
     from .report.command import write_report  # noqa: PLC0415
 
     write_report(load_study(store, study), html)
@@ -66,7 +66,7 @@ def export(
 ) -> None:
     """Export the best trained models (--out), the trials for Optuna's dashboard (--optuna), or both.
 
-    A model comes as weights, architecture, and a script that rebuilds and scores it.
+    Each model is exported as weights, architecture, and a script that rebuilds and scores it.
     """
     from .export import export_models, export_to_optuna  # noqa: PLC0415
 

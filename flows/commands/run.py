@@ -1,4 +1,4 @@
-"""`nasflow run` and `nasflow retry`: a flow run with progress on the terminal and a result at its end."""
+"""`nasflow run` and `nasflow retry`: run a flow, with progress on the terminal and the result at the end."""
 
 import atexit
 import functools
@@ -29,7 +29,7 @@ _INTERRUPTED = 130
 
 
 def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, take_over: bool) -> int:
-    """Run the search flow; the exit code."""
+    """Run the search flow. Returns the exit code."""
     atexit.register(gc.freeze)
     began = time.monotonic()
     terminal = console()
@@ -64,7 +64,7 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
 
 
 def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
-    """Run the retry flow; the exit code: 1 if trials were retried and all failed again."""
+    """Run the retry flow. Returns the exit code, which is 1 if trials were retried and all failed again."""
     terminal = console()
     set_up_prefect(verbose)
     with _open_session(config, terminal, take_over):
@@ -80,7 +80,7 @@ def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
 
 @contextmanager
 def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> Iterator["SearchSession"]:
-    """The search's session. Workers on this machine start while it is imported and checked, which takes as long."""
+    """Yield the search's session. Local workers start while modules are imported and the config is checked."""
     with ExitStack() as stack:
         stack.enter_context(leave_on_sigterm())
         service = None
@@ -98,9 +98,9 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Within it Python's garbage collector rests, and afterwards, as at the program's end, it overlooks what is there.
+    """Switch Python's garbage collector off in this block, and exclude all present objects from it afterwards.
 
-    Of what imports make nearly all stays, so looking through it again and again costs a second and finds nothing.
+    Imports create objects that nearly all stay, so collecting during imports costs a second and frees nothing.
     """
     with uncollected():
         try:
@@ -110,7 +110,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:
-    """The flow's result, or None if it was cancelled."""
+    """Return the flow's result, or None if it was cancelled."""
     from prefect.exceptions import CancelledRun  # noqa: PLC0415
 
     try:
@@ -121,7 +121,7 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
 
 def _say_interrupted(terminal: Console, config: SearchConfig) -> int:
     terminal.print(
-        f"[yellow]interrupted[/]: study '{config.name}' keeps its finished epochs; the same command goes on from here"
+        f"[yellow]interrupted[/]: study '{config.name}' keeps its finished epochs; the same command continues from here"
     )
     return _INTERRUPTED
 

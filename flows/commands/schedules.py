@@ -1,4 +1,4 @@
-"""When a deployment runs by itself: from the options of a command to Prefect's schedules."""
+"""Turns the schedule options of a command into Prefect's schedules."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True)
 class When:
-    """The options of a command that say when; each None if it was not given."""
+    """The schedule options of a command; each is None if it was not given."""
 
     cron: str | None = None
     interval: str | None = None
@@ -23,10 +23,10 @@ class When:
     timezone: str | None = None
 
     def schedule(self) -> "SCHEDULE_TYPES | None":
-        """The schedule, None if none was asked for.
+        """Return the schedule; None if no option was given.
 
         Raises:
-            UserError: several were, or the one can't be used.
+            UserError: several schedules were given, or the schedule can't be used.
         """
         options = {"cron": self.cron, "interval": self.interval, "rrule": self.rrule}
         given = [(name, text) for name, text in options.items() if text is not None]
@@ -40,7 +40,7 @@ class When:
 
 
 def schedule_text(schedule: "SCHEDULE_TYPES") -> str:
-    """A schedule in words."""
+    """Describe a schedule in words."""
     from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule  # noqa: PLC0415 - slow
 
     match schedule:
@@ -75,7 +75,7 @@ def _schedule(name: str, text: str, timezone: str | None) -> "SCHEDULE_TYPES":
 
 
 def _interval(text: str) -> timedelta:
-    """`90` (seconds), `30m`, `12h` or `7d`."""
+    """Parse an interval such as `90` (seconds), `30m`, `12h` or `7d`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None or not float(match[1]):
         raise UserError(f"--interval '{text}' can't be used: give seconds, or a number with m, h or d, such as 12h")

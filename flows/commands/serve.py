@@ -1,4 +1,4 @@
-"""`nasflow serve`: a search as a deployment whose runs this process starts, without a worker."""
+"""`nasflow serve`: deploys a search and starts its runs from this process, without a worker."""
 
 from nasflow.config.search import SearchConfig
 
@@ -10,10 +10,10 @@ from .schedules import When
 
 
 def serve_search(config: SearchConfig, name: str | None, when: When, overlap: str) -> None:
-    """Serve the deployment until the process is ended; its schedule then pauses until it is served again.
+    """Serve the deployment until this process ends. Its schedule then pauses until it is served again.
 
     Raises:
-        UserError: an option or the config can't be used, or the server is not to be had.
+        UserError: an option or the config can't be used, or the server is unavailable.
     """
     set_up_prefect(verbose=True)
     from prefect import serve  # noqa: PLC0415 - slow
@@ -23,7 +23,7 @@ def serve_search(config: SearchConfig, name: str | None, when: When, overlap: st
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap)
     refuse_no_server()
-    with prefect_client():  # the server answers, and is of this version
+    with prefect_client():  # checks that the server answers and has a matching version
         pass
     text = f"deployment '{deployment.full_name}'{described(config, schedule, overlap)}; Ctrl-C ends it"
     console().print(text, soft_wrap=True, markup=False)

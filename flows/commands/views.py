@@ -1,4 +1,4 @@
-"""What `nasflow studies` and `nasflow show` print, as tables and as JSON."""
+"""The output of `nasflow studies` and `nasflow show`, as tables and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +18,7 @@ _SHOWN_FAILURES = 20
 
 
 def studies_table(infos: Sequence[StudyInfo]) -> Table:
-    """One row a study."""
+    """Return a table with one row per study."""
     table = Table("study", "created", "rounds", "trials", "best", title="studies")
     for info in infos:
         best = "" if info.best is None else f"{info.objective.metric} {info.best:.4f}"
@@ -27,7 +27,7 @@ def studies_table(infos: Sequence[StudyInfo]) -> Table:
 
 
 def studies_json(infos: Sequence[StudyInfo]) -> list[dict[str, Any]]:
-    """The same for a program."""
+    """Return the studies for a program."""
     return [
         {
             "name": info.name,
@@ -42,7 +42,7 @@ def studies_json(infos: Sequence[StudyInfo]) -> list[dict[str, Any]]:
 
 
 def study_view(study: Study) -> Group:
-    """Rounds, counts, and what failed and why."""
+    """Return the tables of a study: rounds, counts of trials, and what failed and why."""
     rounds = Table("round", "state", "started", "seconds", "what happened", title=f"study {study.name}")
     for record in study.rounds():
         started = f"{record.started_at:%Y-%m-%d %H:%M:%S}"
@@ -67,7 +67,7 @@ def study_view(study: Study) -> Group:
 
 
 def study_json(study: Study) -> dict[str, Any]:
-    """Everything on record about rounds, trials and attempts."""
+    """Return everything recorded about rounds, trials and attempts, for a program."""
     return {
         "name": study.name,
         "config": study.config.model_dump(mode="json", exclude={"store"}),

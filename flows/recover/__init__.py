@@ -1,1 +1,1 @@
-"""Searches that are dead: found by facts, and resumed."""
+"""Finds dead searches and resumes them."""

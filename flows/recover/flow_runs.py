@@ -1,6 +1,6 @@
 """The flow runs of searches on the Prefect server in use.
 
-A run is known by the study's name among its parameters; one of a recurring search, by the study's own record.
+A run is recognized by the study's name in its parameters, and a run of a recurring search by the study's record.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ class SearchRuns:
     """Finds and ends the flow runs of one search.
 
     Args:
-        client: of the server.
-        config: the search's.
+        client: client of the server.
+        config: config of the search.
     """
 
     def __init__(self, client: SyncPrefectClient, config: SearchConfig):
@@ -48,10 +48,10 @@ class SearchRuns:
         self._claimed = [UUID(run) for run in runs_of_study(config.store, config.name)]
 
     def newest(self, since: datetime | None) -> Run | None:
-        """The run that says most of how the search stands: one that is open, else the one that ended last.
+        """Return the run that best shows the state of the search: an open one, or else the last one that ended.
 
         Args:
-            since: runs that ended before are not looked at; they say nothing of a controller that began later.
+            since: ignore runs that ended before this, because a later controller has taken the study.
         """
         soon = datetime.now(UTC) + _SOON
         for run in self._open():
@@ -69,7 +69,7 @@ class SearchRuns:
         return _to_run(newest)
 
     def bury(self, message: str) -> None:
-        """Set the search's runs that say they run, though no one runs them, to CRASHED, with their rounds."""
+        """Set the search's pending and running runs, which no process runs, to CRASHED, with their rounds."""
         dead = [run for run in self._open() if run.state_type in (StateType.PENDING, StateType.RUNNING)]
         rounds = FlowRunFilter(
             parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id for run in dead]), state=_states(_OPEN)
@@ -79,7 +79,7 @@ class SearchRuns:
             self._client.set_flow_run_state(run.id, Crashed(message=message), force=True)
 
     def hand_over(self, run: UUID) -> None:
-        """Let a worker of its deployment take a run up again."""
+        """Let a worker of its deployment continue a run."""
         self._client.set_flow_run_state(run, Scheduled(message="recovered by nasflow"), force=True)
 
     def _ended(self, which: FlowRunFilter) -> Sequence[FlowRun]:
@@ -107,7 +107,7 @@ class SearchRuns:
             return False
         recurring = config.get("recurring")
         if run.deployment_id is not None and recurring is not None and recurring.get("study") != "continue":
-            return False  # it has a dated study of its own, or will
+            return False  # it has, or will have, a dated study of its own
         return str(config.get("work_dir", self._config.work_dir)) == str(self._config.work_dir)
 
 

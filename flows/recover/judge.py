@@ -1,4 +1,4 @@
-"""Whether a search is dead, from facts: its study's record, its lease, and its flow run in Prefect."""
+"""Decides whether a search is dead, from its study's record, its lease, and its flow run in Prefect."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,13 +9,13 @@ from uuid import UUID
 from nasflow.study.lease import Controller
 
 GRACE = timedelta(seconds=60)
-"""A flow run that began so recently may not have come to take its study."""
+"""How long after its start a flow run may not hold its study yet."""
 
 _ON_PURPOSE = {"CANCELLED": "was cancelled", "CANCELLING": "is being cancelled", "FAILED": "failed"}
 
 
 class Standing(StrEnum):
-    """What `nasflow recover` does about a search."""
+    """State of a search, which decides what `nasflow recover` does with it."""
 
     WELL = "well"
     LEFT = "left alone"
@@ -24,15 +24,15 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """What Prefect knows of the newest flow run of a search.
+    """The newest flow run of a search, as Prefect has it.
 
     Attributes:
-        type: of its state, as Prefect names it: RUNNING, CRASHED, ...
-        name: of its state, for people.
-        at: when it came into that state.
-        id: of the flow run.
-        due: when Prefect is to start it, if that is still to come.
-        deployed: a worker of its deployment can take it up again.
+        type: Prefect's type of its state: RUNNING, CRASHED, ...
+        name: name of its state, for people.
+        at: when it entered that state.
+        id: id of the flow run.
+        due: when Prefect is to start it; None if it has started.
+        deployed: whether a worker of its deployment can continue it.
     """
 
     type: str
@@ -45,14 +45,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a search.
+    """What is known about a search.
 
     Attributes:
-        finished: its record leaves nothing to run.
-        folder: of its jobs and checkpoints; None if it is on this machine, or there never was one.
+        finished: whether its record leaves nothing to run.
+        folder: folder of its jobs and checkpoints, if this machine lacks it; None otherwise.
         holder: the controller that holds the study.
-        deserter: the controller that died with it.
-        run: None if Prefect knows of none since the study was taken last.
+        deserter: the controller that died while it held the study.
+        run: its newest flow run; None if there is none since the study was last taken.
     """
 
     finished: bool
@@ -63,12 +63,12 @@ class Facts:
 
     @property
     def in_doubt(self) -> bool:
-        """Prefect's word is wanted."""
+        """Whether Prefect has to be asked."""
         return not self.finished and self.holder is None
 
 
 def judge(facts: Facts, now: datetime, grace: timedelta = GRACE) -> tuple[Standing, str]:
-    """Whether the search is to be resumed, and why or why not."""
+    """Return whether the search is to be resumed, and the reason."""
     run = facts.run
     if facts.finished:
         return Standing.WELL, "finished"
@@ -89,12 +89,12 @@ def judge(facts: Facts, now: datetime, grace: timedelta = GRACE) -> tuple[Standi
 
 
 def _desertion(controller: Controller) -> str:
-    how = "died" if controller.dead else f"has not been heard of since its lease ended {-controller.seconds:.0f} s ago"
+    how = "died" if controller.dead else f"has not renewed its lease, which ended {-controller.seconds:.0f} s ago"
     return f"its controller {how} ({controller})"
 
 
 def _awaited(run: Run, now: datetime, grace: timedelta) -> str | None:
-    """What is to come of a flow run that has not begun, or has only just."""
+    """Return why a flow run needs no recovery because it has not begun, or has only just; None if it may need it."""
     if run.type in ("SCHEDULED", "PAUSED"):
         return f"Prefect has its flow run {run.name}" + (f", due {run.due:%Y-%m-%d %H:%M:%S} UTC" if run.due else "")
     if run.type in ("PENDING", "RUNNING") and now - run.at < grace:

@@ -1,4 +1,4 @@
-"""Find the searches of a store that are dead, and resume them."""
+"""Finds the dead searches of a store and resumes them."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ BURIED = "its process is gone; nasflow resumes the search"
 
 @dataclass(frozen=True)
 class Found:
-    """A search, and what is to be done about it."""
+    """A search, its state, and the reason for that state."""
 
     config: SearchConfig
     standing: Standing
@@ -38,16 +38,16 @@ class Found:
 
 
 def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
-    """Resume every dead search of a store, side by side, to its end; the exit code.
+    """Resume all dead searches of a store in parallel and wait for their end. Returns the exit code.
 
     Args:
         store: SQLAlchemy URL.
         dry_run: only say what would be done.
         grace: how long a flow run may take from its start until it holds its study.
-        say: gets a line about each search.
+        say: called with a line about each search.
 
     Returns:
-        0 if all that was dead has been resumed and ended well, 1 otherwise.
+        0 if every dead search was resumed and ended well, 1 otherwise.
 
     Raises:
         UserError: the store or Prefect can't be reached.
@@ -83,7 +83,7 @@ def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
 
 
 def look(store: str, grace: timedelta) -> list[Found]:
-    """How each search of a store stands. Prefect is asked only about those that no one seems to run."""
+    """Return the state of each search of a store. Prefect is asked only about searches that nobody seems to run."""
     known = []
     for info in list_studies(store):
         study = Study.load(store, info.name)
@@ -117,7 +117,7 @@ def _with_run(client: "SyncPrefectClient", config: SearchConfig, facts: Facts) -
 
 
 def _resume(config: SearchConfig) -> subprocess.Popen[bytes]:
-    """A process that resumes one search, and writes what it says into the study's folder."""
+    """Start a process that resumes one search and writes its output into the study's folder."""
     log = _log(config)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
@@ -140,7 +140,7 @@ def _outcome(code: int, log: Path) -> str:
 
 
 def search_runs(client: "SyncPrefectClient", config: SearchConfig) -> "SearchRuns":
-    """The flow runs of a search."""
+    """Return the flow runs of a search."""
     from .flow_runs import SearchRuns  # noqa: PLC0415 - slow
 
     return SearchRuns(client, config)

@@ -1,1 +1,1 @@
-"""What nasflow asks of a Prefect server: its errors, secrets and automations. Imports no other room of `flows`."""
+"""Access to the Prefect server: client, errors, secrets and automations. Of `flows`, it imports only the room `ui`."""

@@ -1,4 +1,4 @@
-"""Automations for a Prefect server: what it does by itself when nasflow's events come in (docs/prefect-ui.md)."""
+"""Automations for a Prefect server: its reactions to nasflow's events (docs/prefect-ui.md)."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -11,14 +11,14 @@ from prefect.events.schemas.events import ResourceSpecification
 from ..ui.trial_events import BEST, ROUND_ENDED, WITHOUT_GAIN
 
 ZOMBIES = "nasflow: searches without heartbeat have crashed"
-"""The name of the automation by which a killed search does not stay Running."""
+"""Name of the automation that keeps a killed search from staying Running."""
 
 
 def best_notification(block_document_id: UUID) -> AutomationCore:
-    """Send a notification of every trial that is better than all before it.
+    """Return an automation that sends a notification of every trial that is better than all before it.
 
     Args:
-        block_document_id: of a notification block (Slack, mail, webhook, ...).
+        block_document_id: id of a notification block (Slack, mail, webhook, ...).
     """
     return AutomationCore(
         name="nasflow: tell of a new best",
@@ -42,13 +42,13 @@ def best_notification(block_document_id: UUID) -> AutomationCore:
 
 
 def no_gain_pause(rounds: int) -> AutomationCore:
-    """Pause a search when `rounds` rounds running brought nothing better than what was known.
+    """Return an automation that pauses a search after `rounds` consecutive rounds without a new best.
 
-    A search that is resumed is let go on: it is paused again only after as many rounds that follow a new best.
+    A resumed search is paused again only after the same number of rounds without gain that follow a new best.
     """
     return AutomationCore(
         name="nasflow: pause without gain",
-        description=f"Pauses a search when {rounds} rounds running brought nothing better than what was known.",
+        description=f"Pauses a search after {rounds} consecutive rounds without a new best.",
         trigger=EventTrigger(
             match=ResourceSpecification({"prefect.resource.id": "nasflow.round.*", WITHOUT_GAIN: str(rounds)}),
             expect={ROUND_ENDED},
@@ -57,17 +57,17 @@ def no_gain_pause(rounds: int) -> AutomationCore:
         ),
         actions=[
             ChangeFlowRunState(
-                state=StateType.PAUSED, name="Paused", message=f"{rounds} rounds running brought nothing better"
+                state=StateType.PAUSED, name="Paused", message=f"{rounds} consecutive rounds without a new best"
             )
         ],
     )
 
 
 def zombie_automation(within: timedelta) -> AutomationCore:
-    """Set a flow run of nasflow's to CRASHED when no sign of it has come for `within` after a heartbeat.
+    """Return an automation that sets a flow run of nasflow to CRASHED if no event follows a heartbeat for `within`.
 
-    Prefect's documentation has this automation for all flows ("Detect and respond to zombie flows"); Prefect Cloud has
-    it built in, the open-source server does not.
+    Prefect's documentation has this automation for all flows ("Detect and respond to zombie flows"). Prefect Cloud has
+    it built in; the open-source server does not.
     """
     heartbeat = "prefect.flow-run.heartbeat"
     ends = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "Scheduled", "AwaitingRetry")

@@ -1,4 +1,4 @@
-"""A client of the Prefect server in use, and what is set before Prefect is imported."""
+"""A client of the Prefect server in use, and the settings made before Prefect is imported."""
 
 import os
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 _PREFECT_DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes its database
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start creates its database
 }
 
 
 @contextmanager
 def prefect_client() -> Iterator["SyncPrefectClient"]:
-    """A client of the Prefect server in use. Raises PrefectApiError if it is not to be had."""
+    """Yield a client of the Prefect server in use. Raises PrefectApiError if the server is unavailable."""
     from prefect.client.orchestration import get_client  # noqa: PLC0415 - slow
 
     with clear_prefect_errors(), get_client(sync_client=True) as client:
@@ -28,7 +28,10 @@ def prefect_client() -> Iterator["SyncPrefectClient"]:
 
 
 def set_up_prefect(verbose: bool) -> None:
-    """Before Prefect is imported: quiet, no analytics, patient with its own server. What the user set stays."""
-    level = "INFO" if verbose else "CRITICAL"  # what fails is shown by nasflow itself, and logged in Prefect's API
+    """Set environment variables before Prefect is imported: little output, no analytics, a longer server start-up.
+
+    Variables that are already set are kept.
+    """
+    level = "INFO" if verbose else "CRITICAL"  # nasflow shows errors itself, and Prefect's API has the log
     for name, value in {**_PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
         os.environ.setdefault(name, value)

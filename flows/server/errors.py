@@ -1,4 +1,4 @@
-"""What can go wrong between nasflow and Prefect's API, each told in one sentence that says how to mend it."""
+"""Errors between nasflow and Prefect's API, each as one sentence that says how to fix it."""
 
 import sys
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ _EXAMPLE = "http://127.0.0.1:4200/api"
 
 
 class PrefectApiError(ServiceError):
-    """Prefect's API is not to be had.
+    """Raised when Prefect's API is unavailable.
 
     Args:
         saw: what is wrong.
-        mend: what to do about it.
+        mend: how to fix it.
     """
 
     def __init__(self, saw: str, mend: str):
@@ -28,7 +28,7 @@ class PrefectApiError(ServiceError):
 
 @contextmanager
 def clear_prefect_errors() -> Iterator[None]:
-    """Within it, an error that says that Prefect's API is not to be had is raised as PrefectApiError."""
+    """Raise errors of the block that mean that Prefect's API is unavailable as PrefectApiError."""
     try:
         yield
     except NasflowError:
@@ -41,7 +41,7 @@ def clear_prefect_errors() -> Iterator[None]:
 
 
 def api_url() -> str | None:
-    """The URL of the Prefect API in use, without a password that may be in it; None if none is set."""
+    """Return the URL of the Prefect API in use, without user and password; None if none is set."""
     from httpx import URL, InvalidURL  # noqa: PLC0415 - slow
     from prefect.settings import PREFECT_API_URL  # noqa: PLC0415 - slow
 
@@ -53,7 +53,7 @@ def api_url() -> str | None:
 
 
 def refuse_no_server() -> None:
-    """Raise UserError if no Prefect server is configured, for the one that Prefect starts by itself would soon end."""
+    """Raise UserError if no Prefect server is configured. A server that Prefect starts by itself would soon end."""
     if api_url() is None:
         raise UserError(
             "no Prefect server is configured: start one with 'prefect server start' and set PREFECT_API_URL, "
@@ -62,7 +62,7 @@ def refuse_no_server() -> None:
 
 
 def _explained(error: Exception) -> PrefectApiError | None:
-    """What an error says of Prefect's API; None if it is about something else."""
+    """Return the PrefectApiError for an error; None if it is not about Prefect's API."""
     if "prefect" not in sys.modules:
         return None
     from httpx import HTTPStatusError, InvalidURL, RequestError, UnsupportedProtocol  # noqa: PLC0415 - slow
@@ -71,7 +71,7 @@ def _explained(error: Exception) -> PrefectApiError | None:
     words = " ".join(str(link) for link in chain if isinstance(link, RuntimeError))
     for link in chain:
         if isinstance(link, InvalidURL | UnsupportedProtocol):
-            return _wrong_url("is no URL") if "Failed to reach API" in words or _is_ours(link) else None
+            return _wrong_url("is not a URL") if "Failed to reach API" in words or _is_ours(link) else None
         if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.status_code == 401:
             return _refused()
         if isinstance(link, RequestError) and _is_ours(link):
@@ -83,7 +83,7 @@ def _explained(error: Exception) -> PrefectApiError | None:
         return _wrong_url("answers, but not as Prefect's API does")
     if "Found incompatible versions" in words:
         return PrefectApiError(
-            f"Prefect's API at {api_url()} is not of our version ({words.partition(': ')[2].removesuffix('.')})",
+            f"Prefect's API at {api_url()} has another version ({words.partition(': ')[2].removesuffix('.')})",
             "install the same Prefect on both sides",
         )
     if "ephemeral Prefect API server" in words:
@@ -92,7 +92,7 @@ def _explained(error: Exception) -> PrefectApiError | None:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error, what caused it, and so on."""
+    """Return an error followed by the chain of its causes."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -115,12 +115,12 @@ def _wrong_url(saw: str) -> PrefectApiError:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a request that failed was one to Prefect's API."""
+    """Whether a failed request was to Prefect's API."""
     from httpx import URL  # noqa: PLC0415 - slow
 
     try:
         request: Request = error.request  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):  # it failed before there was one
+    except (AttributeError, RuntimeError):  # the error has no request
         return False
     url = api_url()
     if url is None:  # the server that Prefect starts by itself

@@ -9,7 +9,7 @@ from .errors import clear_prefect_errors
 
 
 def use_prefect_blocks() -> None:
-    """From now on such secrets can be revealed. Prefect is imported by the first that is."""
+    """Let configs read secrets from Prefect's blocks. Prefect is imported when the first one is read."""
     read_blocks_with(_read)
 
 
@@ -17,7 +17,7 @@ def _read(name: str) -> str:
     from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
 
     try:
-        # At once also where an event loop runs, as in a notebook.
+        # _sync also works inside an event loop, as in a notebook.
         with clear_prefect_errors():
             block: Any = Secret.load(name, _sync=True)  # type: ignore[call-arg]
     except ValueError as error:

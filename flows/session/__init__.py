@@ -1,1 +1,1 @@
-"""What the flows of one search share in one process, and how the search is asked to stop."""
+"""The state that the flows of one search share in one process, and its control from outside."""

@@ -1,7 +1,7 @@
-"""What is asked of a search's flow run from outside is done: by Prefect's UI, its API, its command line, automations.
+"""Pausing, suspending and cancelling a search from Prefect's UI, API, command line or automations.
 
-Prefect's engine learns of it between two tasks at best, and a batch trains for hours; where no runner started the flow
-run, it does not learn of a cancellation at all. So a thread looks at the state that the server has for the run.
+Prefect's engine notices such requests only between two tasks, and a batch trains for hours. If no runner started the
+flow run, it does not notice a cancellation at all. So a thread polls the run's state on the server.
 """
 
 import contextvars
@@ -45,16 +45,17 @@ P = ParamSpec("P")
 
 
 class Control:
-    """Does with a session what is asked of its flow run; a cancelled round cancels the search.
+    """Applies state changes of a flow run on the server to its session. A cancelled round cancels the search.
 
-    Paused or suspended, which is the same here: the run of a deployment ends its process, and a worker takes it up when
-    it is resumed; any other ends its jobs, and waits.
+    Paused and suspended are the same here. A deployment's run ends its process, and a worker continues it once it is
+    resumed. Any other run ends its jobs and waits.
 
     Args:
+        session: the session of the flow run.
         run: the flow run.
 
     Attributes:
-        left: the state in which this process is to leave the run to another.
+        left: the state in which this process leaves the run to another process; None if it does not.
     """
 
     def __init__(self, session: SearchSession, run: FlowRun):
@@ -68,7 +69,7 @@ class Control:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at the state of the flow run within this block. While the server does not answer, nothing happens."""
+        """Poll the flow run's state in this block. While the server does not answer, nothing happens."""
         context = contextvars.copy_context()
         watcher = threading.Thread(target=context.run, args=(self._watch,), name="nasflow-control", daemon=True)
         watcher.start()
@@ -80,7 +81,7 @@ class Control:
 
     @contextmanager
     def of_round(self, run: FlowRun) -> Iterator[None]:
-        """Look at the state of a round's flow run, too, and send its heartbeats, within this block."""
+        """Also poll the state of a round's flow run, and send its heartbeats, in this block."""
         heartbeats = Heartbeats(run)
         heartbeats.send_due()
         self._rounds[run.id] = heartbeats
@@ -90,17 +91,17 @@ class Control:
             del self._rounds[run.id]
 
     def resumed(self) -> bool:
-        """Whether the search goes on after an interruption. Waits as long as it is paused.
+        """Whether the search continues after an interruption. Waits while it is paused.
 
-        Call it when nothing follows a job any more.
+        Call it once no thread follows a job any more.
 
         Raises:
             Pause: this process is to leave the search to another.
             LeaseLostError: another controller has taken the study.
-            InterruptedSearchError: the pause had a time limit, which has passed.
+            InterruptedSearchError: the time limit of the pause has passed.
         """
         if self._paused and not self._session.interrupted:
-            self._session.pause()  # again: what was about to submit a job has done so by now
+            self._session.pause()  # again, for jobs that were just being submitted
         while self._paused and not self._session.interrupted:
             self._ended.wait(POLL_SECONDS / 4)
         if self.left is not None:
@@ -129,7 +130,7 @@ class Control:
                 self._obey({run.id: run.state for run in runs if run.state})
 
     def _obey(self, states: Mapping[UUID, State]) -> None:
-        now = [states[run] for run in [self._run.id, *self._rounds] if run in states]  # without a round that has ended
+        now = [states[run] for run in [self._run.id, *self._rounds] if run in states]  # not rounds that ended
         if cancelled := [state for state in now if state.is_cancelling() or state.is_cancelled()]:
             self._do(self._session.end, f"{cancelled[0].name} in Prefect: its jobs are ended, finished epochs are kept")
             return
@@ -143,16 +144,16 @@ class Control:
             self._paused = False
         elif self._run.deployment_id is not None:
             self.left = state
-            self._do(self._session.end, "suspended: its jobs are ended, and this process; Resume goes on from there")
+            self._do(self._session.end, "suspended: its jobs and this process end; Resume continues from there")
         elif not self._paused:
             self._paused = True
-            self._do(self._session.pause, "paused: its jobs are ended, and this process waits until it is resumed")
+            self._do(self._session.pause, "paused: its jobs end, and this process waits until it is resumed")
 
     def _do(self, act: Callable[[], None], why: str) -> None:
         get_run_logger().info("study '%s' is %s", self._session.config.name, why)
         try:
             act()
-        except Exception:  # the flow does it again when it ends, and then fails if it must
+        except Exception:  # tried again when the flow ends, which may raise
             get_run_logger().exception("the jobs of study '%s' could not be ended", self._session.config.name)
 
 
@@ -161,7 +162,7 @@ _controls: dict[SearchSession, Control] = {}
 
 @contextmanager
 def controlled(session: SearchSession) -> Iterator[Control]:
-    """The control of a session: of the flow run that enters this first; of its rounds, which enter it again, too."""
+    """Yield the session's control, which belongs to the flow run that enters first. Its rounds get the same control."""
     run = _this_run()
     if present := _controls.get(session):
         with present.of_round(run):
@@ -174,19 +175,19 @@ def controlled(session: SearchSession) -> Iterator[Control]:
     except BaseException as error:
         if control.left is None:
             raise
-        raise Pause(state=control.left) from error  # of a deployment that limits its runs Prefect ends this one now
+        raise Pause(state=control.left) from error  # Prefect's own end of it, if the deployment limits its runs
     finally:
         del _controls[session]
 
 
 @contextmanager
 def suspendable(config: SearchConfig) -> Iterator[None]:
-    """Around all else in a flow: a run that is suspended leaves nothing unfinished and waits for Resume, however long.
+    """Let a flow run be suspended without a time limit. Everything else in the flow belongs in this block.
 
-    Resumed, it first waits for the process that it had before, which may be about to leave the study still.
+    A suspended run ends its rounds. A resumed run first waits for its earlier process, which may still hold the study.
 
-    Prefect gives a suspended run a time limit, five minutes if its UI is not told otherwise, and then sets it to
-    FAILED. A suspended search takes nothing from anyone, so here it has none.
+    Prefect gives a suspended run a time limit, five minutes by default, and then sets it to FAILED. The limit is
+    removed here, because a suspended search uses no resources.
     """
     run = _this_run()
     if run.run_count > 1:
@@ -200,12 +201,12 @@ def suspendable(config: SearchConfig) -> Iterator[None]:
                 _end_rounds(client, run)
                 state = _leave(client, run)
         except httpx.HTTPError as error:
-            get_run_logger().warning("the suspended flow run could not be put in order: %s", error)
+            get_run_logger().warning("the state of the suspended flow run could not be updated: %s", error)
         raise Pause(state=state) from None
 
 
 def cancelled_if_interrupted(train: Callable[P, State[Any]]) -> Callable[P, State[Any]]:
-    """For the function of a task: interrupted, it has not failed."""
+    """Decorate the function of a task so that an interruption gives it the state CANCELLED, not FAILED."""
 
     @functools.wraps(train)
     def run(*args: P.args, **kwargs: P.kwargs) -> State[Any]:
@@ -229,11 +230,11 @@ def _read(client: SyncPrefectClient, ids: list[UUID]) -> Sequence[FlowRun]:
 
 
 def _await_leaving(config: SearchConfig) -> None:
-    """Wait until no controller holds the study, but no longer than a lease lasts that is not renewed."""
+    """Wait until no controller holds the study, at most as long as a lease lasts without renewal."""
     deadline = time.monotonic() + LEASE_SECONDS
     try:
         study = Study.load(config.store, config.name)
-    except StudyError:  # there is none yet, or the search itself will say what is wrong
+    except StudyError:  # no study yet, or an error that the search itself will report
         return
     with closing(study):
         while study.controller() is not None and time.monotonic() < deadline:
@@ -241,7 +242,7 @@ def _await_leaving(config: SearchConfig) -> None:
 
 
 def _end_rounds(client: SyncPrefectClient, run: FlowRun) -> None:
-    """Set the run's rounds to CANCELLED that Prefect's engine left in the middle."""
+    """Set those rounds of the run to CANCELLED that Prefect's engine left unfinished."""
     left = FlowRunFilter(
         parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED)),
@@ -252,13 +253,13 @@ def _end_rounds(client: SyncPrefectClient, run: FlowRun) -> None:
 
 
 def _leave(client: SyncPrefectClient, run: FlowRun) -> State | None:
-    """Make a paused run one that a worker takes up when it is resumed, or now if it was; its state."""
+    """Let a worker continue a paused run once it is resumed, or now if it was already. Returns the run's state."""
     state = client.read_flow_run(run.id).state
     if state is not None and state.is_paused():
         details = state.state_details.model_copy(update={"pause_timeout": None, "pause_reschedule": True})
-        message = "for as long as you like; Resume goes on from the last finished epochs"
+        message = "no time limit; Resume continues from the last finished epochs"
         state = Suspended(message=message, state_details=details)
-    elif state is not None and state.is_running():  # resumed while it was about to leave
+    elif state is not None and state.is_running():  # resumed while this process was ending
         state = Scheduled(message="resumed")
     else:
         return state

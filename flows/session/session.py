@@ -1,4 +1,4 @@
-"""What the flows of one search share in one process: study, space, strategy, training service."""
+"""The state that the flows of one search share in one process: study, space, strategy, training service."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ Listener = Callable[[Attempt, Event], None]
 
 @dataclass(frozen=True)
 class Outline:
-    """What the flows have to know of a trial's candidate; its names mean what they mean there."""
+    """What the flows need of a trial's candidate; the attributes mean the same as in Candidate."""
 
     epochs: int
     parameters: int
@@ -47,7 +47,7 @@ class Outline:
 
     @classmethod
     def of(cls, candidate: Candidate) -> "Outline":
-        """The outline of a candidate."""
+        """Return the outline of a candidate."""
         return cls(candidate.epochs, candidate.parameters, candidate.config.data)
 
 
@@ -58,22 +58,22 @@ _lock = threading.Lock()
 class SearchSession:
     """One controller of one study.
 
-    Flow parameters must be plain data, so flows take the config and find their session by it; the flow that opened it
-    (the search, or a round that runs by itself) closes it.
+    Flow parameters must be plain data, so flows take the config and find their session by it. The flow that opened the
+    session (the search, or a round that runs by itself) closes it.
 
     Args:
-        config: checked; its study is created or resumed.
-        strategy: as it is made, before the rounds on record are told to it.
+        config: a checked config; its study is created or resumed.
+        strategy: a new strategy, which has not been told of the recorded rounds.
         listeners: called with every event of every job, from the thread that follows the job.
-        service: the config's, if it was made before.
-        lease: claimed for the study; the session's owner keeps it.
+        service: the config's training service, if it exists already.
+        lease: claimed for the study; the session's owner renews it.
 
     Attributes:
-        page: of its flow run in the Prefect UI.
-        events: tells Prefect what becomes of its trials.
+        page: page of the session's flow run in the Prefect UI.
+        events: sends Prefect events about the trials.
         flow_began: when the search flow's own code began, by `time.monotonic`.
-        stop: set while whatever follows a job is to end soon.
-        interrupted: and the session with it.
+        stop: set while the threads that follow jobs are to end soon.
+        interrupted: whether the session is to end, too.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class SearchSession:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The strategy, caught up with the rounds on record. Asked by one thread, the flow's."""
+        """The strategy, after it was told the recorded rounds. Used only by the flow's thread."""
         self._strategy.resume(self.study.history())
         return self._strategy
 
     @cached_property
     def follower(self) -> AttemptFollower:
-        """Brings attempts to their outcome, for every task of this session."""
+        """The follower that brings attempts to their outcome, shared by all tasks of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
 
     def ask(self, count: int) -> list[Architecture]:
-        """What the strategy proposes. What it builds to find that out need not be built again by `check`."""
+        """Return what the strategy proposes. `check` does not build again what the strategy has built for this."""
         explored: dict[Architecture, Outline] = {}
 
         def note(architecture: Architecture, candidate: Candidate) -> None:
@@ -129,12 +129,12 @@ class SearchSession:
         return asked
 
     def check(self, trial: Trial) -> None:
-        """Raise SpaceError unless the space has the architecture of a trial of this study."""
+        """Raise SpaceError unless a trial's architecture belongs to the space."""
         outline = self._asked.get(trial.architecture)
         self._outlines[trial.number] = outline or Outline.of(self.space.validate(trial.architecture))
 
     def outline(self, trial: Trial) -> Outline:
-        """The outline of a trial of this study, whose model is built for it once, without its weights."""
+        """Return the outline of a trial. Its model is built once for this, without weights."""
         if trial.number not in self._outlines:
             self.check(trial)
         return self._outlines[trial.number]
@@ -144,28 +144,28 @@ class SearchSession:
         return self.interrupted
 
     def interrupt(self) -> None:
-        """Make everything that follows a job end soon, and then the session."""
+        """Ask the threads that follow jobs to end soon, and then the session."""
         self.interrupted = True
         self.stop.set()
 
     def pause(self) -> None:
-        """Make everything that follows a job end soon, and the service's processes now, until `go_on`."""
+        """Ask the threads that follow jobs to end soon, and end the service's processes now, until `go_on`."""
         self.stop.set()
         self._end_processes()
 
     def go_on(self) -> None:
-        """Go on after `pause`, once nothing follows a job any more."""
+        """Continue after `pause`. Call it once no thread follows a job any more."""
         self.service.prepare()
         self.stop.clear()
 
     def refuse_interrupted(self) -> None:
-        """Raise LeaseLostError if another controller took the study over, InterruptedSearchError if it is to stop."""
+        """Raise LeaseLostError if another controller has the study, InterruptedSearchError if the search is to stop."""
         if self.stop.is_set():
             self.lease.refuse_lost()
             raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
 
     def end(self) -> None:
-        """Make everything that follows a job end, and the service's processes, unless another controller has them."""
+        """Interrupt the session and end the service's processes, unless another controller has the study."""
         self.interrupt()
         with deaf_to_sigterm():
             self._end_processes()
@@ -187,9 +187,9 @@ def search_session(
     service: TrainingService | None = None,
     take_over: bool = False,
 ) -> Iterator[SearchSession]:
-    """The open session of the config's study in this process, or a new one that ends with this block.
+    """Yield the open session of the config's study in this process, or a new one that ends with this block.
 
-    Ending it stops the service's processes; a killed controller's jobs live on, and the next session finds them.
+    Ending it stops the service's processes. Jobs of a killed controller keep running, and the next session finds them.
     With `take_over` the study is taken from a controller that may be alive, which then stops.
 
     Raises:
@@ -204,7 +204,7 @@ def search_session(
                 yield present
         except Exception:
             raise
-        except BaseException:  # by a signal, or suspended: Prefect waits for the flow's tasks, and they for their jobs
+        except BaseException:  # a signal, or suspended: Prefect waits for tasks, and these wait for jobs
             present.end()
             raise
         return

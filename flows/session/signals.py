@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a search: it ends in good order."""
+"""Ctrl-C and SIGTERM: both end a search in good order."""
 
 import signal
 import sys
@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def interruptible(interrupted: Callable[[], bool], interrupt: Callable[[], None]) -> Iterator[None]:
-    """Within it, Ctrl-C calls `interrupt`, which ends a search in good order, unless it is `interrupted` already.
+    """Make Ctrl-C call `interrupt` in this block, which ends a search in good order.
 
-    Then Ctrl-C raises KeyboardInterrupt: a second one ends the search at once.
+    If the search is `interrupted` already, Ctrl-C raises KeyboardInterrupt, so a second one ends the search at once.
     """
 
     def on_sigint(number: int, frame: FrameType | None) -> None:
@@ -26,9 +26,10 @@ def interruptible(interrupted: Callable[[], bool], interrupt: Callable[[], None]
 
 @contextmanager
 def leave_on_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM raises SystemExit, so that sessions are closed; Prefect's own handler takes it in a flow run.
+    """Make SIGTERM raise SystemExit in this block, so that sessions are closed. In a flow run, Prefect's handler runs.
 
-    When a flow run has ended by SIGTERM, Prefect sends it again for the handler of before, by default the end at once.
+    After SIGTERM has ended a flow run, Prefect sends it again to the previous handler. The default one would end the
+    process at once.
     """
     with _handler(signal.SIGTERM, lambda number, frame: sys.exit(128 + number)):
         yield
@@ -36,14 +37,14 @@ def leave_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def deaf_to_sigterm() -> Iterator[None]:
-    """For what ends a session: within it, SIGTERM, which asks for that, does nothing. Prefect's handler would raise."""
+    """Ignore SIGTERM in this block, which ends a session. Prefect's handler would raise in the middle of that."""
     with _handler(signal.SIGTERM, lambda number, frame: None):
         yield
 
 
 @contextmanager
 def _handler(number: signal.Signals, handler: "signal._HANDLER") -> Iterator[None]:
-    """Within it, a signal has this handler. Only the main thread can have any; in others nothing happens."""
+    """Set the handler of a signal in this block. Does nothing outside the main thread, where handlers can't be set."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

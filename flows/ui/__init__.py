@@ -1,1 +1,1 @@
-"""What a search shows in the Prefect UI: artifacts, the flow run's page, events. Imports no other room of `flows`."""
+"""What the Prefect UI shows of a search: artifacts, the flow run's page, events. Imports no other room of `flows`."""

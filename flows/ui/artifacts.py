@@ -13,25 +13,25 @@ MAX_ROWS = 200
 
 
 def artifact_key(*parts: object) -> str:
-    """A key of lowercase letters, digits and dashes; equal parts give equal keys, which Prefect versions."""
+    """Join parts to a key of lowercase letters, digits and dashes. Prefect versions artifacts of equal keys."""
     return re.sub(r"[^a-z0-9]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
 
 
 def plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The first MAX_ROWS rows, with values that are safe to show."""
+    """Return the first MAX_ROWS rows, with values that are safe to show."""
     return [{name: plain(value) for name, value in row.items()} for row in rows[:MAX_ROWS]]
 
 
 def show_markdown(key: str, markdown: str, description: str) -> None:
-    """A Markdown page of the run that calls this."""
+    """Create a Markdown artifact of the calling run."""
     create_markdown_artifact(key=key, markdown=markdown, description=description)
 
 
 class Progress:
-    """A progress bar of one running job in the UI: there once the job has run `every` seconds, updated no more often.
+    """Progress bar of one job in the UI. It appears after `every` seconds and is updated at most that often.
 
-    Prefect's server needs some 20 ms for a bar and for each update, so a job of many short epochs must not report each
-    one, and a job that is over at once has no bar.
+    Prefect's server takes about 20 ms to create or update a bar. So a job does not report every short epoch, and a job
+    that ends at once has no bar.
     """
 
     def __init__(self, key: str, description: str, every: float = 1.0):
@@ -41,7 +41,7 @@ class Progress:
         self._at: float | None = None
 
     def update(self, share: float, last: bool = False) -> None:
-        """Show a share of 0..1. Call it first when the job begins, then often, and with `last` at its end."""
+        """Show a share in 0..1. Call it when the job begins, often after that, and with `last` when it ends."""
         now = time.monotonic()
         if self._at is None:
             self._at = now
@@ -49,7 +49,7 @@ class Progress:
         due = now - self._at >= self._every
         if self._id is None and due and not last:
             created = create_progress_artifact(percent, self._key, self._description)
-            self._id = cast(UUID, created)  # no coroutine, for no event loop runs here
+            self._id = cast(UUID, created)  # not a coroutine, because no event loop runs here
         elif self._id is not None and percent != self._shown and (due or last):
             update_progress_artifact(artifact_id=self._id, progress=percent)
         else:
@@ -58,7 +58,7 @@ class Progress:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: NumPy scalars as Python's, numbers that are not finite as None."""
+    """Convert a value for JSON: NumPy scalars to Python's, non-finite numbers to None, other objects to text."""
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

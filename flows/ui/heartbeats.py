@@ -1,7 +1,7 @@
-"""Heartbeats of rounds, sent by the search that they belong to.
+"""Heartbeats of rounds, sent by their search.
 
-Prefect's engine sends a flow run's heartbeats from a thread that sleeps in whole seconds, and waits for it when the
-flow run ends: half a second for each round, on average.
+Prefect's engine sends a flow run's heartbeats from a thread that sleeps in whole seconds. It waits for that thread when
+the flow run ends, which costs half a second per round on average.
 """
 
 import contextvars
@@ -18,16 +18,16 @@ _FREQUENCY = contextvars.ContextVar[int | None]("heartbeat frequency", default=N
 
 
 class Heartbeats:
-    """Those of the flow run whose code makes this; none unless it was called `without_engine_heartbeats`."""
+    """Sends the heartbeats of a flow run, if the run was called within `without_engine_heartbeats`."""
 
     def __init__(self, run: FlowRun):
         self._run = run
         self._every = _FREQUENCY.get()
-        self._context = contextvars.copy_context()  # from which an event gets its related flow and tags
+        self._context = contextvars.copy_context()  # gives events their related flow and tags
         self._at: float | None = None
 
     def send_due(self) -> None:
-        """Send one if it is time to. Any thread may call this, one at a time."""
+        """Send a heartbeat if one is due. Any thread may call this, one at a time."""
         now = time.monotonic()
         if self._every is None or (self._at is not None and now - self._at < self._every):
             return
@@ -42,7 +42,7 @@ class Heartbeats:
 
 @contextmanager
 def without_engine_heartbeats() -> Iterator[None]:
-    """Flow runs that are called within it send their own, as often as the engine would have."""
+    """Let flow runs called in this block send their own heartbeats, as often as Prefect's engine would."""
     token = _FREQUENCY.set(get_current_settings().flows.heartbeat_frequency)
     try:
         with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):

@@ -1,4 +1,4 @@
-"""Letting a few of many through: a search of 128 members makes more news a second than anyone can look at."""
+"""A rate limit for events: a search with 128 members produces more per second than anyone can read."""
 
 import threading
 import time
@@ -11,19 +11,20 @@ V = TypeVar("V")
 
 
 class Newest(Generic[K, V]):
-    """Lets values through: at most `burst` at once, and `rate` a second in the long run. Threads may share it.
+    """Rate limiter that passes at most `burst` values at once and `rate` per second on average. Thread-safe.
 
-    What has to wait is let through by a later call; of the values of one key only the newest waits. Keys take turns.
+    Values that have to wait are passed by a later call, those of the longest-waiting key first. Of each key, only the
+    newest value waits.
     """
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic):
         self._rate, self._burst, self._clock = rate, float(burst), clock
         self._allowed, self._at = self._burst, clock()
-        self._waiting: dict[K, V] = {}  # the longest waiting first; a newer value takes the place of the older
+        self._waiting: dict[K, V] = {}  # longest-waiting first; a newer value keeps the older one's place
         self._lock = threading.Lock()
 
     def put(self, key: K, value: V) -> list[V]:
-        """What may pass now, `value` or what has waited longer."""
+        """Add a value and return the values that may pass now."""
         with self._lock:
             now = self._clock()
             self._allowed = min(self._burst, self._allowed + self._rate * (now - self._at))
@@ -34,6 +35,6 @@ class Newest(Generic[K, V]):
             return [self._waiting.pop(waiting) for waiting in passing]
 
     def drop(self, key: K) -> None:
-        """Forget what waits of a key."""
+        """Discard the waiting value of a key, if there is one."""
         with self._lock:
             self._waiting.pop(key, None)

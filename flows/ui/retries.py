@@ -1,4 +1,4 @@
-"""How failures and retries of a task read in the Prefect UI: the trial's own error, in one line."""
+"""State messages of failed and retried tasks in the Prefect UI: the trial's own error, in one line."""
 
 from typing import Any
 
@@ -13,21 +13,21 @@ from nasflow.report.text import error_headline
 
 
 def failed(error: JobError) -> State[Any]:
-    """The state of a task whose job did not end well: it says why in a line, and the log has all there is."""
+    """Return the state of a task whose job did not end well, with one line of the error, and log the whole error."""
     get_run_logger().error("%s", error)
     return Failed(message=error_headline(str(error)), data=error)
 
 
 def tell_retry(error: str | None) -> str:
-    """In a retry of a task, show in its state which one it is and what it comes after.
+    """In a retry of a task, show in its state the number of the retry and the error before it.
 
     Prefect's own states of a retry have no message.
 
     Args:
-        error: of the try before.
+        error: error of the previous try.
 
     Returns:
-        the same, to be put behind another message; empty in the first try.
+        The same text, to be appended to another message; empty in the first try.
     """
     context = TaskRunContext.get()
     if context is None or context.task_run.run_count < 2:

@@ -1,6 +1,6 @@
-"""The page of a search's flow run in the Prefect UI: its tags, and what is shown on it whatever task makes it.
+"""The page of a search's flow run in the Prefect UI: its tags, and its artifacts, whichever task creates them.
 
-Prefect is imported when there is a flow run, not before: a session is opened, and its config checked, without it.
+Prefect is imported only once there is a flow run. A session is opened and its config checked without Prefect.
 """
 
 import math
@@ -22,11 +22,11 @@ PICTURES_SECONDS = 30.0
 
 
 class RunPage:
-    """The page of the outermost flow run that works on a session: the search, a retry, or a round that runs by itself.
+    """Page of the outermost flow run of a session: the search, a retry, or a round that runs by itself.
 
     Attributes:
         run: that flow run; None outside of any.
-        context: its own, which no task run is part of.
+        context: the context of the flow run, outside of its task runs.
     """
 
     def __init__(self, config: SearchConfig):
@@ -37,7 +37,7 @@ class RunPage:
         self.context = Context()
 
     def pictures_due(self) -> bool:
-        """Whether the pictures are to be drawn anew after a round, for rounds may be short."""
+        """Whether to redraw the pictures after a round: not after every one, because rounds may be short."""
         now = time.monotonic()
         due = now - self._drawn > PICTURES_SECONDS
         self._drawn = now if due else self._drawn
@@ -45,7 +45,7 @@ class RunPage:
 
     @contextmanager
     def of_this_run(self) -> Iterator[None]:
-        """Within it, the flow run that enters it first has the page."""
+        """Make the current flow run the owner of the page in this block, unless the page has an owner."""
         run = _flow_run()
         if self.run is not None or run is None:
             yield
@@ -58,7 +58,7 @@ class RunPage:
             self.run, self._shown = None, {}
 
     def tag_flow_run(self, *more: str) -> None:
-        """Give the flow run whose code this is the tags of the search, and `more`; those that it has stay."""
+        """Add the tags of the search, and `more`, to the current flow run."""
         from prefect.client.orchestration import get_client  # noqa: PLC0415
 
         run = _flow_run()
@@ -67,7 +67,7 @@ class RunPage:
             get_client(sync_client=True).update_flow_run(run.id, tags=run.tags)
 
     def show_table(self, key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
-        """A table, of its first rows if there are many."""
+        """Show a table, of the first rows if there are many."""
         from prefect.artifacts import TableArtifact  # noqa: PLC0415
 
         from .artifacts import plain_rows  # noqa: PLC0415
@@ -75,13 +75,13 @@ class RunPage:
         self._show(TableArtifact(key=key, table=plain_rows(rows), description=description))
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
-        """A Markdown page."""
+        """Show a Markdown artifact."""
         from prefect.artifacts import MarkdownArtifact  # noqa: PLC0415
 
         self._show(MarkdownArtifact(key=key, markdown=markdown, description=description))
 
     def _show(self, artifact: "Artifact") -> None:
-        """Show it on the page. Shown again by the same run it takes its own place, so that no run has it twice."""
+        """Show an artifact on the page. It replaces an earlier artifact that the same run has with its key."""
         from prefect.client.orchestration import get_client  # noqa: PLC0415
         from prefect.client.schemas.actions import ArtifactUpdate  # noqa: PLC0415
 
@@ -97,10 +97,10 @@ class RunPage:
 
 
 def tag_task_run() -> None:
-    """Give the task run whose code this is the tags of its flow run. The server sees them with its next state.
+    """Give the current task run the tags of its flow run. The server receives them with the task run's next state.
 
-    Tags that a task run has from its beginning, as by `prefect.tags`, make Prefect ask the server for their concurrency
-    limits before each one starts, which takes as long as all else about it.
+    If a task run has tags from the start, as with `prefect.tags`, Prefect asks the server for their concurrency limits
+    before it starts. That would double the overhead of a task run.
     """
     from prefect.context import TaskRunContext  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def tag_task_run() -> None:
 
 
 def _flow_run() -> "FlowRun | None":
-    """The flow run whose code, or task's code, this is."""
+    """The current flow run; None if there is none."""
     if "prefect" not in sys.modules:
         return None
     from prefect.context import FlowRunContext  # noqa: PLC0415

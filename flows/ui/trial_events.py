@@ -1,7 +1,7 @@
-"""What becomes of trials and rounds, as Prefect events: for automations, and for whoever follows a search from outside.
+"""Prefect events about trials and rounds, for automations and for programs that follow a search.
 
-A transition on record is told once, by the process that recorded it; what a controller had no time to tell because it
-was killed is not told later. The study is the record, events are news of it. Prefect is imported with the first event.
+A recorded transition is sent once, by the process that recorded it. What a killed controller did not send is not sent
+later: the study is the record. Prefect is imported with the first event.
 """
 
 from collections.abc import Iterable
@@ -27,15 +27,15 @@ ROUND_ENDED = "nasflow.round.ended"
 NEWS_A_SECOND = 2.0
 NEWS_AT_ONCE = 20
 WITHOUT_GAIN = "nasflow.rounds-without-gain"
-"""A label of the resource of ROUND_ENDED, so that an automation can ask for a number of rounds."""
+"""Label of the resource of ROUND_ENDED, so that an automation can match a number of rounds."""
 
 
 class TrialEvents:
-    """Tells the events of one study. Outside of a flow run it tells none. Threads may share it.
+    """Emits the Prefect events of one study; none outside of a flow run. Thread-safe.
 
     Args:
-        page: of the flow run that all events are related to.
-        gains: of the study, up to now.
+        page: page of the flow run that all events are related to.
+        gains: the study's gains so far.
     """
 
     def __init__(self, config: SearchConfig, page: RunPage, gains: Gains):
@@ -46,18 +46,18 @@ class TrialEvents:
         self._news = Newest[int, tuple[str, int, int, dict[str, Any]]](NEWS_A_SECOND, NEWS_AT_ONCE)
 
     def submitted(self, trials: Iterable[Trial]) -> None:
-        """Trials were put on record, which is news; of those that have an outcome already, that too."""
+        """Report that trials were recorded, and the outcome of those that already have one."""
         trials = list(trials)
         for trial in trials:
             self._tell_news(SUBMITTED, trial.round, trial.number, replayed_from=trial.replayed_from)
         self.ended(trials)
 
     def epoch(self, round: int, event: Epoch) -> None:
-        """A trial finished an epoch, which is on record now and is news."""
+        """Report that a trial finished an epoch, which is already recorded."""
         self._tell_news(EPOCH, round, event.trial, epoch=event.epoch, metrics=json_metrics(event.metrics))
 
     def ended(self, trials: Iterable[Trial]) -> None:
-        """Trials got their outcome; those that have none yet are passed over."""
+        """Report the outcomes of trials; those without an outcome are skipped."""
         trials = [trial for trial in trials if trial.status.finished]
         for trial in trials:
             self._news.drop(trial.number)
@@ -71,7 +71,7 @@ class TrialEvents:
             self._tell(BEST, trial.round, trial.number, epoch=trial.epochs, **value, **_found(trial))
 
     def round_ended(self, number: int, **counts: int) -> None:
-        """A round is over."""
+        """Report the end of a round, with `counts` of its trials."""
         without = self._gains.rounds_without(number)
         self._emit(
             ROUND_ENDED,
@@ -84,7 +84,7 @@ class TrialEvents:
         )
 
     def _tell_news(self, event: str, round: int, trial: int, **payload: Any) -> None:
-        """Tell it unless there is too much to tell; then only some is told, and of a trial the newest."""
+        """Emit an event within the rate limit. Above it, only the newest event of each trial waits."""
         for name, of_round, number, told in self._news.put(trial, (event, round, trial, payload)):
             self._tell(name, of_round, number, **told)
 
@@ -102,7 +102,7 @@ class TrialEvents:
         from prefect.events import emit_event  # noqa: PLC0415 - slow
 
         related = [
-            {  # the first flow run of an event is the one that an automation's action takes
+            {  # an automation's action takes the first flow run of an event
                 "prefect.resource.id": f"prefect.flow-run.{run.id}",
                 "prefect.resource.role": "flow-run",
                 "prefect.resource.name": run.name,
@@ -113,7 +113,7 @@ class TrialEvents:
                 "prefect.resource.name": self._study,
             },
         ]
-        # For the task run and flow run that it is called in, Prefect would do half as much work again.
+        # In the context of a task run, Prefect would add its related resources, at half as much work again.
         told = {"study": self._study, **payload}
         self._page.context.copy().run(emit_event, event, resource, related=related, payload=told)
 

@@ -1,4 +1,4 @@
-"""The loggers that a search's config asks for, fed with the events of its jobs."""
+"""The loggers of a search's config, which receive the events of its jobs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from nasflow.study.study import Study
 
 @contextmanager
 def logged_trials(study: Study) -> Iterator[list[Callable[[Attempt, Event], None]]]:
-    """The listener that logs, if any logger is asked for."""
+    """Yield the listeners that log events: none if the config has no loggers, otherwise one."""
     config = study.config
     if not config.loggers:
         yield []
         return
-    from nasflow.report.trial_loggers import TrialLoggers  # noqa: PLC0415 - only who asks for it pays
+    from nasflow.report.trial_loggers import TrialLoggers  # noqa: PLC0415 - slow
 
     def epochs(trial: int) -> list[tuple[int, dict[str, float | None]]]:
         return [(record.epoch, dict(record.metrics)) for record in study.epochs([trial])[trial]]

@@ -93,5 +93,5 @@ def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch
 
 
 def test_nothing_goes_where_nothing_says_what_may(tmp_path):
-    with pytest.raises(UserError, match="nothing says which studies may go"):
+    with pytest.raises(UserError, match="nothing limits which studies are removed"):
         lines_of(f"sqlite:///{tmp_path}/s.db", Purge("*"))

@@ -1,1 +1,1 @@
-"""`nasflow doctor`: whether everything that searches need is in order."""
+"""`nasflow doctor`: checks everything that searches need."""

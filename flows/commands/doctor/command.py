@@ -1,4 +1,4 @@
-"""`nasflow doctor`: whether everything that searches need is in order, and how to mend what is not. Changes nothing."""
+"""`nasflow doctor`: checks everything that searches need, and says how to fix what is wrong. Changes nothing."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from .prefect import check_prefect
 
 
 def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
-    """Every check in turn, whatever the others find.
+    """Run every check in turn, whatever the others find.
 
     Args:
-        config_file: the search config, whose training service, store and work_dir are looked at, too.
-        store: SQLAlchemy URL, where there is no config.
+        config_file: the search config, whose training service, store and work_dir are checked, too.
+        store: SQLAlchemy URL, used if there is no config.
         pool: name of the work pool.
     """
     findings = examined("packages", check_packages) + examined("kernels", check_kernels)
@@ -37,5 +37,5 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
 def _check_config(config: SearchConfig) -> list[Finding]:
     folder = examined("work_dir", lambda: check_folder("work_dir", config.work_dir))
     if any(finding.level is Level.BROKEN for finding in folder):
-        return folder  # nor can the service write there
+        return folder  # the service can't write there either
     return folder + examined("slots", lambda: check_slots(config))

@@ -1,4 +1,4 @@
-"""What `nasflow doctor` finds, one line a check."""
+"""The findings of `nasflow doctor`, one line each."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from ...server.errors import PrefectApiError
 
 
 class Level(StrEnum):
-    """How a check ended."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -25,9 +25,10 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        check: what was looked at.
-        saw: what there is.
-        mend: what to do; empty if nothing has to be done, or `saw` says it, too.
+        check: name of what was checked.
+        level: its severity.
+        saw: what was found.
+        mend: how to fix it; empty if nothing has to be done, or if `saw` says it.
     """
 
     check: str
@@ -37,7 +38,7 @@ class Finding:
 
 
 def examined(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What `look` finds. What breaks the looking itself is a finding, too."""
+    """Return the findings of `look`. An error during the check is a finding, too."""
     found: list[Finding] = []
     try:
         for finding in look():
@@ -48,12 +49,12 @@ def examined(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]
         found.append(Finding(check, Level.BROKEN, str(error)))
     except Exception as error:
         words = " ".join(str(error).split())
-        found.append(Finding(check, Level.BROKEN, f"can't be looked at: {type(error).__name__}: {words}"))
+        found.append(Finding(check, Level.BROKEN, f"can't be checked: {type(error).__name__}: {words}"))
     return found
 
 
 def findings_lines(findings: Iterable[Finding]) -> list[Text]:
-    """A line each for a terminal."""
+    """Return one line per finding for a terminal."""
     styles = {Level.OK: "green", Level.WARNING: "yellow", Level.BROKEN: "red"}
     return [
         Text.assemble(
@@ -66,5 +67,5 @@ def findings_lines(findings: Iterable[Finding]) -> list[Text]:
 
 
 def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """The same for a program."""
+    """Return the findings for a program."""
     return [asdict(finding) for finding in findings]

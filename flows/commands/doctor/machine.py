@@ -1,4 +1,4 @@
-"""What `nasflow doctor` looks at on this machine: packages, slots, the study store, disks."""
+"""The checks of `nasflow doctor` on this machine: packages, kernels, slots, the study store, disks."""
 
 import errno
 import os
@@ -27,13 +27,13 @@ _BREAKS = {
     "fastapi": ", with which Prefect's server does not start",
     "sqlalchemy": ", with which Prefect's server makes no scheduled runs",
 }
-_FULL = 100 * 2**20  # bytes; some checkpoints and a database need as much
+_FULL = 100 * 2**20  # bytes; a few checkpoints and a database need that much
 _LOW = 2**30
 _TRIED = 2**20
 
 
 def check_packages() -> Iterator[Finding]:
-    """Whether Python and the packages are those that this nasflow was made for, by its own metadata."""
+    """Check Python and the packages against the requirements in nasflow's metadata."""
     broken = False
     for finding in _wrong_packages():
         broken = True
@@ -44,19 +44,19 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_kernels() -> Iterator[Finding]:
-    """Whether jobs on this machine can compile the native kernels."""
+    """Check whether jobs on this machine can compile the native kernels."""
     from nasflow.native import COMPILERS, find_compiler  # noqa: PLC0415 - loads torch
 
     compiler = find_compiler()
     if compiler is None:
-        fix = f"install one of {', '.join(COMPILERS)}; without, small models train more slowly on the CPU"
+        fix = f"install one of {', '.join(COMPILERS)}; without one, small models train more slowly on the CPU"
         yield Finding("kernels", Level.WARNING, "there is no C compiler for the native kernels of fused steps", fix)
     else:
         yield Finding("kernels", Level.OK, f"jobs with one core a slot run native kernels, compiled with {compiler}")
 
 
 def check_slots(config: SearchConfig) -> Iterator[Finding]:
-    """Whether the training service can run jobs, and how many at a time. Starts nothing."""
+    """Check whether the training service can run jobs, and how many at a time. Starts nothing."""
     if isinstance(config.training_service, SshServiceConfig):
         yield from _check_hosts(config)
         return
@@ -70,17 +70,17 @@ def check_slots(config: SearchConfig) -> Iterator[Finding]:
 
 
 def check_store(url: str) -> Iterator[Finding]:
-    """Whether the study store can be written, and the disk it is on."""
+    """Check whether the study store can be written, and the disk that it is on."""
     yield Finding("store", Level.OK, look_at_store(url))
     if (file := _sqlite_file(url)) is not None:
         yield from check_folder("store disk", file.parent)
 
 
 def check_folder(check: str, folder: Path) -> Iterator[Finding]:
-    """Whether files can be written there, or where it would be made, and how much room there is."""
+    """Check whether files can be written in a folder, or where it would be created, and how much space is free."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
-        yield Finding(check, Level.BROKEN, f"{there} is no folder", "move it away, or name another")
+        yield Finding(check, Level.BROKEN, f"{there} is not a folder", "move it away, or name another folder")
         return
     try:
         with tempfile.TemporaryFile(dir=there, buffering=0) as file:
@@ -91,7 +91,7 @@ def check_folder(check: str, folder: Path) -> Iterator[Finding]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full:
             yield Finding(
-                check, Level.BROKEN, f"can't write in {there} ({error.strerror})", "name a folder that you may write"
+                check, Level.BROKEN, f"can't write in {there} ({error.strerror})", "name a folder that you can write to"
             )
             return
     free = shutil.disk_usage(there).free

@@ -1,4 +1,4 @@
-"""What `nasflow doctor` looks at on the Prefect server: the API, versions, clock, work pool, workers, automation."""
+"""The checks of `nasflow doctor` on the Prefect server: API, versions, clock, work pool, workers, automation."""
 
 import os
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 KNOWN_TYPES = ("process", "docker", "kubernetes")
 _CLOCK = timedelta(seconds=10)
 _PREFECT = {
-    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # looking must not start a server
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # a check must not start a server
     "PREFECT_CLIENT_MAX_RETRIES": "0",
     "PREFECT_API_REQUEST_TIMEOUT": "30",
 }
 
 
 def check_prefect(pool: str) -> list[Finding]:
-    """Whether Prefect's server can run searches of this work pool. What can't be asked is left out."""
+    """Check whether Prefect's server can run searches of a work pool. Without a usable server, it stops there."""
     os.environ.update(_PREFECT)
     set_up_prefect(verbose=False)
     findings = examined("server", _check_server)
@@ -55,7 +55,7 @@ def _check_server() -> Iterator[Finding]:
         saw = f"{url} answers, but is older (Prefect {theirs}) than Prefect here ({ours})"
         yield Finding("server", Level.WARNING, saw, f"upgrade the server to {ours}")
     else:
-        yield Finding("server", Level.OK, f"{url} answers and lets us in: Prefect {theirs}, here {ours}")
+        yield Finding("server", Level.OK, f"{url} answers and accepts us: Prefect {theirs}, here {ours}")
 
 
 def _check_clock() -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _check_clock() -> Iterator[Finding]:
 
 
 def clock_finding(theirs: datetime, ours: datetime) -> Finding:
-    """Whether our clock is in step with the server's, which it tells in whole seconds."""
+    """Return whether our clock agrees with the server's, which reports whole seconds."""
     ahead = ours - theirs
     if abs(ahead) < _CLOCK:
         return Finding("clock", Level.OK, "in step with the server's")
@@ -88,7 +88,7 @@ def _check_pool(name: str) -> Iterator[Finding]:
         except ObjectNotFound:
             others = ", ".join(pool.name for pool in client.read_work_pools(limit=10)) or "none"
             saw = f"there is no work pool '{name}' (there: {others})"
-            yield Finding("pool", Level.BROKEN, saw, f"'nasflow setup --work-pool {name}' makes it")
+            yield Finding("pool", Level.BROKEN, saw, f"'nasflow setup --work-pool {name}' creates it")
             return
         yield _pool_finding(pool)
         yield _limit_finding(pool)
@@ -101,8 +101,8 @@ def _pool_finding(pool: "WorkPool") -> Finding:
         mend = f"'prefect work-pool resume {pool.name}' lets it run searches again"
         return Finding("pool", Level.BROKEN, f"{saw} is paused", mend)
     if pool.type not in KNOWN_TYPES:
-        mend = f"use one of type {', '.join(KNOWN_TYPES)}, or see to it that its jobs have nasflow"
-        return Finding("pool", Level.WARNING, f"{saw}, for which nasflow has no job template", mend)
+        mend = f"use one of type {', '.join(KNOWN_TYPES)}, or make sure that its jobs have nasflow"
+        return Finding("pool", Level.WARNING, f"{saw}, and nasflow has no job template for that type", mend)
     return Finding("pool", Level.OK, saw)
 
 
@@ -127,7 +127,7 @@ def _worker_finding(client: "SyncPrefectClient", pool: "WorkPool") -> Finding:
     alive = [worker.name for worker in workers if worker.status is WorkerStatus.ONLINE]
     if alive:
         return Finding("worker", Level.OK, f"alive: {', '.join(alive)}")
-    saw = f"work pool '{pool.name}' has no live worker, so what is scheduled waits"
+    saw = f"work pool '{pool.name}' has no live worker, so scheduled runs wait"
     return Finding("worker", Level.WARNING, saw, f"start one: prefect worker start --pool {pool.name}")
 
 
@@ -144,13 +144,13 @@ def _check_automation() -> Iterator[Finding]:
             "automation",
             Level.BROKEN,
             f"there is no automation '{ZOMBIES}', so a search whose process is killed stays Running for ever",
-            "'nasflow setup' makes it",
+            "'nasflow setup' creates it",
         )
     elif not present[0].enabled:
         saw = f"'{ZOMBIES}' is switched off, so a search whose process is killed stays Running for ever"
         yield Finding("automation", Level.WARNING, saw, "switch it on in the UI under Automations")
     elif frequency is None:
-        saw = "Prefect's heartbeats are switched off here, so searches from here are not seen to die"
+        saw = "Prefect's heartbeats are switched off here, so the server does not notice if a search from here dies"
         yield Finding("automation", Level.WARNING, saw, "unset PREFECT_FLOWS_HEARTBEAT_FREQUENCY")
     else:
         within = getattr(present[0].trigger, "within", timedelta()).total_seconds()
@@ -162,7 +162,7 @@ def _heartbeat_finding(within: float, frequency: int) -> Finding:
         return Finding(
             "automation",
             Level.BROKEN,
-            f"a search is taken for dead {within:.0f} s after its last heartbeat, and one from here has one every "
+            f"a search counts as dead {within:.0f} s after its last heartbeat, and searches from here send one every "
             f"{frequency} s",
             "set PREFECT_FLOWS_HEARTBEAT_FREQUENCY to the same number everywhere, then run 'nasflow setup' again",
         )

@@ -1,1 +1,1 @@
-"""`nasflow plan`: how trials of a search would be merged."""
+"""`nasflow plan`: shows how trials of a search would be merged."""

@@ -1,4 +1,4 @@
-"""`nasflow plan`: how trials of a search would be merged, with nothing trained and no study touched."""
+"""`nasflow plan`: shows how trials of a search would be merged. Trains nothing and does not use the study."""
 
 import os
 import subprocess
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from nasflow.space.architecture import Architecture
     from nasflow.training.dry_run import JobPlan, UnitPlan
 
-_IN_SLOT = "NASFLOW_PLANS_IN_SLOT"  # set in the process that was started to plan, which shall not start another
+_IN_SLOT = "NASFLOW_PLANS_IN_SLOT"  # set in the process started for planning, so that it does not start another
 
 
 def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> None:
     """Print the plan of the first trials that random search would propose, and draw that of the largest unit.
 
     Args:
-        trials: how many; None for those of a round, as many as a job trains at a time.
-        draw: the file for the picture.
+        trials: number of trials; None for a round's, or as many as a job trains at a time.
+        draw: file for the picture; None for no picture.
 
     Raises:
         UserError: the config can't work, or there is nothing to draw.
@@ -56,7 +56,7 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
 
 
 def slot_environment(config: ServiceConfig) -> dict[str, str]:
-    """What a job's process has in its environment that this one has not: with it, what is measured holds for jobs."""
+    """Return the environment variables of a job's process that differ here. They make measurements valid for jobs."""
     if not isinstance(config, LocalServiceConfig) or _IN_SLOT in os.environ:
         return {}
     environment = next(iter(slot_environments(config).values()))
@@ -64,13 +64,13 @@ def slot_environment(config: ServiceConfig) -> dict[str, str]:
 
 
 def run_in_slot(environment: dict[str, str], arguments: Sequence[str]) -> int:
-    """Run `nasflow` with these arguments in a process like a job's; its exit code."""
+    """Run `nasflow` with these arguments in a process like a job's. Returns its exit code."""
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", *arguments]
     return subprocess.run(command, env=os.environ | environment | {_IN_SLOT: "1"}, check=False).returncode
 
 
 def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
-    """A job for each kind of data, if that is searched too."""
+    """Return one job per data source, because the data may be searched, too."""
     from nasflow.evaluator.check import check_search  # noqa: PLC0415 - slow
     from nasflow.evaluator.data_source import fingerprint  # noqa: PLC0415 - slow
     from nasflow.strategy.random_search import RandomSearch  # noqa: PLC0415 - slow
@@ -102,7 +102,7 @@ def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:
 
     units: list[UnitPlan] = [unit for plan in plans for unit in plan.units]
     if not units:
-        raise UserError("there is nothing to draw, for no trials are fused; --trials N plans more of them")
+        raise UserError("there is nothing to draw, because no trials are fused; --trials N plans more of them")
     unit = max(units, key=lambda unit: len(unit.trials))
     gathers = unit.outline.gathers
     title = (

@@ -1,4 +1,4 @@
-"""What `nasflow plan` prints."""
+"""The output of `nasflow plan`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -17,7 +17,7 @@ _NUMBERS = ("#", "rows", "µs", "µs\nbatched", "µs one\nby one", "gathers")
 
 
 def print_plan(terminal: Console, name: str, trials: Sequence[int], plan: JobPlan) -> None:
-    """A job's plan: its units step by step, who is in none and why, what is expected, and where figures are from."""
+    """Print a job's plan: its units step by step, trials in no unit and why, expected times and their source."""
     for part in _parts(name, trials, plan):
         terminal.print(part, soft_wrap=isinstance(part, Text))
 
@@ -36,7 +36,7 @@ def _table(unit: UnitPlan) -> Table:
     title = f"\nunit of trials {numbers_text(unit.trials)}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
     for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
-        # only columns that may wrap are narrowed; each step stays on one line
+        # rich narrows only columns that may wrap; each step stays on one line
         table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head in _NUMBERS)
     for number, (step, price) in enumerate(zip(unit.outline.steps, unit.prices, strict=True)):
         table.add_row(*(Text(t, no_wrap=True, overflow="ellipsis") for t in _row(number, step, price, unit.trials)))

@@ -1,1 +1,1 @@
-"""`nasflow report`: a study as one HTML file."""
+"""`nasflow report`: writes a study as one HTML file."""

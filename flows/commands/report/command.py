@@ -1,4 +1,4 @@
-"""`nasflow report`: a study as one HTML file."""
+"""`nasflow report`: writes a study as one HTML file."""
 
 from pathlib import Path
 

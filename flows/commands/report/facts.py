@@ -1,4 +1,4 @@
-"""A study's facts for its HTML report: from its record, the files of its jobs, and its space."""
+"""Collects a study's facts for its HTML report: from its record, the files of its jobs, and its space."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ _GREY_CURVES = 200
 
 @dataclass
 class _OfSpace:
-    """What the space tells of the trials."""
+    """Facts about the trials that come from the space."""
 
     domains: dict[str, Domain] = field(default_factory=dict)
     models: dict[int, Block] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class _OfSpace:
 
 
 def study_facts(study: Study) -> StudyFacts:
-    """All that a report shows of a study; it may be empty, or still run."""
+    """Return everything that a report shows of a study. The study may be empty or still running."""
     trials, best = study.trials(), study.leaderboard(_BEST)
     attempts = study.attempts()
     stories = {job: job_story(study.config.study_dir, job) for attempt in attempts for job in _jobs(attempt)}
@@ -78,7 +78,7 @@ def _ask_space(config: SearchConfig, trials: Sequence[Trial], best: Sequence[Tri
 
 
 def _curves(study: Study, trials: Sequence[Trial], best: Sequence[Trial]) -> Curves:
-    """Those of the best, then of others, spread evenly."""
+    """Return the curves of the best trials, then of others, evenly spaced."""
     first = [trial.number for trial in best]
     others = [t.number for t in trials if t.epochs and t.replayed_from is None and t.number not in first]
     numbers = [*first, *thinned(others, _GREY_CURVES)]
@@ -91,7 +91,7 @@ def _jobs(attempt: Attempt) -> set[str]:
 
 
 def _runs(attempt: Attempt, stories: dict[str, JobStory]) -> Iterator[JobRun]:
-    """Its jobs that ended badly, then the one that runs, or ended well."""
+    """Yield the attempt's jobs that ended badly, then the one that is running or ended well."""
     times = [(ending.job_id, ending.slot, ending.started_at, ending.ended_at) for ending in attempt.endings]
     ends = [(_end(ending.failure), ending.error) for ending in attempt.endings]
     if attempt.state in (AttemptState.RUNNING, AttemptState.SUCCEEDED):
@@ -115,7 +115,7 @@ def _end(failure: FailureKind | None) -> RunEnd:
 
 
 def _plans(attempts: Sequence[Attempt], stories: dict[str, JobStory]) -> "dict[str, list[Plan]]":
-    """Of the newest job of each batch."""
+    """Return the plans of the newest job of each batch."""
     found: dict[str, list[Plan]] = {}
     for attempt in attempts:
         if attempt.kind is AttemptKind.BATCH and attempt.job_id is not None and stories[attempt.job_id].plans:

@@ -1,4 +1,4 @@
-"""What the files of jobs tell beyond the study's record: when their processes came up, and how they merged trials."""
+"""Facts from the files of jobs that are not in the study's record: when processes began, and how trials were merged."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,14 +13,14 @@ from nasflow.job.spec import job_dir
 
 @dataclass(frozen=True)
 class JobStory:
-    """A job by its events: `began` is None where none are here."""
+    """Facts from a job's events; `began` is None if this machine has no events of the job."""
 
     began: datetime | None = None
     plans: list[dict[str, Any]] = field(default_factory=list)
 
 
 def job_story(root: Path, job_id: str) -> JobStory:
-    """The story of a job below a study's folder."""
+    """Return the story of a job, from the files in a study's folder."""
     lines, _ = read_lines(job_dir(root, job_id) / "events.jsonl")
     began: datetime | None = None
     plans = []

@@ -1,1 +1,1 @@
-"""`nasflow setup`: what a Prefect server needs for searches."""
+"""`nasflow setup`: prepares a Prefect server for searches."""

@@ -1,4 +1,4 @@
-"""The automations of `nasflow setup`: on the server once, as they should be, unless someone has switched one off."""
+"""The automations of `nasflow setup`. Each is created once or updated, unless someone has switched it off."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.events.schemas.automations import AutomationCore
 
-_MISSED = 3  # heartbeats; fewer would take a slow network for a death
+_MISSED = 3  # heartbeats; with fewer, a slow network would look like a dead search
 
 
 def wanted_automations(
     client: "SyncPrefectClient", within: timedelta, notify_best: str | None, pause_without_gain: int | None
 ) -> list["AutomationCore"]:
-    """What the server shall have.
+    """Return the automations that the server should have.
 
     Args:
-        within: after how long without a heartbeat a search is taken for dead.
-        notify_best: the notification block, as `type/name`, that tells of new bests.
-        pause_without_gain: after how many rounds without gain a search is paused.
+        client: client of the server.
+        within: time without a heartbeat after which a search counts as dead.
+        notify_best: notification block for new bests, as `type/name`; None for no such automation.
+        pause_without_gain: number of rounds without gain after which a search is paused; None for no such automation.
 
     Raises:
         UserError: there is no such block.
@@ -39,13 +40,13 @@ def wanted_automations(
 
 
 def ensure_automation(client: "SyncPrefectClient", wanted: "AutomationCore") -> Made:
-    """Make the server have the automation once and as it is wanted, unless someone has switched it off."""
+    """Create or update an automation on the server and remove duplicates, unless someone has switched it off."""
     present = client.read_automations_by_name(wanted.name)
     if not present:
         client.create_automation(wanted)
         return Made("automation", wanted.name, Done.CREATED, wanted.description)
     first, *others = present
-    for other in others:  # two setups at a time may both create it
+    for other in others:  # two setups at the same time may both create it
         client.request("DELETE", "/automations/{id}", path_params={"id": other.id})
     if not first.enabled:
         return Made("automation", wanted.name, Done.LEFT, "someone has switched it off")
@@ -56,7 +57,7 @@ def ensure_automation(client: "SyncPrefectClient", wanted: "AutomationCore") -> 
 
 
 def patience() -> timedelta:
-    """After how long without a heartbeat a search is taken for dead. Raises UserError if none are sent."""
+    """Return the time without a heartbeat after which a search counts as dead. Raises UserError if none are sent."""
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
     frequency = get_current_settings().flows.heartbeat_frequency
@@ -73,11 +74,11 @@ def _block_id(client: "SyncPrefectClient", block: str) -> "UUID":
         return client.read_block_document_by_name(name or "-", kind).id
     except ObjectNotFound:
         raise UserError(
-            f"--notify-best: Prefect has no notification block '{block}'; make it in the UI under Blocks, and name it "
+            f"--notify-best: Prefect has no notification block '{block}'; create it in the UI under Blocks and name it "
             "as type/name, such as slack-webhook/team"
         ) from None
 
 
 def _essence(automation: "AutomationCore") -> dict[str, object]:
-    """What an automation does, without what a server adds to it."""
-    return automation.model_dump(include={"trigger", "actions", "description"})  # as JSON, its sets have any order
+    """Return what an automation does, without the fields that a server adds."""
+    return automation.model_dump(include={"trigger", "actions", "description"})  # not as JSON: sets have no order

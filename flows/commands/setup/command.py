@@ -1,4 +1,4 @@
-"""`nasflow setup`: what a Prefect server needs for searches: work pool, limit, automation, secrets."""
+"""`nasflow setup`: prepares a Prefect server for searches: work pool, limit, automation, secrets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,19 +27,20 @@ def set_up_server(
     pause_without_gain: int | None = None,
     verbose: bool = False,
 ) -> list[Made]:
-    """Make the Prefect server in use have what searches need, once and as it should be; what was made and found.
+    """Create or update what searches need on the Prefect server in use. Returns each object and what was done to it.
 
     Args:
-        config: its secrets that are Prefect's blocks are made, too, and it says how many slots a search takes.
+        config: names secret blocks to create, and says how many slots a search takes.
         pool: name of the work pool.
-        slots: how many device slots the searches of the pool may take together; None leaves its limit as it is.
+        slots: number of device slots that all searches of the pool may use together; None keeps its limit.
         secrets: names of more secret blocks, or of the environment variables with their values.
-        notify_best: the notification block, as `type/name`, that tells of new bests; None for no new automation.
-        pause_without_gain: after how many rounds without gain a search is paused; None for no new automation.
+        notify_best: notification block for new bests, as `type/name`; None for no new automation.
+        pause_without_gain: number of rounds without gain after which a search is paused; None for no new automation.
+        verbose: show Prefect's own log.
 
     Raises:
-        UserError: no server is configured, it can't be used, heartbeats are switched off, a secret's value is not to be
-            had, there are too few slots for a search, or there is no such notification block.
+        UserError: no server is configured, it can't be used, heartbeats are switched off, a secret has no value, there
+            are too few slots for a search, or there is no such notification block.
     """
     set_up_prefect(verbose)
     refuse_no_server()
@@ -56,7 +57,7 @@ def set_up_server(
 
 
 def setup_table(made: Sequence[Made]) -> Table:
-    """A row a thing."""
+    """Return a table with one row per object."""
     table = Table("what", "name", "", "note", title=f"set up: {api_url()}")
     for thing in made:
         table.add_row(thing.what, escape(thing.name), thing.done, escape(thing.note))
@@ -64,17 +65,17 @@ def setup_table(made: Sequence[Made]) -> Table:
 
 
 def setup_hints(pool: str) -> list[str]:
-    """What is still to be done by people."""
+    """Return the steps that are left to the user."""
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
     frequency = get_current_settings().flows.heartbeat_frequency
     return [
-        f"run what is deployed: prefect worker start --pool {pool}",
+        f"run deployed searches: prefect worker start --pool {pool}",
         "resume killed searches: nasflow recover, on a schedule",
         f"PREFECT_FLOWS_HEARTBEAT_FREQUENCY ({frequency} s here) must be the same wherever searches run",
     ]
 
 
 def setup_json(made: Sequence[Made]) -> dict[str, Any]:
-    """What was made and found, for a program."""
+    """Return the same for a program."""
     return {"server": api_url(), "made": [asdict(thing) for thing in made]}

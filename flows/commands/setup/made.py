@@ -1,11 +1,11 @@
-"""What `nasflow setup` made on the server, and found there."""
+"""Objects on the server that `nasflow setup` created, changed or found."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Done(StrEnum):
-    """What became of a thing that should be there."""
+    """What `nasflow setup` did to an object on the server."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -15,11 +15,13 @@ class Done(StrEnum):
 
 @dataclass(frozen=True)
 class Made:
-    """A thing on the server after the set-up.
+    """An object on the server after `nasflow setup`.
 
     Attributes:
         what: its kind.
-        note: what it does, or why it was left.
+        name: its name on the server.
+        done: what was done to it.
+        note: what it does, or why it was not changed.
     """
 
     what: str

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def searches_at_once(slots: int, config: SearchConfig | None) -> int:
-    """How many searches may run at once where there are `slots`.
+    """Return how many searches may run at once with `slots` slots.
 
-    One like `config` takes all slots of its local training service for as long as it runs; any other search, whose jobs
-    run elsewhere or of which nothing is known, counts as one.
+    A search with a local training service uses all slots of that service while it runs. A search whose jobs run
+    elsewhere, or without a config here, counts as one slot.
 
     Raises:
-        UserError: there are too few for one search.
+        UserError: there are too few slots for one search.
     """
     service = None if config is None else config.training_service
     each = len(slot_environments(service)) if isinstance(service, LocalServiceConfig) else 1
@@ -33,7 +33,7 @@ def searches_at_once(slots: int, config: SearchConfig | None) -> int:
 
 
 def ensure_pool(client: "SyncPrefectClient", name: str, limit: int | None) -> Made:
-    """Make the server have the work pool, of type process if it is new, with this limit unless that is None."""
+    """Create the work pool, of type process, if it is missing, and set its limit unless that is None."""
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate  # noqa: PLC0415 - slow
     from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415 - slow
     from prefect.workers.process import ProcessWorker  # noqa: PLC0415 - slow
@@ -46,7 +46,7 @@ def ensure_pool(client: "SyncPrefectClient", name: str, limit: int | None) -> Ma
         wanted = WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template, concurrency_limit=limit)
         try:
             pool, done = client.create_work_pool(wanted), Done.CREATED
-        except ObjectAlreadyExists:  # another setup was quicker
+        except ObjectAlreadyExists:  # another setup has just created it
             pool = client.read_work_pool(name)
     if limit is not None and pool.concurrency_limit != limit:
         client.update_work_pool(name, WorkPoolUpdate(concurrency_limit=limit))

@@ -1,4 +1,4 @@
-"""Prefect's `Secret` blocks that configs name. Their values come from the environment or are typed in unseen."""
+"""Prefect's `Secret` blocks that configs name. Their values come from the environment or from a hidden prompt."""
 
 import getpass
 import os
@@ -20,29 +20,29 @@ _NAME = r"[a-z0-9-]+"
 
 
 def secret_names(given: Sequence[str], config: SearchConfig | None) -> list[str]:
-    """The names of the blocks, each once: those given, as Prefect spells names, and those that the config names.
+    """Return the names of the blocks without duplicates: `given` in Prefect's spelling, and those in the config.
 
     Raises:
-        UserError: no block can have the name.
+        UserError: a name is not valid for a block.
     """
     named = [] if config is None else list(_named(config.model_dump()))
     names = list(dict.fromkeys([*(name.lower().replace("_", "-") for name in given), *named]))
     if wrong := next((name for name in names if not re.fullmatch(_NAME, name)), None):
-        raise UserError(f"secret '{wrong}': Prefect's names of blocks are made of letters, digits and dashes")
+        raise UserError(f"secret '{wrong}': names of Prefect's blocks consist of letters, digits and dashes")
     return names
 
 
 def values_wanted(client: "SyncPrefectClient", names: Sequence[str]) -> dict[str, str | None]:
-    """The value that each block shall have; None where it may keep the one it has.
+    """Return the value to store in each block; None to keep its present value.
 
     Raises:
-        UserError: there is no block, and no one gives a value.
+        UserError: there is no such block, and no value is given.
     """
     return {name: os.environ.get(_variable(name)) or (None if _value(client, name) else _ask(name)) for name in names}
 
 
 def ensure_secret(client: "SyncPrefectClient", name: str, value: str | None) -> Made:
-    """Make the server have the block with this value, or with the one it has."""
+    """Create or update a block with this value. None keeps the present value."""
     from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
     from pydantic import SecretStr  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ def ensure_secret(client: "SyncPrefectClient", name: str, value: str | None) -> 
 
 
 def _named(values: Any) -> Iterator[str]:
-    """The names of blocks anywhere in a config."""
+    """Yield the names of blocks anywhere in a config."""
     if isinstance(values, dict):
         if values.keys() == {"prefect_block"}:
             yield values["prefect_block"]
@@ -69,12 +69,12 @@ def _named(values: Any) -> Iterator[str]:
 
 
 def _variable(name: str) -> str:
-    """The environment variable that may hold a secret's value."""
+    """Return the environment variable that may hold a secret's value."""
     return name.upper().replace("-", "_")
 
 
 def _value(client: "SyncPrefectClient", name: str) -> str | None:
-    """What a block holds; None if there is no such block."""
+    """Return the value of a block; None if there is no such block."""
     from prefect.exceptions import ObjectNotFound  # noqa: PLC0415 - slow
 
     try:

@@ -153,7 +153,7 @@ def test_the_server_is_down(patient):
     ("change", "words"),
     [
         (lambda url: url.removesuffix("/api"), "answers, but not as Prefect's API does"),
-        (lambda url: url.removeprefix("http://"), "is no URL"),
+        (lambda url: url.removeprefix("http://"), "is not a URL"),
     ],
     ids=["without /api", "without http"],
 )
@@ -226,7 +226,7 @@ def test_the_automation_is_missing_off_or_too_impatient(patient):
     patient.fault("automation", "warning", "is switched off", "switch it on")
     patient.server.call("DELETE", f"/automations/{present['id']}")
     try:
-        patient.fault("automation", "broken", "there is no automation", "stays Running", "'nasflow setup' makes it")
+        patient.fault("automation", "broken", "there is no automation", "stays Running", "'nasflow setup' creates it")
     finally:
         subprocess.run([*NASFLOW, "setup", "--work-pool", POOL], env=patient.server.env, check=True, timeout=120)
 
@@ -281,7 +281,7 @@ def test_a_work_dir_that_can_t_be_written(patient):
 
 def test_a_work_dir_below_a_file(patient):
     (patient.folder / "nasflow-runs").touch()
-    patient.fault("work_dir", "broken", f"{patient.folder}/nasflow-runs is no folder", "name another")
+    patient.fault("work_dir", "broken", f"{patient.folder}/nasflow-runs is not a folder", "name another")
 
 
 @pytest.mark.parametrize(

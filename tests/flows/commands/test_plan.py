@@ -135,7 +135,7 @@ def test_the_picture_is_of_the_largest_unit(plan: Plan, folder: Path) -> None:
     ("arguments", "changes", "sentence"),
     [
         (["--draw", "no/where.svg"], {}, "--draw: there is no folder "),
-        (["--draw", "plan.svg"], {"merge": {"fuse": "never"}}, "there is nothing to draw, for no trials are fused"),
+        (["--draw", "plan.svg"], {"merge": {"fuse": "never"}}, "there is nothing to draw, because no trials are fused"),
         ([], {"merge": {"enabled": False}}, "merge.enabled is false, so every trial trains in a job of its own"),
         ([], {"merge": {"passes": ["plan_spaces.py:nothing"]}}, "'plan_spaces.py' has no 'nothing'"),
         ([], {"space": {"target": "plan_spaces.py:trnk"}}, "'plan_spaces.py' has no 'trnk'"),

@@ -113,7 +113,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
     controller.send_signal(signal.SIGINT)
     output, _ = controller.communicate(timeout=60)
     assert controller.returncode == 130, output
-    assert "the same command goes on from here" in output
+    assert "the same command continues from here" in output
     assert not processes(searches)
     searches.run("run", "search.yaml")
     assert_nothing_lost_or_repeated(searches, undisturbed)

@@ -46,7 +46,7 @@ def run(type: str, minutes: float = 60, due: datetime | None = None) -> Run:
         (Facts(finished=True, deserter=DEAD), Standing.WELL, "finished"),
         (Facts(finished=False, holder=ALIVE, run=run("CRASHED")), Standing.WELL, "runs (process 7 on here"),
         (Facts(finished=False, deserter=DEAD), Standing.DEAD, "its controller died (process 7"),
-        (Facts(finished=False, deserter=UNHEARD), Standing.DEAD, "not been heard of since its lease ended 90 s ago"),
+        (Facts(finished=False, deserter=UNHEARD), Standing.DEAD, "not renewed its lease, which ended 90 s ago"),
         (Facts(finished=False, deserter=DEAD, run=run("RUNNING")), Standing.DEAD, "flow run is Running, but no one"),
         (Facts(finished=False, deserter=DEAD, run=run("RUNNING", 0.5)), Standing.WELL, "is Running since 30 s"),
         (Facts(finished=False, run=run("RUNNING")), Standing.DEAD, "flow run is Running, but no one runs it"),
@@ -191,7 +191,7 @@ def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     assert (ended.returncode, ended.stdout.split()[-1]) == (0, "0"), ended.stderr
     assert searches.json("leaderboard", "scheduled") == undisturbed
     runs = searches.server.post("/flow_runs/filter", {"flows": {"name": {"any_": ["nas-recover"]}}})
-    assert [(run["state_type"], run["state"]["message"]) for run in runs] == [("COMPLETED", "1 searches looked at")]
+    assert [(run["state_type"], run["state"]["message"]) for run in runs] == [("COMPLETED", "1 searches checked")]
     shown = searches.server.post("/artifacts/latest/filter", {"artifacts": {"key": {"any_": ["nas-recover"]}}})
     assert "scheduled: dead: its controller died" in shown[0]["data"] and "ended well" in shown[0]["data"]
 

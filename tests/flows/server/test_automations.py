@@ -105,7 +105,7 @@ def test_a_new_best_is_told_and_a_search_without_gain_is_paused(searches: Search
     with searches.start("run", f"{STUDY}.yaml") as process:
         try:
             paused = wait_for_state(searches.server, process, "PAUSED")
-            assert paused["state"]["message"] == "3 rounds running brought nothing better"
+            assert paused["state"]["message"] == "3 consecutive rounds without a new best"
             assert process.poll() is None, "it waits"
             ended = [r["number"] for r in searches.json("show", STUDY)["rounds"] if r["state"] != "running"]
             assert set(ended) >= {0, 1, 2, 3}
