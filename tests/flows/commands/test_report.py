@@ -80,7 +80,7 @@ def test_report(done: Searches, trials: list[dict[str, Any]]) -> None:
     plans = [event for event in done.events("search", jobs="r*-batch-*") if event["kind"] == "planned"]
     merged = {trial for plan in plans for unit in plan["units"] for trial in unit["members"]}
     reasons = {reason for plan in plans for reason in plan["alone"].values()}
-    assert f"{len(merged)} of 8 trials in" in page and all(reason in page for reason in reasons)
+    assert f"{len(merged)} of 8 trials merged into" in page and all(reason in page for reason in reasons)
     assert plans and ("Expected from measured kernels: " in page) == bool(merged), "what the jobs' files tell"
     rows = next(figure for figure in figures if figure["data"][0]["type"] == "bar" and "base" in figure["data"][0])
     assert rows["layout"]["yaxis"]["ticktext"] == ["cpu-0", "cpu-1"]
