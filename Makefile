@@ -1,16 +1,20 @@
 # What people do with nasflow from a clone. Needs Python 3.11 or newer with venv, and make; no root.
 # Every target makes .venv/ by itself when it is missing, or when pyproject.toml or constraints.txt changed.
 
-PYTHON ?= python3
-CONFIG ?= examples/digits.yaml
-EXPORT ?= exported
+PYTHON  ?= python3
+CONFIG  ?= examples/digits.yaml
+EXPORT  ?= exported
 # that run tests; more than two cores keep busy, for many tests wait for programs that they start
 WORKERS ?= 3
-ARGS   ?=
+TIMES   ?= 10
+ARGS    ?=
 
-VENV := .venv
-BIN  := $(VENV)/bin
-PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile -c constraints.txt
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# the folders of tests that need no programs but Python
+QUICK  := attempt checkpoint config evaluator job merge native space strategy
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile -c constraints.txt
 
 # pip leaves the bytecode to the first import, which needs a tenth of the files; so let imports write it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,19 +23,29 @@ unexport PYTHONDONTWRITEBYTECODE
 set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "Set-up took $$(($$(date +%s) - begin)) s."
 
 .DEFAULT_GOAL := help
-.PHONY: help search test lint types format house clean
+.PHONY: help search test test-quick test-long test-repeat lint types format house clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: PYTHON=python3.12 (of a new .venv), ARGS='...' (more arguments for search and test), CONFIG=, EXPORT=, WORKERS="
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=python3.12 (of a new .venv), ARGS='...' (more arguments for search and test), CONFIG=, EXPORT=, WORKERS=, TIMES="
 
 search: ## install nasflow, search cells on digits, print the leaderboard, export the best model
 	@$(call set_up,search.stamp)
 	$(BIN)/nasflow run $(CONFIG) --export-best $(EXPORT) $(ARGS)
 
-test: ## install nasflow and its development tools, run all tests
+test: ## install nasflow and its development tools, run all tests but the long ones
 	@$(call set_up,dev.stamp)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) --numprocesses $(WORKERS) -m "not long" $(ARGS)
+
+test-quick: $(VENV)/dev.stamp ## the tests that start no server, no cluster and no browser
+	$(PYTEST) --numprocesses $(WORKERS) -m "not long" $(addprefix tests/,$(QUICK)) $(ARGS)
+
+test-long: $(VENV)/dev.stamp ## the long tests: faults, a team's server, the tutorial, models of other libraries
+	$(PYTEST) --numprocesses $(WORKERS) -m long $(ARGS)
+
+test-repeat: $(VENV)/dev.stamp ## the tests of ARGS='...' TIMES times, while something else keeps the machine busy
+	@(while :; do :; done) & busy=$$!; trap "kill $$busy" EXIT; \
+	for time in $$(seq $(TIMES)); do echo "== $$time of $(TIMES)"; $(PYTEST) --numprocesses $(WORKERS) $(ARGS) || exit 1; done
 
 lint: $(VENV)/dev.stamp ## style, format, and which room imports which
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ KILLS = 20
 SEED = 57  # of the first of a kind; with it, those that take longest to go on from come well apart
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_repeated(tmp_path):
     faults = [Fault(kind, SEED + number) for kind, times in FAULTS.items() for number in range(times)]

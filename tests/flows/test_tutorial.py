@@ -168,12 +168,14 @@ def test_what_is_not_as_shown_is_found():
     assert not is_as_shown("a\nb\n", "a\n") and not is_as_shown("so it is\n", "it...")
 
 
+@pytest.mark.long
 def test_each_night_adds_its_rounds(terminals):
     shown = json.loads(terminals.type("nasflow show digits --json"))
     assert [each["state"] for each in shown["rounds"]] == ["completed"] * 3
     assert [sum(trial["round"] == number for trial in shown["trials"]) for number in range(3)] == [8, 8, 4]
 
 
+@pytest.mark.long
 def test_the_server_knows_every_run(terminals):
     runs = flow_runs(terminals.server)
     assert [run["state_type"] for run in runs] == ["COMPLETED"] * 2
@@ -185,6 +187,7 @@ def test_the_server_knows_every_run(terminals):
     assert (schedule["active"], schedule["schedule"]["cron"]) == (True, "0 2 * * *")
 
 
+@pytest.mark.long
 def test_what_it_points_to_is_there(terminals):
     found = terminals.server.post("/artifacts/latest/filter", {"limit": 200})
     keys = {artifact["key"] for artifact in found}
@@ -195,6 +198,7 @@ def test_what_it_points_to_is_there(terminals):
     assert (terminals.folder / "digits.html").stat().st_size > 100_000
 
 
+@pytest.mark.long
 def test_what_stays_open_still_runs(terminals):
     assert [process.poll() for process in terminals.open] == [None, None]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.flows.deployed_searches import PATIENCE, Deployments
 from tests.flows.searches import PrefectProcess, Searches
 
-pytestmark = pytest.mark.timeout(1800)  # of which two minutes are waited for the schedule, at the least
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # two minutes at least are waited for the schedule
 
 SETTINGS = {
     "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "2",  # thirty by default
