@@ -31,7 +31,7 @@ _TESTS = {  # by what a path begins with, the first that fits
     "nasflow/training/optim/": _OPTIMIZERS,
     "nasflow/training/": [*_JOBS, "tests/merge"],
     "nasflow/native/": ["tests/native/test_kernels.py", *_OPTIMIZERS, "tests/native/test_one_by_one.py"],
-    "nasflow/evaluator/": ["tests/evaluator/test_group.py", *_JOBS],
+    "nasflow/evaluator/": ["tests/evaluator/test_group_metrics.py", *_JOBS],
     "nasflow/": ["tests/merge", *_JOBS],
 }
 _fork = multiprocessing.get_context("fork")
