@@ -13,9 +13,9 @@ from nasflow.study.records import RoundState
 
 from .budget import rounds_left
 from .record import show_search
-from .recurring import config_of_this_run
 from .result import SearchResult
 from .round_flow import sampling_round
+from .run_config import config_of_this_run
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible

@@ -14,7 +14,7 @@ from nasflow.config.search import load_config
 from nasflow.evaluator.check import check_search
 from nasflow.job.events import Epoch, Event
 from nasflow.job.spec import JobSpec, MemberSpec
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.training.training_job import TrainingJob
 from nasflow.training_service.base import TrainingService
 

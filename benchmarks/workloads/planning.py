@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from nasflow.garbage import uncollected
+from nasflow.gc_control import uncollected
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.planner import Planner
 from nasflow.merge.run.merged_model import MergedModel

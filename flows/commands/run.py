@@ -15,7 +15,7 @@ from rich.console import Console
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services import LocalServiceConfig
-from nasflow.garbage import uncollected
+from nasflow.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 
 from ..server.client import set_up_prefect

@@ -9,7 +9,7 @@ from typing import Any
 
 from nasflow.config.search import SearchConfig
 from nasflow.job.events import Epoch
-from nasflow.metrics import json_metrics
+from nasflow.json_metrics import json_metrics
 from nasflow.report.text import error_headline
 from nasflow.study.improvements import Gains
 from nasflow.trial import Trial

@@ -15,11 +15,11 @@ from nasflow.evaluator.data_source import fingerprint, load_data
 from nasflow.evaluator.lazy_layers import bare_trainer, complete, first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.searched_values import close_searched
+from nasflow.load_target import load_target
 from nasflow.space.lazy_layers import count_parameters, lazy_layers
 from nasflow.space.pick import Pick
 from nasflow.space.shared_layers import Owners
 from nasflow.space.space import Space
-from nasflow.target import load_target
 
 logger = logging.getLogger(__name__)
 

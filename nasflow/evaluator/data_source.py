@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
-from nasflow.target import check_params, load_target
+from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule

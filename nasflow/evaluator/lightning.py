@@ -12,7 +12,7 @@ from torch import nn
 from nasflow.config.search import LightningConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.base import Evaluator
-from nasflow.target import check_params, load_target
+from nasflow.load_target import check_params, load_target
 
 
 class Lightning(Evaluator):

@@ -11,7 +11,7 @@ from nasflow.config.search import (
 )
 from nasflow.errors import ConfigError
 from nasflow.evaluator.base import Evaluator
-from nasflow.target import check_params, load_target
+from nasflow.load_target import check_params, load_target
 
 
 def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:

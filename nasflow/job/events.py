@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, TypeAdapter, field_serializer
 
 from nasflow.job.disk_full import wait_for_room
-from nasflow.metrics import json_metrics
+from nasflow.json_metrics import json_metrics
 
 
 class _Event(BaseModel):

@@ -8,9 +8,9 @@ from nasflow.native.activations import activate, activate_backward
 from nasflow.native.adam import adam_step
 from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, kept_statistics, normalize
 from nasflow.native.compiling import COMPILERS, find_compiler
+from nasflow.native.conv_1x1 import OneByOne
 from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
 from nasflow.native.library import is_available
-from nasflow.native.one_by_one import OneByOne
 from nasflow.native.program import (
     BY_OUTPUT,
     activation,

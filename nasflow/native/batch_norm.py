@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nasflow.native.channel_matrix import line_of, lines_in
 from nasflow.native.library import library
-from nasflow.native.lines import line_of, lines_in
 from nasflow.native.program import ACTIVATIONS
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nasflow.config.search import LoggerName
 from nasflow.errors import ConfigError
 from nasflow.job.events import Epoch, Event, Evicted, Final
-from nasflow.metrics import finite_metrics
+from nasflow.json_metrics import finite_metrics
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger

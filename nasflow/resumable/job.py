@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from nasflow.errors import ConfigError
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 
 State = dict[str, Any]
 

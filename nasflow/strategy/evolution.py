@@ -8,7 +8,7 @@ from nasflow.config.search import EvolutionConfig, Objective
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
-from nasflow.strategy.novelty import NoveltyStrategy
+from nasflow.strategy.random_base import NoveltyStrategy
 from nasflow.strategy.scores import losses
 from nasflow.trial import Trial
 

@@ -14,6 +14,7 @@ from nasflow.config.search import (
     StrategyConfig,
 )
 from nasflow.errors import ConfigError
+from nasflow.load_target import check_params, load_target
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
@@ -21,7 +22,6 @@ from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.evolution import Evolution
 from nasflow.strategy.grid import GridSearch
 from nasflow.strategy.random_search import RandomSearch
-from nasflow.target import check_params, load_target
 
 
 def make_strategy(

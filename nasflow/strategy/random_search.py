@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from nasflow.space.architecture import Architecture
-from nasflow.strategy.novelty import NoveltyStrategy
+from nasflow.strategy.random_base import NoveltyStrategy
 
 
 class RandomSearch(NoveltyStrategy):

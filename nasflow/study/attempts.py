@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
-from nasflow.metrics import finite_metrics, json_metrics
+from nasflow.json_metrics import finite_metrics, json_metrics
 from nasflow.study.base import StudyBase, chunks, now
 from nasflow.study.records import Attempt, AttemptKind, AttemptState, Ending, EpochRecord, FinalRecord
 from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow

@@ -11,7 +11,7 @@ import pytest
 
 from nasflow.errors import ServiceError
 from nasflow.job.events import parse_event
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.testing.service_jobs import epochs, finish, numbers, script
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
 

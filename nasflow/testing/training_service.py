@@ -36,7 +36,7 @@ __all__ = [
 _CONTROLLER = """
 import sys, time
 from pathlib import Path
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.job.spec import JobSpec
 service = load_target(sys.argv[1], Path())(Path(sys.argv[2]), 1)
 service.prepare()

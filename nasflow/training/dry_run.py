@@ -14,7 +14,7 @@ from nasflow.merge.planning.planner import Planner
 from nasflow.merge.trace.graph import NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.view.summary import Outline, Price, outline, prices
-from nasflow.training.loop import run
+from nasflow.training.lightning_loop import run
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.training_job import SpecDriver

@@ -14,7 +14,7 @@ from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.training.driver import error_text
-from nasflow.training.loop import FedModule, make_trainer
+from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import with_weights

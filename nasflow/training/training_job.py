@@ -26,7 +26,7 @@ from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.shared_layers import Owners
 from nasflow.training.driver import Driver, error_text
-from nasflow.training.loop import make_trainer, run
+from nasflow.training.lightning_loop import make_trainer, run
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.reporting import replayed

@@ -16,7 +16,7 @@ from nasflow.config.services import (
     SshServiceConfig,
 )
 from nasflow.errors import ConfigError, ServiceError
-from nasflow.target import check_params, load_target
+from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.local.service import LocalService
 
@@ -46,11 +46,11 @@ def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingS
             return SlurmService(config, root)
         case RayServiceConfig():
             with _needing("ray"):
-                from nasflow.training_service.cluster.ray_jobs import RayService  # noqa: PLC0415 - an extra
+                from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - an extra
             return RayService(config, root)
         case DaskServiceConfig():
             with _needing("dask"):
-                from nasflow.training_service.cluster.dask_jobs import DaskService  # noqa: PLC0415 - an extra
+                from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
             return DaskService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for

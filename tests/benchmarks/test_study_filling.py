@@ -19,11 +19,11 @@ from benchmarks.study_filling import (
     fill,
     study_config,
 )
+from nasflow.load_target import load_target
 from nasflow.space.space import Space
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.store import AttemptRow, EpochRow, MemberRow, RoundRow, TrialRow
 from nasflow.study.study import Study
-from nasflow.target import load_target
 from nasflow.trial import FailureKind
 
 TRIALS = 2 * A_ROUND

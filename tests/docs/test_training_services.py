@@ -13,7 +13,7 @@ import yaml
 
 from nasflow.config.search import parse_config
 from nasflow.config.services import CodeConfig, ServiceConfig, SshHostConfig
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.make import make_service
 from nasflow.training_service.ship.code_dir import LEFT_OUT

@@ -229,7 +229,7 @@ CHANGES = [
         ("native: Adam has the first row's rates", "*a = adams + row;", "*a = adams;"),
     ),
     *_in(
-        "native/one_by_one.py",
+        "native/conv_1x1.py",
         ("pixels: only the last part has a weight gradient", "adds=number > 0", "adds=False"),
     ),
     *_in(
@@ -242,7 +242,7 @@ CHANGES = [
         ("optimizers: former ages are lost", 'float(kept.get("step", 0)) if', "0.0 if"),
     ),
     *_in(
-        "training/optim/slabs.py",
+        "training/optim/parameter_rows.py",
         ("optimizers: rows out of step go together", "row.age if row.rule.in_step else None", "None"),
         (
             "optimizers: rows apart are not written back",

@@ -30,7 +30,7 @@ _OPTIMIZERS += [f"tests/training/unit/test_{name}.py" for name in ("fused", "fus
 _TESTS = {  # by what a path begins with, the first that fits
     "nasflow/training/optim/": _OPTIMIZERS,
     "nasflow/training/": [*_JOBS, "tests/merge"],
-    "nasflow/native/": ["tests/native/test_kernels.py", *_OPTIMIZERS, "tests/native/test_one_by_one.py"],
+    "nasflow/native/": ["tests/native/test_kernels.py", *_OPTIMIZERS, "tests/native/test_conv_1x1.py"],
     "nasflow/evaluator/": ["tests/evaluator/test_group_metrics.py", *_JOBS],
     "nasflow/": ["tests/merge", *_JOBS],
 }

@@ -15,7 +15,7 @@ from nasflow.config.search import EvaluatorConfig, MergeConfig
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.make import make_evaluator
 from nasflow.merge.planning import cost_model
-from nasflow.training.loop import make_trainer
+from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.unit import grouping

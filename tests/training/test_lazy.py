@@ -13,7 +13,7 @@ from nasflow.job.events import Event, Final
 from nasflow.job.spec import JobSpec
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.dry_run import rehearse
-from nasflow.training.loop import make_trainer
+from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.rng import RngStream
 from nasflow.training.training_job import MemberMaker, load_job_data
 from tests.training.fused_jobs import fused_and_apart

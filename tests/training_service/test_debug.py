@@ -99,7 +99,7 @@ def test_a_job_whose_controller_was_killed_is_lost_and_one_that_waited_waits(roo
     """In another process; this one opens the service after it."""
     lost, waits = script("lost", ["epoch", 1], ["signal", 9]), script("waits", ["epoch", 1])
     program = (
-        "import sys; from pathlib import Path; from nasflow.target import load_target\n"
+        "import sys; from pathlib import Path; from nasflow.load_target import load_target\n"
         "from nasflow.job.spec import JobSpec\n"
         "service = load_target(sys.argv[1], Path())(Path(sys.argv[2]))\n"
         "first, _ = [service.submit(JobSpec.model_validate_json(text)) for text in sys.argv[3:]]\n"

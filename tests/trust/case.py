@@ -21,7 +21,7 @@ from nasflow.evaluator.make import make_evaluator
 from nasflow.merge.planning import cost_model
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.seeds import derive_seed
-from nasflow.training.loop import make_trainer
+from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.modes import EvaluationModes
 from nasflow.training.member.rng import RngStream

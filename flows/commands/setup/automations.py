@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from nasflow.errors import UserError
 
-from .made import Done, Made
+from .server_objects import Done, Made
 
 if TYPE_CHECKING:
     from uuid import UUID

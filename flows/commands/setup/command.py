@@ -12,9 +12,9 @@ from nasflow.config.search import SearchConfig
 from ...server.client import prefect_client, set_up_prefect
 from ...server.errors import api_url, refuse_no_server
 from .automations import ensure_automation, patience, wanted_automations
-from .made import Made
 from .pool import ensure_pool, searches_at_once
 from .secrets import ensure_secret, secret_names, values_wanted
+from .server_objects import Made
 
 
 def set_up_server(

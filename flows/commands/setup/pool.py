@@ -7,7 +7,7 @@ from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import UserError
 from nasflow.training_service.local.slots import slot_environments
 
-from .made import Done, Made
+from .server_objects import Done, Made
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

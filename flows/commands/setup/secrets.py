@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nasflow.config.search import SearchConfig
 from nasflow.errors import UserError
 
-from .made import Done, Made
+from .server_objects import Done, Made
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

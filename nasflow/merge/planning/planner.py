@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from nasflow.garbage import uncollected
+from nasflow.gc_control import uncollected
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.planning.cost_model import CostModel

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nasflow.errors import UserError
-from nasflow.target import target_file
+from nasflow.load_target import target_file
 
 
 def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Path], dict[str, str]]:
@@ -29,7 +29,7 @@ def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Pat
         file = target_file(target, base_dir)
         folder = file.parent if file else base_dir
         renamed[target] = f"{_place(file, base_dir, folder).as_posix()}:{name}" if file else target
-        folders = [folder, base_dir]  # where nasflow.target lets Python look
+        folders = [folder, base_dir]  # where nasflow.load_target lets Python look
         for source in _closure([file] if file else _local_module(place, folders), folders):
             to = _place(source, base_dir, folder)
             if files.setdefault(to, source) != source:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nasflow.job.events import Epoch, Event, Final
-from nasflow.metrics import finite_metrics, json_metrics
+from nasflow.json_metrics import finite_metrics, json_metrics
 from nasflow.training.member.member import Member
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from nasflow.native import adam_step
-from nasflow.training.optim.slabs import Sweep
+from nasflow.training.optim.parameter_rows import Sweep
 
 
 class NativeAdam(Sweep):

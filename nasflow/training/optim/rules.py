@@ -13,7 +13,7 @@ import torch
 
 from nasflow.native import is_available
 from nasflow.training.optim.native_adam import NativeAdam
-from nasflow.training.optim.slabs import Rule, Slab, Sweep
+from nasflow.training.optim.parameter_rows import Rule, Slab, Sweep
 
 AdamConstants = tuple[float, float, float]  # both betas, and eps
 

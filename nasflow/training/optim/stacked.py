@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from nasflow.training.optim.clip import Clip, StackedClip
+from nasflow.training.optim.parameter_rows import Row, Rule, Slab, Sweep, lay_counts, make_slabs
 from nasflow.training.optim.rules import AdamConstants, Kind, rule_of, stackable
-from nasflow.training.optim.slabs import Row, Rule, Slab, Sweep, lay_counts, make_slabs
 
 __all__ = ["Clip", "Stack", "StackedOptimizer"]
 

@@ -22,8 +22,8 @@ from nasflow.config.search import (
     SearchConfig,
 )
 from nasflow.errors import ConfigError, TrialError
+from nasflow.load_target import check_params, load_target
 from nasflow.pareto import pareto_ranks
-from nasflow.target import check_params, load_target
 
 Metrics = Mapping[str, float]
 Histories = Mapping[int, Sequence[Metrics]]

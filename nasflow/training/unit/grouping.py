@@ -11,8 +11,9 @@ from nasflow.config.search import MergeConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.group_metrics import SupervisedGroup
 from nasflow.evaluator.supervised import SupervisedModule
-from nasflow.garbage import uncollected
+from nasflow.gc_control import uncollected
 from nasflow.job.events import DIFFERS
+from nasflow.load_target import load_target
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.logical_plan import Pass
 from nasflow.merge.planning.memory import members_that_fit
@@ -23,7 +24,6 @@ from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
-from nasflow.target import load_target
 from nasflow.training.member.member import Member
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences

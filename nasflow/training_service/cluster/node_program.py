@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from nasflow.job.spec import job_dir
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.local.worker import run_in_child

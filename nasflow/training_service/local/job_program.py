@@ -6,7 +6,7 @@
 import sys
 from pathlib import Path
 
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nasflow.job.spec import job_dir
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.local.fork import fork_workers, write_to
 from nasflow.training_service.local.state import LocalState

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("slurm")
 _KILLED_CONTROLLER = """
 import sys
 from pathlib import Path
-from nasflow.target import load_target
+from nasflow.load_target import load_target
 from nasflow.job.spec import JobSpec
 load_target(sys.argv[1], Path())(Path(sys.argv[2]), 1).submit(JobSpec.model_validate_json(sys.argv[3]))
 """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nasflow.native.lines import line_of, lines_in
+from nasflow.native.channel_matrix import line_of, lines_in
 from nasflow.native.program import Moving, fits, products, sums
 from nasflow.native.structs import DEEPEST
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nasflow.native.one_by_one import OneByOne
+from nasflow.native.conv_1x1 import OneByOne
 from tests.native.test_kernels import numbers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
