@@ -1,18 +1,18 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from nasflow.config.budget import Budget
+from nasflow.config.checkpoint import CheckpointConfig
 from nasflow.config.errors import explain
 from nasflow.config.evaluator import (
     ClassificationConfig,
     CustomEvaluatorConfig,
     DataConfig,
-    Direction,
     EarlyStoppingConfig,
     EvaluatorConfig,
     LightningConfig,
@@ -22,8 +22,11 @@ from nasflow.config.evaluator import (
     SupervisedConfig,
     Target,
     TrainingConfig,
-    to_loss,
 )
+from nasflow.config.merge import MergeConfig
+from nasflow.config.objective import Objective
+from nasflow.config.recurring import RecurringConfig
+from nasflow.config.retry import RetryConfig
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
@@ -77,98 +80,6 @@ __all__ = [
 NAME_LENGTH = 100
 DATED_LENGTH = 24
 """How many characters date, time and a count add to the name of a study."""
-
-
-class Objective(Section):
-    """A final metric and which way is better."""
-
-    metric: str = Field(default="val_accuracy", description="one that is logged after the last epoch, or parameters")
-    direction: Direction = Field(default="maximize", description="which way is better")
-
-    def to_loss(self, value: float) -> float:
-        """Return a value of the metric with the sign that makes lower better."""
-        return to_loss(value, self.direction)
-
-
-class Budget(Section):
-    """The search ends at the first limit it meets. No round starts after `hours` of rounds."""
-
-    rounds: PositiveInt = Field(default=3, description="sampling rounds")
-    trials_per_round: PositiveInt = Field(default=16, description="architectures that a round tries")
-    trials: PositiveInt | None = Field(
-        default=None, description="of all rounds together, repeated architectures among them"
-    )
-    hours: PositiveFloat | None = Field(default=None, description="of rounds, after which no new one starts")
-
-
-class MergeConfig(Section):
-    """How trials share jobs. `enabled: false` trains each trial in a job of its own."""
-
-    enabled: bool = Field(default=True, description="false trains each trial in a job of its own")
-    max_members: PositiveInt = Field(default=16, description="trials of a job that train at a time")
-    jobs_per_slot: PositiveInt = Field(
-        default=1,
-        description="jobs that a round makes for each slot; of more, smaller ones fast hosts take more",
-    )
-    fuse: Literal["measured", "always", "never"] = Field(
-        default="measured",
-        description="run equal operations of several members as one kernel: where that was measured to be faster",
-    )
-    verify: Literal["start", "epoch", "never"] = Field(
-        default="start",
-        description="compare fused trials with their own models before the first step; `epoch`: also one of each unit "
-        "at the beginning of every epoch",
-    )
-    passes: list[str] = Field(default=[], description="import paths of passes over the logical plan (docs/merging.md)")
-
-
-class RetryConfig(Section):
-    """How often failed work is tried again, and after which delays in seconds (the last one repeats)."""
-
-    batch: int = Field(default=3, ge=0, description="restarts of a batch that was lost to its infrastructure")
-    alone: int = Field(default=2, ge=0, description="retries of a failed trial on its own")
-    delay_seconds: list[Annotated[float, Field(ge=0)]] = Field(
-        default=[1.0, 5.0, 15.0], min_length=1, max_length=50, description="before each retry; the last one repeats"
-    )
-
-
-class CheckpointConfig(Section):
-    """Every trial is checkpointed after init, every `every_epochs` epochs, and at the end; the `keep` newest stay."""
-
-    every_epochs: PositiveInt = Field(default=1, description="epochs between two checkpoints of a trial")
-    every_minutes: PositiveFloat | None = Field(
-        default=None, description="also after an epoch that ends so long after the last checkpoint"
-    )
-    keep: PositiveInt = Field(default=2, description="newest checkpoints of a trial that stay")
-    best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
-    url: str | None = Field(
-        default=None,
-        description="checkpoints are copied there, too: any storage that fsspec knows, as s3://bucket/folder",
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _without_secrets(cls, url: str | None) -> str | None:
-        if url is not None and "://" not in url:
-            raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
-        if url is not None and urlsplit(url).password is not None:
-            raise ValueError(
-                "it has a password in it, which would be recorded; set it in the storage's own settings instead"
-            )
-        return url
-
-
-class RecurringConfig(Section):
-    """What each run of a deployment does with the study. Other runs resume the study of the name, as without it."""
-
-    study: Literal["new", "continue", "warm_start"] = Field(
-        default="new",
-        description="new: a study of its own, named by date and time; continue: the study of the name goes on, and the "
-        "budget counts for each run; warm_start: new, and it begins with the best architectures of the earlier ones",
-    )
-    best: PositiveInt = Field(
-        default=8, description="how many architectures a warm start takes from the earlier studies"
-    )
 
 
 LoggerName = Literal["csv", "tensorboard", "mlflow"]

@@ -1,5 +1,6 @@
 """Losses and metrics of several members at once: vectors over the members in place of a loop over their modules."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -191,13 +192,14 @@ class _Family(Protocol):
 
 
 def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
-    """Every metric in the family that counts it."""
-    kinds: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
+    """Return the metrics by families, which compute them for all members at once; others member by member."""
+    known: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
         **dict.fromkeys(("accuracy", "f1", "precision", "recall"), _Answers),
         **dict.fromkeys(("mse", "rmse", "mae", "r2"), _Errors),
-        "auroc": lambda own: _OneByOne(own, members),
     }
-    chosen = dict.fromkeys(kinds[name] for name in metrics)
+    others = functools.partial(_OneByOne, members=members)
+    kinds = {name: known.get(name, others) for name in metrics}
+    chosen = dict.fromkeys(kinds.values())
     return [kind({name: metric for name, metric in metrics.items() if kinds[name] is kind}) for kind in chosen]
 
 

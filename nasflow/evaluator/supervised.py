@@ -47,7 +47,11 @@ class SupervisedModule(LightningModule):
 
     @abstractmethod
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
-        """The configured metrics, for outputs like this one."""
+        """The configured metrics, for outputs like this one.
+
+        A new metric also needs its name in `nasflow.config.evaluator`. `nasflow.evaluator.group_metrics` computes it
+        member by member unless it has a family there.
+        """
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """The loss of one batch."""

@@ -15,6 +15,10 @@ class Kernel(ABC):
     A row must not depend on the other rows, bit for bit, not even if they hold NaN. That rules out reductions over
     rows, and products with zeros in place of other members' weights.
 
+    A kernel that is also `nasflow.merge.tape.tape.Tapeable` records calls of its own for a tape; others run there by
+    autograd. Which layers arrive whole, as nodes with a module, is decided in `nasflow.merge.trace.fx_template`; whether
+    a layer draws random numbers or keeps a state, in `nasflow.merge.trace.op_properties`.
+
     Args:
         nodes: one for each member, with equal `batch_key`.
         bench: stacks the members' tensors.

@@ -24,7 +24,7 @@ from nasflow.testing.training_service import (
 from nasflow.training_service.base import JobStatus
 
 distributed = pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
-dask = pytest.importorskip("nasflow.training_service.cluster.dask")
+dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"
@@ -80,7 +80,7 @@ pytestmark = pytest.mark.usefixtures("dask")
 
 
 def make(root: Path, slots: int = 1, **options):
-    return dask.DaskService(
+    return dask_service.DaskService(
         DaskServiceConfig(address=os.environ[ADDRESS], max_jobs=slots, **options), root, runner=SCRIPTED
     )
 
@@ -123,10 +123,10 @@ def test_validate_says_what_is_wrong(root, monkeypatch):
     with pytest.raises(ServiceError, match=r"no worker of the Dask cluster has \{'FPGA': 2\.0\}; .*--resources FPGA=2"):
         make(root, resources={"FPGA": 2}).validate()
     with monkeypatch.context() as patch:
-        patch.setattr(dask, "version", lambda _: "9.9")
+        patch.setattr(dask_service, "version", lambda _: "9.9")
         with pytest.raises(ServiceError, match=r"Dask's worker tcp://\S+ needs nasflow 9\.9, and has \d"):
             make(root).validate()
-    monkeypatch.setattr(dask, "_CONNECT_WITHIN", 1.0)
+    monkeypatch.setattr(dask_service, "_CONNECT_WITHIN", 1.0)
     monkeypatch.setenv(ADDRESS, "tcp://127.0.0.1:9")
     with pytest.raises(ServiceError, match=r"training_service\.address: there is no Dask scheduler at tcp://127"):
         make(root).validate()

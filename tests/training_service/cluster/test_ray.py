@@ -18,7 +18,7 @@ from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 
-ray = pytest.importorskip("nasflow.training_service.cluster.ray", reason="needs Ray: install nasflow[ray]")
+ray_service = pytest.importorskip("nasflow.training_service.cluster.ray", reason="needs Ray: install nasflow[ray]")
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_RAY"
@@ -83,7 +83,7 @@ def root(tmp_path):
 
 def make(root: Path, slots: int = 1, **options):
     options = {"address": os.environ[ADDRESS], "max_jobs": slots, **options}
-    return ray.RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
+    return ray_service.RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
 
 
 class TestRayService(TrainingServiceContract):
