@@ -16,8 +16,8 @@ class Kernel(ABC):
     rows, and products with zeros in place of other members' weights.
 
     A kernel that is also `nasflow.merge.tape.tape.Tapeable` records calls of its own for a tape; others run there by
-    autograd. Which layers arrive whole, as nodes with a module, is decided in `nasflow.merge.trace.fx_template`; whether
-    a layer draws random numbers or keeps a state, in `nasflow.merge.trace.op_properties`.
+    autograd. `nasflow.merge.trace.fx_template` decides which layers arrive whole, as nodes with a module, and
+    `nasflow.merge.trace.op_properties` which draw random numbers or keep a state.
 
     Args:
         nodes: one for each member, with equal `batch_key`.
