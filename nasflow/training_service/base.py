@@ -12,7 +12,15 @@ from nasflow.job.spec import JobSpec
 
 
 class JobStatus(StrEnum):
-    """What became of a job's process, as far as the service can tell. What its trials did stands in its events."""
+    """What became of a job's process, as far as the service can tell. What its trials did is in its events.
+
+    Attributes:
+        PENDING: waits for a slot.
+        RUNNING: has a slot.
+        EXITED: its own process ended, by itself or by a signal.
+        CANCELLED: `cancel` ended it.
+        LOST: its host or worker is gone, or the job is unknown.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
