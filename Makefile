@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "Set-up took $$(($$(date +%s) - begin)) s."
 
 .DEFAULT_GOAL := help
-.PHONY: help search test test-quick test-long test-repeat lint types format house clean
+.PHONY: help search test test-quick test-long test-repeat lint types format house docs clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,8 +62,11 @@ format: $(VENV)/dev.stamp ## rewrite the code in the house's format
 house: $(VENV)/dev.stamp ## draw the rooms and their floors, from the imports, into CONTRIBUTING.md
 	$(BIN)/python -m tests.house
 
-clean: ## remove .venv and every cache; studies and exports stay
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+docs: $(VENV)/docs.stamp ## build the docs site into site/: a broken link or an undocumented public name fails
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove .venv, site/ and every cache; studies and exports stay
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An empty environment. Made anew, not mended, so that nothing of an older one stays.
@@ -79,4 +82,8 @@ $(VENV)/search.stamp: $(VENV)/venv.stamp
 
 $(VENV)/dev.stamp: $(VENV)/venv.stamp
 	$(PIP) -e '.[dev]'
+	@touch $(VENV)/search.stamp $@
+
+$(VENV)/docs.stamp: $(VENV)/venv.stamp
+	$(PIP) -e '.[docs]'
 	@touch $(VENV)/search.stamp $@

@@ -150,3 +150,4 @@ class CustomEvaluatorConfig(TrainingConfig):
 EvaluatorConfig = Annotated[
     RegressionConfig | ClassificationConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
 ]
+"""The section of any evaluator, chosen by `kind`."""

@@ -181,3 +181,4 @@ ServiceConfig = Annotated[
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]
+"""The section of any training service, chosen by `kind`."""

@@ -48,6 +48,7 @@ class CustomStrategyConfig(Section):
 StrategyConfig = Annotated[
     RandomConfig | GridConfig | EvolutionConfig | OptunaConfig | CustomStrategyConfig, Field(discriminator="kind")
 ]
+"""The section of any strategy, chosen by `kind`."""
 
 
 class MedianPrunerConfig(Section):
@@ -76,3 +77,4 @@ class CustomPrunerConfig(Target):
 PrunerConfig = Annotated[
     MedianPrunerConfig | HalvingPrunerConfig | CustomPrunerConfig, Field(discriminator="kind", title="Pruner")
 ]
+"""The section of any pruner, chosen by `kind`."""

@@ -33,6 +33,7 @@ from nasflow.errors import ConfigError
 from nasflow.load_target import load_target
 
 State = dict[str, Any]
+"""What a job works with, by name; its checkpoints hold it."""
 
 
 class Checkpoints(Protocol):
@@ -74,7 +75,9 @@ class EpochLimit:
 
 
 Step = Callable[[State], Any]
+"""Does work on the state."""
 Signal = Callable[[State], bool]
+"""Whether to stop, from the state."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from nasflow.errors import SpaceError
 from nasflow.space.pick import Pick
 
 Factory = Callable[[], nn.Module]
+"""Makes a layer; called only if the layer is chosen."""
 
 
 def LayerChoice(  # noqa: N802  # used like a layer's class

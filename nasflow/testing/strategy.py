@@ -14,7 +14,9 @@ from nasflow.strategy.base import Strategy
 from nasflow.trial import Trial, TrialStatus
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
+"""The only objective, or the first of two."""
 PARAMETERS = Objective(metric="parameters", direction="minimize")
+"""The second of two objectives."""
 
 
 def contract_program(pick: Pick) -> None:

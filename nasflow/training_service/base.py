@@ -12,7 +12,15 @@ from nasflow.job.spec import JobSpec
 
 
 class JobStatus(StrEnum):
-    """The status of a job's process, as far as the service knows. The results of its trials are in its events."""
+    """The status of a job's process, as far as the service knows. The results of its trials are in its events.
+
+    Attributes:
+        PENDING: waits for a slot.
+        RUNNING: has a slot.
+        EXITED: its own process ended, by itself or by a signal.
+        CANCELLED: `cancel` ended it.
+        LOST: its host or worker is gone, or the job is unknown.
+    """
 
     PENDING = "pending"
     RUNNING = "running"

@@ -20,6 +20,7 @@ KERNELS: list[type[Kernel]] = [
     *(BatchedBatchNorm, BatchedLayerNorm, BatchedGroupNorm, BatchedPool, Shaping, Concatenation, ShapeOf, Item),
     *(BatchedDropout, BatchedEmbedding, BatchedAttention, MappedLayer, Loop),
 ]
+"""All kernels, in the order in which they are tried."""
 _FOR_SHARED = (DenseLinear, DenseConvolution)
 
 

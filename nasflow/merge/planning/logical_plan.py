@@ -86,3 +86,4 @@ class LogicalPlan:
 
 
 Pass = Callable[[LogicalPlan], None]
+"""Rewrites a plan in place."""
