@@ -1,4 +1,4 @@
 """Checkpoints of trials: states packed as JSON and tensors, in files on disk or at a URL. Nothing is pickled.
 
-Knows nothing of models, members or training. Imports only leaves.
+Does not depend on models, members or training. Imports only leaves.
 """

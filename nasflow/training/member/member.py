@@ -30,7 +30,7 @@ _NOT_CALLED = (
 class TrainerView:
     """What a member's module sees as `self.trainer`: the job's Trainer, but with the member's own progress.
 
-    The job's counters depend on who else is in it; a member's must not.
+    The job's counters depend on which members are in it; a member's must not.
     """
 
     def __init__(self, trainer: Any, member: "Member", batches: float):
@@ -72,7 +72,7 @@ class Member:
     would not train as its author meant.
 
     Args:
-        number: the trial's.
+        number: the trial's number.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
 

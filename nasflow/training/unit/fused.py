@@ -36,7 +36,7 @@ class TriedStep:
         outputs: `[n, B, ...]`.
         losses: `[n]`.
         of_stacks: the gradient of each stack, None for one that got none.
-        failed: members whose own code raised.
+        failed: members in which the member's own code raised.
     """
 
     outputs: torch.Tensor
@@ -63,7 +63,7 @@ class TriedStep:
 
 
 class FusedUnit(Unit):
-    """Members with a ready-made evaluator, whose models run as one.
+    """Members with a ready-made evaluator, with models that run as one.
 
     A member that fails stays in the stacks, unread, until they are compacted before the next epoch; no operation lets
     its values reach the others.
