@@ -316,7 +316,7 @@ def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list
 
 @torch.no_grad()
 def _are_finite(stacks: Sequence[Stack], members: int) -> list[bool]:
-    """By member, whether the norms of all its parameters are finite."""
+    """Return, by member, whether the norms of all its parameters are finite."""
     norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
     finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
     owners = [member for stack in stacks for member in stack.members]
