@@ -1,1 +1,1 @@
-"""Speed, measured as ratios: contestants interleaved in one run, threads pinned, medians."""
+"""Benchmarks of speed, as ratios: contestants are interleaved in one run, threads pinned, medians reported."""

@@ -1,9 +1,9 @@
-"""What checkpoints cost: `python -m benchmarks.checkpoint`.
+"""The cost of checkpoints: `python -m benchmarks.checkpoint`.
 
 Jobs of 1, 16 and 128 mixed perceptrons (those of W1) are trained with a checkpoint of every member after every epoch,
-and with none but the first and the last, interleaved, one thread. The epochs are made as long as asked for by giving
-them more data, so that the share of an epoch is measured and not calculated. Bytes: of the files of one epoch, against
-the tensors in them (weights, optimizer, random streams).
+and with only the first and the last one, interleaved, on one thread. More data makes the epochs as long as requested,
+so that the share of an epoch is measured, not calculated. The bytes in the files of one epoch are compared with those
+of the tensors in them (weights, optimizer, random streams).
 """
 
 import argparse
@@ -35,7 +35,7 @@ TARGET = 0.02
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one number of members: seconds of each run with checkpoints and without, and bytes a member."""
+    """The results for one number of members: seconds of each run with and without checkpoints, bytes per member."""
 
     members: int
     epochs: int
@@ -46,18 +46,18 @@ class Cost:
 
     @property
     def epoch(self) -> float:
-        """Seconds of an epoch without."""
+        """Seconds of an epoch without checkpoints."""
         return statistics.median(self.unsaved) / self.epochs
 
     @property
     def share(self) -> float:
-        """What a checkpoint takes of an epoch: the median over the repeats of the ratio within each."""
+        """A checkpoint's share of an epoch's time: the median over the repeats of the ratio within each."""
         ratios = [on / off - 1 for on, off in zip(self.saved, self.unsaved, strict=True)]
         return statistics.median(ratios) * self.epochs / (self.epochs - 1)  # the last is saved in both
 
 
 def measure(group: Group, repeats: int) -> Cost:
-    """Run both, interleaved, after a warm-up of each."""
+    """Run the group with and without checkpoints, interleaved, after a warm-up of each."""
     times: dict[int, list[float]] = {1: [], NEVER: []}
     sizes = (0.0, 0.0)
     for repeat in range(-1, repeats):
@@ -74,7 +74,7 @@ def measure(group: Group, repeats: int) -> Cost:
 
 
 def _sizes(group: Group, root: Path) -> tuple[float, float]:
-    """Bytes a member: of the files of the last epoch, and of the tensors in them."""
+    """Return bytes per member: of the files of the last epoch, and of the tensors in them."""
     files, tensors = dict[int, int](), 0
     for member in group.members:
         store = CheckpointStore(trial_dir(root, member.trial))
@@ -86,7 +86,7 @@ def _sizes(group: Group, root: Path) -> tuple[float, float]:
 
 
 def lengthened(group: Group, seconds: float) -> Group:
-    """The group in batches so small that an epoch takes about so long."""
+    """Return the group with batches so small that an epoch takes about `seconds`."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         run_job(_changed(group, {"epochs": 6}).job("a", NEVER), Path(folder))
@@ -100,7 +100,7 @@ def _changed(group: Group, changes: dict[str, Any]) -> Group:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; the exit code."""
+    """Measure and print. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, nargs="+", default=[1, 16, 128])
     parser.add_argument("--epochs", type=int, default=6)

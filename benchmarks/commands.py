@@ -1,4 +1,4 @@
-"""Running the programs of a benchmark: their time, their output, nothing of them left behind; a Prefect server."""
+"""Run the programs of a benchmark and a Prefect server, measure them, and end everything they started."""
 
 import json
 import os
@@ -21,23 +21,23 @@ from nasflow.training_service.machine.processes import carriers, end_all
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-_TOKEN = "NASFLOW_BENCHMARK_TOKEN"  # in the environment of all that a benchmark starts
+_TOKEN = "NASFLOW_BENCHMARK_TOKEN"  # in the environment of every process that a benchmark starts
 _TAIL = 2000  # characters of output shown with an error
 
 
 class ContestantError(RuntimeError):
-    """A contestant could not be installed or did not come to its end."""
+    """A contestant could not be installed or did not finish."""
 
 
 def run_commands(
     commands: Sequence[Sequence[object]], folder: Path, environment: Mapping[str, str], timeout: float
 ) -> float:
-    """Run commands side by side in `folder`, one thread a process as far as the environment can say; the seconds.
+    """Run commands in parallel in `folder`, with one thread per process set by the environment. Return the seconds.
 
-    Their output goes to `folder/command-N.log`. Whatever they start is ended with them.
+    Their output goes to `folder/command-N.log`. Processes that they start are ended with them.
 
     Raises:
-        ContestantError: one failed, or they took longer than `timeout` seconds; with the end of its output.
+        ContestantError: one failed, or took longer than `timeout` seconds; the message has the end of its output.
     """
     token = secrets.token_hex(8)
     env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), **environment, _TOKEN: token}
@@ -59,7 +59,7 @@ def run_commands(
 
 
 def install(environment: Path, requirements: Path) -> None:
-    """Make an environment with `requirements`, once for each state of them. Raises ContestantError."""
+    """Make an environment with `requirements`, again only if they change. Raises ContestantError."""
     stamp = environment / "installed.txt"
     if stamp.exists() and stamp.read_text() == requirements.read_text():
         return
@@ -73,10 +73,10 @@ def install(environment: Path, requirements: Path) -> None:
 
 
 class CpuMeter:
-    """CPU seconds since it was made: those of ours, and those of other people's processes.
+    """Measures CPU seconds since its creation: those of the benchmark, and those of other processes.
 
-    Ours are those of this process, of its ended descendants, and of the process trees in `running`. Descendants whose
-    parent ends before them are ours only after `processes.adopt_orphans`.
+    The benchmark's are those of this process, of its ended descendants, and of the process trees in `running`. They
+    include descendants that outlive their parent only after `processes.adopt_orphans`.
     """
 
     def __init__(self, running: Sequence[psutil.Process] = ()):
@@ -84,12 +84,12 @@ class CpuMeter:
         self._at_first = self._used()
 
     def read(self) -> tuple[float, float]:
-        """Ours and others'."""
+        """Return the benchmark's CPU seconds and the others'."""
         machine, ours = (now - before for now, before in zip(self._used(), self._at_first, strict=True))
         return ours, max(0.0, machine - ours)
 
     def _used(self) -> tuple[float, float]:
-        """CPU seconds of the machine since it started, and ours since we did."""
+        """Return CPU seconds of the machine since its start, and the benchmark's since its start."""
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         ended = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         times = psutil.cpu_times()
@@ -98,7 +98,7 @@ class CpuMeter:
 
 
 def cpu_seconds(root: psutil.Process) -> float:
-    """What a running process and those below it have used so far."""
+    """Return the CPU seconds of a running process and its descendants so far."""
     return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
@@ -107,7 +107,7 @@ class PrefectServer:
 
     Attributes:
         cold_start: seconds from the command to the first healthy answer.
-        environment: what programs need to use it.
+        environment: the environment variables with which programs use it.
     """
 
     def __init__(self, home: Path):
@@ -134,7 +134,7 @@ class PrefectServer:
         self.cold_start = time.perf_counter() - began
 
     def count_task_runs(self) -> int:
-        """How many task runs are on its record and have ended."""
+        """Return how many ended task runs it has recorded."""
         ended = {"task_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
         request = urllib.request.Request(f"{self._url}/task_runs/count", json.dumps(ended).encode())
         request.add_header("Content-Type", "application/json")
@@ -143,7 +143,7 @@ class PrefectServer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it the server does not run, so that it takes no CPU from who does not need it."""
+        """Pause the server, so that it takes no CPU from contestants that do not use it."""
         self._signal(signal.SIGSTOP)
         try:
             yield
@@ -152,7 +152,7 @@ class PrefectServer:
             self._answer(timeout=30)
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         end_all(lambda: carriers(_TOKEN, self._token), grace=5)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
@@ -192,7 +192,7 @@ def _tail(log: Path) -> str:
 
 
 def _reap() -> None:
-    """Take leave of the ended processes that came to us as orphans."""
+    """Collect the exit codes of ended processes that this one adopted."""
     for process in psutil.Process().children():
         if process.status() == psutil.STATUS_ZOMBIE:
             os.waitpid(process.pid, os.WNOHANG)

@@ -8,13 +8,13 @@ optimizer and learning rates, in every repeat:
 - `NNI 3.0 local`: an experiment on its local service with two concurrent trials, a process of plain PyTorch a trial,
   in an environment that is installed below --work-dir once.
 
-In its first repeat nasflow measures the kernels it has not met before, as in a first search on a machine; later ones
-find the costs on disk. All wall times are in the JSON, so both can be read from it.
+In its first repeat nasflow measures kernels that are new to it, as in the first search on a machine; later repeats
+find the costs on disk. All wall times are in the JSON, so it shows both.
 
-Every process computes with one thread. The contestants are interleaved; the Prefect server stands still while it is
-not needed. Seconds a trial are given for the whole command, and without the contestant's own start and end (from the
-start of its first trial to the end of its last). The ratio of the latter over nasflow's whole command is the one to
-quote where the numbers of trials differ: a start counts for less the more trials share it.
+Every process computes with one thread. The contestants are interleaved; the Prefect server is paused while it is not
+needed. Seconds per trial are given for the whole command, and without the contestant's own start and end (from the
+start of its first trial to the end of its last). If the numbers of trials differ, quote the ratio of the latter to
+nasflow's whole command, because the cost of a start is shared by all trials.
 """
 
 import argparse
@@ -43,27 +43,27 @@ from nasflow.training_service.machine.processes import adopt_orphans
 
 @dataclass
 class Record:
-    """What became of a contestant."""
+    """The results of a contestant."""
 
     contestant: Contestant
     outcomes: list[Outcome] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)  # load average of one minute when a run began
     cpu: list[float] = field(default_factory=list)  # CPU seconds of a run, nasflow's with the Prefect server's
-    others_cpu: list[float] = field(default_factory=list)  # those of other people's processes meanwhile
+    others_cpu: list[float] = field(default_factory=list)  # those of other processes meanwhile
     error: str | None = None
 
     @property
     def trials(self) -> int:
-        """Trials a run."""
+        """Trials per run."""
         return len(self.contestant.architectures)
 
     def accuracies(self) -> list[float]:
-        """By architecture, averaged over the repeats."""
+        """Accuracies by architecture, averaged over the repeats."""
         return [statistics.mean(values) for values in zip(*(o.accuracies for o in self.outcomes), strict=True)]
 
 
 def measure(record: Record, server: PrefectServer, folder: Path, seed: int) -> None:
-    """One run of a contestant, which is out of the race once it fails."""
+    """Run a contestant once and record the results; a contestant that failed is not run again."""
     if record.error is not None:
         return
     folder.mkdir()
@@ -84,7 +84,7 @@ def measure(record: Record, server: PrefectServer, folder: Path, seed: int) -> N
 
 
 def race(workload: Workload, options: argparse.Namespace, console: Console) -> tuple[list[Record], float]:
-    """All contestants, nasflow first, and the seconds in which the Prefect server started."""
+    """Run all contestants. Return their records, nasflow's first, and the start-up seconds of the Prefect server."""
     options.work_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=options.work_dir, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -109,7 +109,7 @@ def race(workload: Workload, options: argparse.Namespace, console: Console) -> t
 
 
 def contestants(workload: Workload, options: argparse.Namespace, server: PrefectServer) -> list[Contestant]:
-    """Those that are not skipped."""
+    """Return the contestants that are not skipped."""
     made: list[Contestant] = [NasflowRun(workload, server)]
     if "optuna" not in options.skip:
         made.append(OptunaRun(workload, min(options.optuna_trials or workload.trials, workload.trials)))
@@ -119,7 +119,7 @@ def contestants(workload: Workload, options: argparse.Namespace, server: Prefect
 
 
 def warm_up(records: list[Record], options: argparse.Namespace, server: PrefectServer, folder: Path) -> None:
-    """Two trials of one epoch with each, not measured: files into memory, bytecode written."""
+    """Run two trials of one epoch with each, not measured, so that files are cached and bytecode is written."""
     little = Workload(trials=2, epochs=1, rounds=1, seed=1)
     for record, contestant in zip(records, contestants(little, options, server), strict=True):
         trial_run = Record(contestant, error=record.error)
@@ -128,7 +128,7 @@ def warm_up(records: list[Record], options: argparse.Namespace, server: PrefectS
 
 
 def difference(of: Record, to: Record) -> tuple[float, float]:
-    """Mean difference of accuracy on the architectures both trained, and its standard error."""
+    """Return the mean difference of accuracy on the architectures that both trained, and its standard error."""
     pairs = zip(of.accuracies(), to.accuracies(), strict=False)
     differences = [one - other for one, other in pairs]
     error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
@@ -136,7 +136,7 @@ def difference(of: Record, to: Record) -> tuple[float, float]:
 
 
 def figures(record: Record, nasflow: Record) -> dict[str, Any]:
-    """A contestant's figures as JSON; all ratios are medians over the repeats."""
+    """Return a contestant's figures as JSON; all ratios are medians over the repeats."""
     if record.error is not None:
         return {"trials": record.trials, "error": record.error}
     walls = [outcome.wall for outcome in record.outcomes]
@@ -167,7 +167,7 @@ def figures(record: Record, nasflow: Record) -> dict[str, Any]:
 
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
-    """The figures for people."""
+    """Return the figures as a table to print."""
     made = Table(
         *("contestant", "trials", "wall (median)", "a trial", "a trial, no start", "over nasflow", "over, no start"),
         *("CPU a trial", "others' CPU", "accuracy", "difference"),
@@ -196,7 +196,7 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=128, help="of nasflow")
     parser.add_argument("--nni-trials", type=int, default=24, help="the first so many of the same architectures")
@@ -216,7 +216,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def leave(*_: object) -> None:
-    """On SIGTERM, as on Ctrl-C, what was started is ended first; `timeout` sends the signal twice."""
+    """End what was started and exit, on SIGTERM as on Ctrl-C; `timeout` sends the signal twice."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 

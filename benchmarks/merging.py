@@ -1,4 +1,4 @@
-"""What merging many candidates into one job is worth: `python -m benchmarks.merging W1 --members 128`.
+"""The speed-up by merging many candidates into one job: `python -m benchmarks.merging W1 --members 128`.
 
 Each workload trains the same members, from the same seeds, on the same batches, by these contestants, interleaved in
 every repeat after one warm-up, all on one core and one thread, in the environment of nasflow's own workers:
@@ -20,7 +20,7 @@ from benchmarks.merging_pinning import pin
 
 
 def main() -> int:
-    """Run one workload; the exit code."""
+    """Run one workload. Return the exit code."""
     if sys.argv[1:2] != ["W6"]:  # processes that share a GPU need cores of their own
         pin("benchmarks.merging")
     from benchmarks.merging_command import run_command  # noqa: PLC0415 - torch reads its environment when imported

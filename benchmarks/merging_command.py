@@ -25,7 +25,7 @@ WORKLOADS: dict[str, ModuleType] = {
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """One sub-command a workload."""
+    """Return a parser with one sub-command per workload."""
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("benchmarks.merging", description=description, formatter_class=formatter)
     commands = parser.add_subparsers(dest="workload", required=True)
@@ -39,7 +39,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 
 
 def run_command(description: str, words: list[str] | None = None) -> int:
-    """Run the workload that `words` (default: the command line) name; the exit code."""
+    """Run the workload that `words` (default: the command line) name. Return the exit code."""
     arguments = make_parser(description).parse_args(words)
     torch.set_num_threads(1)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The contest that W1 and W2 are, and that the others vary: contestants (a) to (d) on one group."""
+"""The contest of W1 and W2, which the other workloads vary: contestants (a) to (d) on one group."""
 
 import argparse
 import statistics
@@ -24,7 +24,7 @@ CHOICES = {"process": PROCESS, "sequential": SEQUENTIAL, "tuned": TUNED, "nasflo
 
 
 def add_contest_arguments(parser: argparse.ArgumentParser, members: int, epochs: int, sequential: int) -> None:
-    """The arguments every contest takes, with a workload's own defaults."""
+    """Add the arguments of every contest, with a workload's own defaults."""
     parser.add_argument("--members", type=int, default=members, help="trials that are trained")
     parser.add_argument("--epochs", type=int, default=epochs, help="of each trial")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each contestant, one warm-up apart")
@@ -41,7 +41,7 @@ def add_contest_arguments(parser: argparse.ArgumentParser, members: int, epochs:
 
 
 def enter(group: Group, work: Work, arguments: argparse.Namespace, folder: Path) -> list[Contestant]:
-    """The chosen contestants."""
+    """Return the chosen contestants."""
     few = group.sample(arguments.process_sample, work.flops)
     some = group.sample(arguments.sequential_sample or len(group), work.flops)
     makers = {
@@ -55,12 +55,12 @@ def enter(group: Group, work: Work, arguments: argparse.Namespace, folder: Path)
 
 
 def gauge() -> dict[str, float]:
-    """What is measured of the machine between two repeats."""
+    """Measure the machine's state between two repeats."""
     return {"product_gflops": product_speed() / 1e9}
 
 
 def contest(title: str, group: Group, arguments: argparse.Namespace, folder: Path) -> Report:
-    """Measure the chosen contestants; the floor is the group's arithmetic at the best speed seen of a product."""
+    """Measure the chosen contestants. The floor is the group's arithmetic at the best measured speed of a product."""
     work = count_work(group)
     laps = interleave(enter(group, work, arguments, folder), arguments.repeats, gauge)
     speed = 1e9 * max(reading["product_gflops"] for reading in laps.machine)
@@ -81,13 +81,13 @@ def contest(title: str, group: Group, arguments: argparse.Namespace, folder: Pat
 
 
 def sampled(arguments: argparse.Namespace, members: int) -> str:
-    """Which contestants trained fewer than all members."""
+    """Return a text that says how many members each contestant trained."""
     few, some = arguments.process_sample, arguments.sequential_sample or members
     return f"(a) trained {min(few, members)}, (b) and (c) {min(some, members)}, (d) {members} of {members} members"
 
 
 def feeding_seconds(group: Group) -> float:
-    """What one member's batches of all epochs take to come, at best."""
+    """Return the least seconds that loading one member's batches of all epochs takes."""
     data = group.load()
     least = float("inf")
     for _ in range(3):
@@ -101,7 +101,7 @@ def feeding_seconds(group: Group) -> float:
 
 
 def accuracy_differences(laps: Laps) -> dict[str, str]:
-    """How far each contestant's accuracies lie from (b)'s, for the trials that both trained."""
+    """Return how far each contestant's accuracies are from (b)'s, for the trials that both trained."""
     reference = laps.timed[SEQUENTIAL][0].outcome.accuracies
     found = {}
     for name, timed in laps.timed.items():
@@ -115,7 +115,7 @@ def accuracy_differences(laps: Laps) -> dict[str, str]:
 
 
 def step_speed_ups(laps: Laps, baselines: Iterable[str]) -> dict[str, float]:
-    """How much faster nasflow's training and validation steps alone are than a baseline as a whole."""
+    """Return how much faster nasflow's training and validation steps alone are than a whole baseline."""
     if STEPS not in laps.timed:
         return {}
     found = {}
@@ -127,13 +127,13 @@ def step_speed_ups(laps: Laps, baselines: Iterable[str]) -> dict[str, float]:
 
 
 def sharing_floors(laps: Laps, shared: str, members: int, clock: Clock) -> list[float]:
-    """By repeat, what (b) would take if what the contestant `shared` does were done once, not once a member."""
+    """Return (b)'s seconds in each repeat if the work of the contestant `shared` were done once for all members."""
     pairs = zip(laps.timed[SEQUENTIAL], laps.timed[shared], strict=True)
     return [whole.seconds(clock) - (members - 1) * part.seconds(clock) for whole, part in pairs]
 
 
 def sharing_facts(laps: Laps, shared: str, members: int) -> dict[str, float]:
-    """How much the floor is below (b), and which share of its speed nasflow reaches, by both clocks."""
+    """Return how much the floor is below (b), and the share of its speed that nasflow reaches, by both clocks."""
     facts = {}
     for clock in CLOCKS:
         floors = sharing_floors(laps, shared, members, clock)
@@ -146,7 +146,7 @@ def sharing_facts(laps: Laps, shared: str, members: int) -> dict[str, float]:
 
 
 def machine_load(laps: Laps) -> str:
-    """How much ran on the machine meanwhile, this benchmark included."""
+    """Return a text about the machine's load during the benchmark, which is included."""
     load = statistics.median(reading["load"] for reading in laps.machine)
     busy = statistics.median(reading["busy"] for reading in laps.machine)
     advice = "; trust the CPU columns more" if load > 1.5 else ""

@@ -1,4 +1,4 @@
-"""The contestants: ways to train all members of a group. Each gives the accuracies, so that speed can't be bought."""
+"""The contestants: ways to train all members of a group. Each returns accuracies, to show that speed costs none."""
 
 import json
 import shutil
@@ -22,11 +22,11 @@ from nasflow.training.training_job import TrainingJob
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a contestant came to.
+    """The results of one run of a contestant.
 
     Attributes:
-        accuracies: of the last epoch, by trial.
-        figures: what else is worth telling, by name; seconds are of the members that were trained.
+        accuracies: accuracies after the last epoch, by trial.
+        figures: other results, by name; seconds are those of the members that were trained.
     """
 
     accuracies: dict[int, float] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """The mean, NaN if nothing was scored."""
+        """The mean accuracy, NaN if nothing was scored."""
         return statistics.fmean(self.accuracies.values()) if self.accuracies else float("nan")
 
 
@@ -42,9 +42,9 @@ class Contestant(ABC):
     """One way to train a group.
 
     Args:
-        name: of its row.
-        group: what it trains; a sample of the whole group where its time grows with the members and nothing else.
-        members: of the whole group. What a sample takes is scaled to them.
+        name: the name of its row.
+        group: what it trains; only a sample of the whole group if its time is proportional to the members.
+        members: the number of members of the whole group, to which a sample's time is scaled.
     """
 
     def __init__(self, name: str, group: Group, members: int | None = None):
@@ -54,10 +54,10 @@ class Contestant(ABC):
 
     @abstractmethod
     def run(self) -> Outcome:
-        """Train the group from nothing."""
+        """Train the group from scratch."""
 
     def clean(self) -> None:
-        """Remove what a run left; not timed."""
+        """Remove the files of a run; not timed."""
         return
 
 
@@ -134,7 +134,7 @@ class Processes(Contestant):
 
     @staticmethod
     def _first_to_end(running: dict[int, subprocess.Popen[str]]) -> int:
-        """The trial of the process that was first to print its line, which it does at its end."""
+        """Return the trial of the process that first printed its line, which it does at its end."""
         pipes = {process.stdout: trial for trial, process in running.items()}
         return pipes[wait(pipes)[0]]  # type: ignore[index,arg-type]
 
@@ -142,10 +142,10 @@ class Processes(Contestant):
 class Nasflow(Contestant):
     """(d): one job in this process, as nasflow's runner runs it.
 
-    Figures: `step_seconds`, the members' shares of training and validation steps as their epochs' events tell them.
+    Figures: `step_seconds`, the members' shares of training and validation steps from their epochs' events.
 
     Args:
-        every_epochs: of the checkpoints; one is written of every member when the job begins and when it ends, anyway.
+        every_epochs: epochs between checkpoints; in any case every member has one when the job begins and ends.
     """
 
     def __init__(self, name: str, group: Group, folder: Path, every_epochs: int = 1):
@@ -166,14 +166,14 @@ class Nasflow(Contestant):
 
 
 def run_job(spec: JobSpec, root: Path) -> list[Event]:
-    """Run a job in this process; its events."""
+    """Run a job in this process. Return its events."""
     events: list[Event] = []
     TrainingJob(spec, root, events.append).run()
     return events
 
 
 def accuracies_of(events: list[Event]) -> dict[int, float]:
-    """The final accuracies by trial. Raises RuntimeError if a member failed."""
+    """Return the final accuracies by trial. Raises RuntimeError if a member failed."""
     if failed := [event for event in events if isinstance(event, Evicted)]:
         raise RuntimeError(f"trial {failed[0].trial} failed: {failed[0].error}")
     return {event.trial: event.metrics["val_accuracy"] for event in events if isinstance(event, Final)}

@@ -1,4 +1,4 @@
-"""The least time a group could take: its arithmetic at the speed of this machine's matrix product, nothing else."""
+"""The least time that a group could take: only its arithmetic, at the speed of this machine's matrix product."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _COUNTED = (nn.Linear, nn.Conv2d)
 
 @dataclass(frozen=True)
 class Work:
-    """What a group has to do.
+    """The amount of work in a group.
 
     Attributes:
         model_steps: optimizer steps of all members together.
@@ -32,7 +32,7 @@ class Work:
 
     @property
     def total_flops(self) -> float:
-        """Of all members."""
+        """Floating-point operations of all members."""
         return sum(self.flops.values())
 
 
@@ -61,9 +61,9 @@ class _Count:
 
 
 def _count_step(model: nn.Module, x: torch.Tensor, target: torch.Tensor) -> _Count:
-    """One step: a product in the forward pass, one for the weights' gradient, one for the input's where it is needed.
+    """Count one step: products in the forward pass, for the weights' gradients, and for inputs' gradients if needed.
 
-    What is not a matrix product or a convolution (normalization, activations, pooling, the optimizer) counts nothing.
+    Only matrix products and convolutions count (not normalization, activations, pooling or the optimizer).
     """
     count = _Count()
 
@@ -84,14 +84,14 @@ def _count_step(model: nn.Module, x: torch.Tensor, target: torch.Tensor) -> _Cou
 
 
 def product_speed(device: str = "cpu", dtype: torch.dtype = torch.float32, repeats: int = 3) -> float:
-    """Floating-point operations a second of a product of two square matrices, the best of some repeats."""
+    """Return the operations per second of a product of two square matrices, the best of some repeats."""
     size = 1024 if device == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2.0 * size**3 / _best_seconds(lambda: a @ b, device, repeats)
 
 
 def copy_speed(device: str, repeats: int = 3) -> float:
-    """Bytes a second, read and written, of copying a large tensor, the best of some repeats."""
+    """Return the bytes per second, read and written, of copying a large tensor, the best of some repeats."""
     source = torch.empty(2**28, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2.0 * source.numel() / _best_seconds(lambda: target.copy_(source), device, repeats)

@@ -1,4 +1,4 @@
-"""Sequential training with the whole step of each member captured in a CUDA graph: no launch costs but one a step."""
+"""Sequential training with each member's whole step captured in a CUDA graph, so that a step is a single launch."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ from benchmarks.merging_contestants import Contestant, Outcome
 from benchmarks.merging_group import Group
 from benchmarks.merging_plain import Batches, Manner, Step, Trial, adam, build, make_step, run_epochs
 
-_WARM_UP = 3  # steps before a capture, as PyTorch's documentation asks for
+_WARM_UP = 3  # steps before a capture, as PyTorch's documentation recommends
 
 
 class GraphedSequential(Contestant):
@@ -33,7 +33,7 @@ def _train(trial: Trial, batches: Batches, validation: Batches, manner: Manner) 
 
 
 class GraphedStep:
-    """A step that is captured on its first batch and replayed on all of that shape; others are run as they are."""
+    """A step that is captured on its first batch and replayed for that shape; other shapes run without a graph."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: Step):
         self._model = model
@@ -64,7 +64,7 @@ class GraphedStep:
         with torch.cuda.graph(graph):
             self._step(self._x, self._target)
         self._model.load_state_dict(before)
-        for state in self._optimizer.state.values():  # nothing but zeros before the first step
+        for state in self._optimizer.state.values():  # all zeros before the first step
             for tensor in state.values():
                 tensor.zero_()
         return graph

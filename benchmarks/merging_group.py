@@ -1,4 +1,4 @@
-"""What every contestant is given: the same members, data, seeds and epochs."""
+"""The input of every contestant: the same members, data, seeds and epochs."""
 
 import math
 import random
@@ -34,27 +34,27 @@ class Group:
 
     @property
     def epochs(self) -> int:
-        """Epochs each member trains."""
+        """The number of epochs that each member trains."""
         return int(self.evaluator.epochs)  # type: ignore[arg-type]
 
     @cached_property
     def epoch_seeds(self) -> list[int]:
-        """What nasflow seeds the training batches of each epoch with."""
+        """The seeds with which nasflow draws the training batches of each epoch."""
         seed = derive_seed(self.data_seed, "train")
         return [derive_seed(seed, epoch) for epoch in range(self.epochs)]
 
     def load(self) -> Data:
-        """The data, made anew."""
+        """Load the data again."""
         return load_data(self.evaluator.data, ROOT)
 
     def trial(self, member: MemberSpec) -> Trial:
-        """A member for a plain loop."""
+        """Return a member for a plain loop."""
         architecture = dict(member.architecture)
         lr = architecture.pop("optimizer.lr")
         return Trial(self.space.target, self.space.params, architecture, lr, member.seed, self.epoch_seeds)
 
     def job(self, job_id: str, every_epochs: int = 1) -> JobSpec:
-        """The members as nasflow's flow would submit them."""
+        """Return the job that nasflow's flow would submit for the members."""
         return JobSpec(
             job_id=job_id,
             study="benchmark",
@@ -68,7 +68,7 @@ class Group:
         )
 
     def sample(self, count: int, costs: dict[int, float]) -> "Group":
-        """`count` members, evenly spaced from the cheapest to the costliest, to stand for all."""
+        """Return `count` members, evenly spaced from the cheapest to the costliest, to represent all."""
         if count >= len(self):
             return self
         ordered = sorted(self.members, key=lambda member: costs[member.trial])
@@ -77,14 +77,14 @@ class Group:
 
 
 def classification(data: DataConfig, epochs: int, precision: str = "32-true") -> ClassificationConfig:
-    """Adam with a learning rate searched in `LEARNING_RATES`; loss and accuracy after every epoch."""
+    """Return an evaluator: Adam, a learning rate searched in `LEARNING_RATES`, accuracy after every epoch."""
     lr = FloatRange(float=LEARNING_RATES, log=True)
     values = {"data": data, "epochs": epochs, "precision": precision}
     return ClassificationConfig(**values, optimizer=OptimizerConfig(name="adam", lr=lr))
 
 
 def draw(space: Target, evaluator: ClassificationConfig, count: int, seed: int) -> Group:
-    """`count` members, evenly at random from the space and the learning rates."""
+    """Draw `count` members uniformly from the space and the learning rates."""
     candidates = candidate_space(space, evaluator, ROOT)
     rng = random.Random(seed)
     members = [

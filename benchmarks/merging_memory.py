@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def peak_bytes() -> int:
-    """The most memory this process has had resident since it began.
+    """Return the peak resident memory of this process.
 
-    `ru_maxrss` would tell of the process that started this one, if that was larger.
+    `ru_maxrss` would include the process that started this one, if that was larger.
     """
     try:
         status = Path("/proc/self/status").read_text()

@@ -9,14 +9,14 @@ from nasflow.config.services import LocalServiceConfig
 from nasflow.training_service.local.slots import slot_environments
 
 PINNED = "NASFLOW_BENCHMARK_CORE"
-"""The environment variable that says which core the benchmark and all it starts run on."""
+"""The environment variable with the core for the benchmark and all its processes."""
 
 
 def pin(module: str) -> None:
     """Start `python -m module` again, with the same arguments, pinned; return if this already is that process.
 
     The core is the least busy one of those this process may use. Libraries read the environment when they are
-    imported, and threads inherit their cores when they are made, so nothing less than a new program will do.
+    imported, and threads inherit their cores when they are created, so this needs a new program.
     """
     if PINNED in os.environ:
         return

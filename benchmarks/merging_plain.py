@@ -1,7 +1,7 @@
-"""How anyone trains one of the members in plain PyTorch. Imports nothing of nasflow but its loader's file.
+"""Train one of the members in plain PyTorch, as users do. Imports nothing of nasflow except its loader's file.
 
-What the loop leaves out favours it over nasflow, which also logs the training loss, refuses losses and weights that
-are not finite, and keeps each member's random numbers apart.
+The loop does less than nasflow, which favours it: nasflow also logs the training loss, checks that losses and weights
+are finite, and keeps each member's random numbers separate.
 """
 
 import importlib
@@ -37,11 +37,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Manner:
-    """How the loop is written.
+    """Options of the loop.
 
     Attributes:
         tuned: a fused optimizer, and channels_last for images.
-        device: where the model lies; batches are moved there unless they are there.
+        device: the model's device; batches are moved to it if necessary.
         bf16: train in bfloat16 autocast.
     """
 
@@ -50,17 +50,17 @@ class Manner:
     bf16: bool = False
 
     def autocast(self) -> torch.autocast:
-        """The context of a forward pass."""
+        """Return the context of a forward pass."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
 
     def place(self, x: torch.Tensor) -> torch.Tensor:
-        """Inputs `[B, ...]` where and how the model wants them."""
+        """Return inputs `[B, ...]` on the model's device and in its memory format."""
         x = x.to(self.device)
         return x.contiguous(memory_format=torch.channels_last) if self.tuned and x.ndim == 4 else x
 
 
 class Answers:
-    """The `pick` of a finished architecture: each label's value as it stands there, or what a factory gives for it."""
+    """The `pick` of a given architecture: returns each label's value, or what a factory returns for it."""
 
     def __init__(self, architecture: Mapping[str, Any]):
         self._architecture = architecture
@@ -71,7 +71,7 @@ class Answers:
 
 
 def build(trial: Trial, manner: Manner) -> nn.Module:
-    """The model, with the initial weights that nasflow draws for the same seed."""
+    """Build the model with the initial weights that nasflow draws for the same seed."""
     module, _, name = trial.space.partition(":")
     torch.manual_seed(trial.seed)
     model: nn.Module = getattr(importlib.import_module(module), name)(Answers(trial.architecture), **trial.params)
@@ -80,19 +80,19 @@ def build(trial: Trial, manner: Manner) -> nn.Module:
 
 
 def adam(model: nn.Module, trial: Trial, manner: Manner, **options: Any) -> torch.optim.Adam:
-    """Adam over what is trainable."""
+    """Return Adam over the trainable parameters."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return torch.optim.Adam(parameters, lr=trial.lr, fused=manner.tuned or None, **options)
 
 
 def seed_epoch(seed: int) -> None:
-    """Let loaders draw what nasflow's draw in this epoch."""
+    """Seed the generators so that loaders draw the same as nasflow's in this epoch."""
     torch.manual_seed(seed)
     random.seed(seed)
 
 
 def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, manner: Manner) -> Step:
-    """One training step on a batch that is where the model wants it."""
+    """Return a function that trains one step on a batch that `Manner.place` has prepared."""
 
     def step(x: torch.Tensor, target: torch.Tensor) -> None:
         optimizer.zero_grad()
@@ -105,7 +105,7 @@ def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, manner: Manner
 
 
 def train(trial: Trial, batches: Batches, validation: Batches, manner: Manner) -> float:
-    """Train and validate every epoch; the last validation accuracy."""
+    """Train and validate every epoch. Return the last validation accuracy."""
     model = build(trial, manner)
     step = make_step(model, adam(model, trial, manner), manner)
     return run_epochs(model, step, trial, batches, validation, manner=manner)
@@ -120,7 +120,7 @@ def run_epochs(
     *,
     manner: Manner,
 ) -> float:
-    """Call `step` with every batch and validate, epoch after epoch; the last validation accuracy."""
+    """Call `step` with every batch and validate, epoch after epoch. Return the last validation accuracy."""
     accuracy = 0.0
     for seed in trial.epoch_seeds:
         model.train()
@@ -133,7 +133,7 @@ def run_epochs(
 
 @torch.inference_mode()
 def validate(model: nn.Module, batches: Batches, manner: Manner) -> tuple[float, float]:
-    """Mean loss and accuracy."""
+    """Return mean loss and accuracy."""
     model.eval()
     loss = torch.zeros((), device=manner.device)
     right = torch.zeros((), device=manner.device)

@@ -1,4 +1,4 @@
-"""What a benchmark says: a table for people, one line of JSON for programs."""
+"""The output of a benchmark: a table for people, one line of JSON for programs."""
 
 import json
 import os
@@ -25,9 +25,9 @@ class Report:
     """The figures of one workload.
 
     Attributes:
-        floor_seconds: of the whole group; 0 where none is known.
-        baselines: the names of the contestants that ratios are given over.
-        facts: whatever else was found, for the JSON and, line by line, below the table.
+        floor_seconds: the floor of the whole group; 0 if unknown.
+        baselines: the names of the contestants to which ratios are given.
+        facts: other results, for the JSON and for the lines below the table.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def rows(self) -> dict[str, dict[str, float]]:
-        """The figures of each contestant."""
+        """Return the figures of each contestant."""
         return {name: self._row(name) for name in self.laps.timed}
 
     def _row(self, name: str) -> dict[str, float]:
@@ -78,7 +78,7 @@ class Report:
         show_facts(self.facts)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, every single run included."""
+        """Return all figures, including every single run."""
         runs = {
             name: {"wall": [lap.wall for lap in laps], "cpu": [lap.cpu for lap in laps]}
             for name, laps in self.laps.timed.items()
@@ -100,14 +100,14 @@ def print_table(table: Table) -> None:
 
 
 def show_facts(facts: dict[str, Any]) -> None:
-    """Print one line a fact."""
+    """Print one line per fact."""
     for name, value in facts.items():
         text = f"{value:.4g}" if isinstance(value, float) else value
         _CONSOLE.print(f"  {name.replace('_', ' ')}: {text}", highlight=False, markup=False)
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on."""
+    """Return a description of the machine and its software."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "processor": cpu_name(),
@@ -121,7 +121,7 @@ def machine() -> dict[str, Any]:
 
 
 def emit(workload: str, arguments: dict[str, Any], results: list[dict[str, Any]], path: Path | None) -> None:
-    """Print the line of JSON, and write it to `path` too if that is given."""
+    """Print the line of JSON, and write it to `path` too if given."""
     found = {"workload": workload, "arguments": arguments, "machine": machine(), "results": results}
     line = json.dumps(found, default=str)
     print(line)

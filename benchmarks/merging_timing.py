@@ -1,4 +1,4 @@
-"""Contestants interleaved: every repeat runs each of them once, so that what disturbs the machine disturbs all."""
+"""Interleave contestants: every repeat runs each of them once, so that disturbances of the machine affect all."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ class Lap:
     """One run of one contestant, its seconds scaled to the whole group.
 
     Attributes:
-        wall: seconds by the clock.
+        wall: wall-clock seconds.
         cpu: seconds of processor time, of this process and of the children it waited for.
     """
 
@@ -30,7 +30,7 @@ class Lap:
     outcome: Outcome
 
     def seconds(self, clock: Clock) -> float:
-        """By one of the clocks."""
+        """Return the seconds of one of the clocks."""
         return self.wall if clock == "wall" else self.cpu
 
 
@@ -39,10 +39,10 @@ class Laps:
     """All runs of all contestants.
 
     Attributes:
-        warm_up: the first run of each, by name, which counts nowhere: it fills caches.
+        warm_up: the first run of each, by name; it fills caches and is not counted.
         timed: the others, by name, in the order of the repeats.
-        machine: what `gauge` said before each repeat, with the load: processes that want a core (1-minute mean), and
-            the busy share of all cores since the last repeat.
+        machine: the results of `gauge` before each repeat, and the load: processes waiting for a core or running
+            (1-minute mean), and the busy share of all cores since the last repeat.
     """
 
     warm_up: dict[str, Lap] = field(default_factory=dict)
@@ -50,20 +50,20 @@ class Laps:
     machine: list[dict[str, float]] = field(default_factory=list)
 
     def seconds(self, name: str, clock: Clock = "wall") -> float:
-        """The median."""
+        """Return the median of the seconds."""
         return statistics.median(lap.seconds(clock) for lap in self.timed[name])
 
     def least(self, name: str) -> float:
-        """The fastest run by the clock."""
+        """Return the wall seconds of the fastest run."""
         return min(lap.wall for lap in self.timed[name])
 
     def speed_up(self, name: str, over: str, clock: Clock = "wall") -> float:
-        """How many times faster than another contestant: the median over the repeats of the ratio within each."""
+        """Return how many times as fast as another contestant: the median over the repeats of the ratio within each."""
         pairs = zip(self.timed[name], self.timed[over], strict=True)
         return statistics.median(other.seconds(clock) / own.seconds(clock) for own, other in pairs)
 
     def figure(self, name: str, key: str) -> float:
-        """The median of an outcome's figure."""
+        """Return the median of an outcome's figure."""
         return statistics.median(lap.outcome.figures[key] for lap in self.timed[name])
 
 
@@ -75,10 +75,10 @@ def interleave(
 ) -> Laps:
     """Run each contestant `repeats` times, after one warm-up, starting with another one in every repeat.
 
-    With `laps`, repeats are added to those, without another warm-up.
+    With `laps`, add the repeats to them, without another warm-up.
     """
     gc.collect()
-    gc.freeze()  # what is there already, all imports above all, is nobody's garbage
+    gc.freeze()  # existing objects, mostly from imports, are not garbage
     if laps is None:
         laps = Laps(timed={contestant.name: [] for contestant in contestants})
         for contestant in contestants:

@@ -44,7 +44,7 @@ class Classifier(pl.LightningModule):
 
 
 def suggest(trial: optuna.Trial) -> dict[str, Any]:
-    """The space of `nasflow.space.ready:mlp` and the learning rate, in Optuna's words."""
+    """Suggest an architecture of `nasflow.space.ready:mlp` and a learning rate, as Optuna distributions."""
     depth = trial.suggest_int("depth", 1, 3)
     return {
         "depth": depth,
@@ -58,7 +58,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
 class Given(optuna.samplers.BaseSampler):
     """Samples given architectures, the n-th for trial n.
 
-    `enqueue_trial` would do the same, but with SQLite two workers now and then take the same enqueued trial.
+    `enqueue_trial` would do the same, but with SQLite two workers sometimes take the same enqueued trial.
     """
 
     def __init__(self, architectures: Sequence[Mapping[str, Any]]):
@@ -75,7 +75,7 @@ class Given(optuna.samplers.BaseSampler):
 
 
 def train(architecture: dict[str, Any], epochs: int) -> float:
-    """The accuracy on validation data after the last epoch."""
+    """Train an architecture. Return the accuracy on validation data after the last epoch."""
     train_loader, val_loader = load_data()
     trainer = pl.Trainer(
         accelerator="cpu",

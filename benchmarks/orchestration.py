@@ -1,20 +1,20 @@
-"""What orchestration costs: searches whose trials do nothing, through nasflow, Optuna, Ray Tune and NNI 3.0.
+"""The cost of orchestration: searches with empty trials, through nasflow, Optuna, Ray Tune and NNI 3.0.
 
 `python -m benchmarks.orchestration` runs searches of 100, 1,000 and 5,000 trials in turns:
 
 - `nasflow run`: the command, against a Prefect server that already runs. Rounds of `--round` trials, jobs of `--batch`
   on two slots, nasflow's defaults otherwise;
-- `nasflow, no Prefect`: the same rounds, jobs and records without flows and tasks, to tell what Prefect costs;
+- `nasflow, no Prefect`: the same rounds, jobs and records without flows and tasks, to show the cost of Prefect;
 - `Optuna`: the bare loop of one process, on SQLite and in memory;
 - `Ray Tune` with two CPUs, as it is and with `reuse_actors`, in an environment that is installed below --work-dir
   once;
-- `NNI 3.0 local`: two concurrent trials, an environment of its own likewise.
+- `NNI 3.0 local`: two concurrent trials, also in its own environment.
 
-What each one's trial does all the same is printed below the table; all but nasflow's neither build nor train a model.
+The remaining work of each contestant's trial is printed below the table; only nasflow's trials build and train a model.
 
-Wall seconds are from the command to its end. `a trial more` is the slope from the smaller count to this one, so without
-what a contestant's start and end take. CPU seconds are those of all processes, the Prefect server's until it has
-recorded all; it is started before, and stands still while it is not needed. Every process computes with one thread.
+Wall seconds are from the command to its end. `a trial more` is the slope from the smaller count to this one, so it
+excludes a contestant's start and end. CPU seconds are those of all processes, the Prefect server's until it has
+recorded everything; it is started before, and paused while it is not needed. Every process computes with one thread.
 """
 
 import argparse
@@ -52,7 +52,7 @@ CONTESTANTS = ("nasflow", "plain", "optuna-sqlite", "optuna-memory", "ray", "ray
 
 @dataclass
 class Record:
-    """What became of a contestant at one count of trials."""
+    """The results of a contestant for one number of trials."""
 
     contestant: Contestant
     trials: int
@@ -63,11 +63,11 @@ class Record:
 
     @property
     def wall(self) -> float:
-        """Seconds, the median."""
+        """The median of the wall seconds."""
         return statistics.median(outcome.wall for outcome in self.outcomes)
 
     def figures(self) -> dict[str, Any]:
-        """As JSON; what is a trial's are medians."""
+        """Return the figures as JSON; figures per trial are medians."""
         rounds = [outcome.rounds for outcome in self.outcomes if outcome.rounds]
         return {
             "trials": self.trials,
@@ -82,7 +82,7 @@ class Record:
 
 
 def measure(record: Record, server: PrefectServer, folder: Path) -> None:
-    """One run. Raises ContestantError."""
+    """Run a contestant once and record the results. Raises ContestantError."""
     folder.mkdir()
     needs_server = record.contestant.needs_server
     load = os.getloadavg()[0]
@@ -98,7 +98,7 @@ def measure(record: Record, server: PrefectServer, folder: Path) -> None:
 
 
 def race(options: argparse.Namespace, console: Console) -> tuple[dict[str, list[Record]], dict[str, str]]:
-    """By contestant a record for each count, and the errors of those that are out of the race."""
+    """Run all contestants. Return the records of each, one per number of trials, and the errors of failed ones."""
     options.work_dir.mkdir(parents=True, exist_ok=True)
     records: dict[str, list[Record]] = {}
     errors: dict[str, str] = {}
@@ -130,13 +130,13 @@ def race(options: argparse.Namespace, console: Console) -> tuple[dict[str, list[
 
 
 def by_turns(lists: Sequence[Sequence[Record]]) -> list[list[Record]]:
-    """The first of each, then the second of each that has one, and so on."""
+    """Return the first of each list, then the second of each that has one, and so on."""
     longest = max(map(len, lists))
     return [[some[place] for some in lists if place < len(some)] for place in range(longest)]
 
 
 def contestants(options: argparse.Namespace, server: PrefectServer) -> list[tuple[Contestant, list[int]]]:
-    """Those that are asked for, and their counts of trials."""
+    """Return the requested contestants, and their numbers of trials."""
     sizes = (options.round, options.batch)
     made: dict[str, tuple[Contestant, list[int]]] = {
         "nasflow": (NasflowRun(server, *sizes), options.trials),
@@ -151,12 +151,12 @@ def contestants(options: argparse.Namespace, server: PrefectServer) -> list[tupl
 
 
 def slope(smaller: Record, larger: Record) -> float:
-    """Seconds of one trial more, from one count to the other."""
+    """Return the seconds per additional trial between two numbers of trials."""
     return (larger.wall - smaller.wall) / (larger.trials - smaller.trials)
 
 
 def table(records: dict[str, list[Record]], errors: dict[str, str]) -> Table:
-    """The figures for people."""
+    """Return the figures as a table to print."""
     made = Table(
         *("contestant", "trials", "wall (median)", "ms a trial, all in", "ms a trial more", "CPU ms a trial"),
         *("of it Prefect's server", "server done after"),
@@ -183,7 +183,7 @@ def table(records: dict[str, list[Record]], errors: dict[str, str]) -> Table:
 
 
 def flatness(record: Record) -> str:
-    """A trial's time at the beginning and at the end of nasflow's largest search."""
+    """Return a text with a trial's time at the beginning and at the end of nasflow's largest search."""
     rounds = record.figures()["per_trial_by_round"]
     some = max(1, len(rounds) // 4)
     first, last = (1e3 * statistics.median(part) for part in (rounds[:some], rounds[-some:]))
@@ -194,7 +194,7 @@ def flatness(record: Record) -> str:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="counts")
     parser.add_argument("--ray-trials", type=int, nargs="+", default=[100, 1000], metavar="N", help="of Ray Tune")

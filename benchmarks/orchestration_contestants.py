@@ -1,4 +1,4 @@
-"""Ways to run a search whose trials do nothing: nasflow with and without Prefect, Optuna, Ray Tune, NNI."""
+"""Ways to run a search with empty trials: nasflow with and without Prefect, Optuna, Ray Tune, NNI."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from nasflow.study.study import Study
 
 NAME = "nothing"
 RAY_REQUIREMENTS = Path(__file__).with_name("orchestration_requirements.txt")
-_QUIET = 7.0  # seconds without news after which the server has recorded all; it writes at least every 5 s
+_QUIET = 7.0  # after this many seconds without new records the server has recorded all; it writes at least every 5 s
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Outcome:
 
     Attributes:
         wall: seconds from the command to its end.
-        rounds: nasflow's seconds a trial, by round.
-        recorded: seconds until nothing more was recorded by the Prefect server, from the command's end.
+        rounds: nasflow's seconds per trial, by round.
+        recorded: seconds from the command's end until the Prefect server recorded nothing more.
     """
 
     wall: float
@@ -37,18 +37,18 @@ class Outcome:
 
 
 class Contestant(ABC):
-    """One way to run so many trials that do nothing. `does` says what each of them does all the same."""
+    """Base class of ways to run a number of empty trials. `does` describes the remaining work of each trial."""
 
     name: str
     does: str
     needs_server = False
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Install what it needs. Raises ContestantError."""
+        """Install its requirements. Raises ContestantError."""
 
     @abstractmethod
     def run(self, folder: Path, trials: int) -> Outcome:
-        """Run them in an empty folder. Raises ContestantError."""
+        """Run the trials in an empty folder. Raises ContestantError."""
 
 
 class NasflowRun(Contestant):
@@ -88,7 +88,7 @@ class NasflowRun(Contestant):
 
 
 class NasflowPlain(NasflowRun):
-    """The same session, jobs and records, driven by a loop in place of flows and tasks."""
+    """The same session, jobs and records, driven by a loop instead of flows and tasks."""
 
     name = "nasflow, no Prefect"
     does = "the same, but for Prefect: a plain loop of one thread a job in place of flows and tasks"
@@ -160,7 +160,7 @@ class NniLocal(Contestant):
 
 
 def search_config(folder: Path, trials: int, round: int, batch: int) -> dict[str, Any]:
-    """nasflow's defaults but for two slots and the sizes of rounds and jobs."""
+    """Return nasflow's defaults, except for two slots and the sizes of rounds and jobs."""
     return {
         "name": NAME,
         "space": {"target": "benchmarks.orchestration_trial:build"},
@@ -179,7 +179,7 @@ def search_config(folder: Path, trials: int, round: int, batch: int) -> dict[str
 
 
 def rounds_of(folder: Path, trials: int) -> list[float]:
-    """Seconds a trial of each round of the study in `folder`. Raises ContestantError if not all trials are trained."""
+    """Return seconds per trial of each round of the study in `folder`. Raises ContestantError for untrained trials."""
     study = Study.load(f"sqlite:///{folder / 'nasflow.db'}", NAME)
     try:
         trained = [trial for trial in study.trials() if trial.status.scored and trial.replayed_from is None]

@@ -1,4 +1,4 @@
-"""A bare Optuna study whose objective does nothing: `python -m benchmarks.orchestration_optuna TRIALS`."""
+"""A bare Optuna study with an empty objective: `python -m benchmarks.orchestration_optuna TRIALS`."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ import optuna
 
 
 def nothing(trial: optuna.Trial) -> float:
-    """One choice, and a value that is at hand."""
+    """Suggest one value and return it at once."""
     return trial.suggest_float("lr", 1e-3, 1e-2, log=True)
 
 

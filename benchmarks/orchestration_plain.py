@@ -1,7 +1,7 @@
-"""nasflow's search without Prefect, to tell what Prefect costs: `python -m benchmarks.orchestration_plain CONFIG.yaml`.
+"""nasflow's search without Prefect, to show Prefect's cost: `python -m benchmarks.orchestration_plain CONFIG.yaml`.
 
-Rounds, batches, jobs and records are those of `nasflow run`. A loop takes the place of flows and tasks, a thread that
-of a task run, and nothing is retried or shown.
+Rounds, batches, jobs and records are those of `nasflow run`. A loop replaces flows and tasks, a thread replaces a task
+run, and nothing is retried or shown.
 """
 
 import sys
@@ -18,7 +18,7 @@ from nasflow.study.records import Attempt, RoundState
 
 
 def run_round(session: SearchSession, number: int) -> None:
-    """Propose, train, record."""
+    """Propose, train and record one round."""
     study, budget = session.study, session.config.budget
     study.begin_round(number)
     left = (budget.trials or 0) - sum(study.counts().values())
@@ -34,7 +34,7 @@ def run_round(session: SearchSession, number: int) -> None:
 
 
 def train(session: SearchSession, attempt: Attempt) -> None:
-    """One job."""
+    """Train one job."""
     config, trials = session.config, [session.study.trial(number) for number in attempt.members]
 
     def make_spec(job_id: str) -> JobSpec:
@@ -57,7 +57,7 @@ def train(session: SearchSession, attempt: Attempt) -> None:
 
 
 def main(config: SearchConfig) -> None:
-    """The search, to the end of its budget."""
+    """Run the search to the end of its budget."""
     with search_session(config) as session:
         for number in rounds_left(session.study):
             run_round(session, number)

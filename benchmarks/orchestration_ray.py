@@ -14,7 +14,7 @@ from ray import tune
 
 
 def nothing(config: dict[str, Any]) -> None:
-    """A value that is at hand."""
+    """Report a value at once."""
     tune.report({"value": config["lr"]})
 
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def tune_nothing(options: argparse.Namespace) -> int:
-    """How many trials came to their end."""
+    """Run the trials. Return how many finished."""
     tuner = tune.Tuner(
         nothing,
         param_space={"lr": tune.loguniform(1e-3, 1e-2)},

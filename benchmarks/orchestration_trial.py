@@ -1,4 +1,4 @@
-"""nasflow's trial that does next to nothing: a linear layer, one step on eight rows, which then score it."""
+"""nasflow's almost empty trial: a linear layer, trained for one step on eight rows and scored on the same rows."""
 
 import torch
 from torch import nn
@@ -10,12 +10,12 @@ ROWS, FEATURES, CLASSES = 8, 4, 2
 
 
 def build(pick: Pick) -> nn.Module:
-    """Rows `[B, 4]` to logits `[B, 2]`; what varies is the learning rate, which the evaluator searches."""
+    """Return a model from rows `[B, 4]` to logits `[B, 2]`; only the learning rate, in the evaluator, is searched."""
     return nn.Linear(FEATURES, CLASSES)
 
 
 def rows() -> tuple[TensorLoader, TensorLoader]:
-    """The same eight rows to train on and to score."""
+    """Return the same eight rows for training and scoring."""
     inputs = torch.linspace(-1, 1, ROWS * FEATURES).reshape(ROWS, FEATURES)
     tensors = (inputs, torch.arange(ROWS) % CLASSES)
     return TensorLoader(tensors, ROWS), TensorLoader(tensors, ROWS)

@@ -1,6 +1,6 @@
 """MLPs on digits as a user without nasflow writes them, for the programs that nasflow is measured against.
 
-It imports torch and scikit-learn only, for it also runs in NNI's environment. The model is that of
+It imports torch and scikit-learn only, because it also runs in NNI's environment. The model is that of
 `nasflow.space.ready:mlp`, the data that of `nasflow.evaluator.data:DigitsRows`.
 """
 
@@ -18,7 +18,7 @@ BATCH_SIZE, VALIDATION_BATCH_SIZE = 64, 256
 
 
 def build_model(architecture: Mapping[str, Any]) -> nn.Module:
-    """Rows `[B, 64]` to logits `[B, 10]`."""
+    """Return a model from rows `[B, 64]` to logits `[B, 10]`."""
     features = 64
     layers: list[nn.Module] = [nn.Flatten()]
     for index in range(architecture["depth"]):
@@ -30,7 +30,7 @@ def build_model(architecture: Mapping[str, Any]) -> nn.Module:
 
 
 def load_data() -> tuple[DataLoader, DataLoader]:  # type: ignore[type-arg]
-    """Training and validation rows, four fifths and one fifth of the 1797."""
+    """Return training and validation rows, four fifths and one fifth of the 1797."""
     inputs, targets = load_digits(return_X_y=True)
     rows = torch.as_tensor(inputs / 16.0, dtype=torch.float32)
     parts = train_test_split(rows, targets, test_size=0.2, random_state=0, stratify=targets)

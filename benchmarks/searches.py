@@ -31,7 +31,7 @@ REQUIREMENTS = Path(__file__).with_name("nni_side") / "requirements.txt"
 
 @dataclass(frozen=True)
 class Workload:
-    """What is searched: the first `trials` proposals of nasflow's random search, in its order."""
+    """The searched architectures: the first `trials` proposals of nasflow's random search, in its order."""
 
     trials: int
     epochs: int
@@ -39,7 +39,7 @@ class Workload:
     seed: int
 
     def config(self, folder: Path) -> dict[str, Any]:
-        """The search config: nasflow's defaults but for two slots and jobs that take all that is there."""
+        """Return the search config: nasflow's defaults, except for two slots and jobs without a size limit."""
         return {
             "name": NAME,
             "space": {"target": "nasflow.space.ready:mlp"},
@@ -63,7 +63,7 @@ class Workload:
 
     @cached_property
     def architectures(self) -> list[Architecture]:
-        """What every contestant trains."""
+        """The architectures that every contestant trains."""
         config = parse_config(self.config(Path()))
         space = candidate_space(config.space, config.evaluator, Path())
         return RandomSearch(space, config.seed).ask(self.trials)
@@ -85,12 +85,12 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """The mean."""
+        """The mean accuracy."""
         return statistics.mean(self.accuracies)
 
 
 class Contestant(ABC):
-    """One way to run the search. `trials` says how many of the workload's architectures it trains."""
+    """Base class of ways to run the search. `trials` is how many of the workload's architectures it trains."""
 
     name: str
 
@@ -99,20 +99,20 @@ class Contestant(ABC):
         self.architectures = workload.architectures[:trials]
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Install what it needs. Raises ContestantError."""
+        """Install its requirements. Raises ContestantError."""
 
     @abstractmethod
     def run(self, folder: Path, seed: int) -> Outcome:
         """Run the search in an empty folder. Raises ContestantError."""
 
     def _write(self, folder: Path) -> Path:
-        """A JSON file of the architectures."""
+        """Write a JSON file of the architectures."""
         file = folder / "architectures.json"
         file.write_text(json.dumps([dict(architecture) for architecture in self.architectures]))
         return file
 
     def _in_order(self, found: Sequence[tuple[Mapping[str, Any], float]]) -> list[float]:
-        """Accuracies in the order of the architectures; each of these must have been trained once, and no other."""
+        """Return accuracies in the order of the architectures; each must have been trained once, and no others."""
         expected = {architecture: place for place, architecture in enumerate(self.architectures)}
         places = {expected.get(Architecture(values)): accuracy for values, accuracy in found}
         if len(found) != len(expected) or places.keys() != set(expected.values()):
@@ -138,9 +138,9 @@ class NasflowRun(Contestant):
         self._service = service
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """The seeds of nasflow's trials follow from the config alone, so `seed` changes nothing here.
+        """Run the search. The seeds of nasflow's trials follow from the config alone, so `seed` has no effect.
 
-        What nasflow measured of its kernels is kept beside the folder, for the next run on this workload only.
+        nasflow's measured costs of kernels are kept beside the folder, for the next run on this workload only.
         """
         config = folder / "search.yaml"
         values = self.workload.config(folder)
@@ -170,7 +170,7 @@ class OptunaRun(Contestant):
     name = "Optuna + Lightning"
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """Each worker trains half of the trials, whichever come."""
+        """Run two workers; each trains half of the trials, in any split."""
         storage = f"sqlite:///{folder / 'optuna.db'}"
         given = self._write(folder)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -194,9 +194,9 @@ class NniRun(Contestant):
     """An NNI 3.0 experiment, two trials at a time, each a process of plain PyTorch.
 
     Args:
-        workload: what is searched.
-        trials: how many of it.
-        folder: of NNI's environment.
+        workload: the architectures to search.
+        trials: how many of them.
+        folder: the folder of NNI's environment.
         host: an sshd on this machine for its remote training service; None for its local one.
     """
 
@@ -216,7 +216,7 @@ class NniRun(Contestant):
         install(self._environment, REQUIREMENTS)
 
     def run(self, folder: Path, seed: int) -> Outcome:
-        """NNI keeps a manifest of all experiments in the home folder, so it gets one of its own."""
+        """Run the experiment, with its own home folder, because NNI keeps a manifest of all experiments there."""
         self._home.mkdir(exist_ok=True)
         given, result = self._write(folder), folder / "result.json"
         command: list[object] = [

@@ -1,4 +1,4 @@
-"""What a training service costs a job, and how many short trials a search gets through it.
+"""The overhead of a training service per job, and its throughput of short trials in a search.
 
 `python -m benchmarks.services` starts real servers on this machine, an sshd as a host and, where its programs are
 installed and this is root, a Slurm, and measures, interleaved:
@@ -46,7 +46,7 @@ Make = Callable[[Path, int], TrainingService]
 
 
 def ssh_config(host: Sshd, slots: int, reuse: bool = True) -> dict[str, Any]:
-    """The config section of a service on one host."""
+    """Return the config section of a service on one host."""
     return {
         "kind": "ssh",
         "hosts": [host.config_host(slots=slots)],
@@ -58,7 +58,7 @@ def ssh_config(host: Sshd, slots: int, reuse: bool = True) -> dict[str, Any]:
 
 @contextmanager
 def services(folder: Path) -> Iterator[dict[str, Make]]:
-    """How each service is made, given a root and a number of slots."""
+    """Return a function for each service that makes it, given a root and a number of slots."""
     with ExitStack() as stack:
         host = stack.enter_context(start_sshd(folder / "host"))
         code = folder / "code"
@@ -89,7 +89,7 @@ def services(folder: Path) -> Iterator[dict[str, Make]]:
 
 
 def one_after_the_other(service: TrainingService, count: int, prefix: str) -> list[float]:
-    """Seconds of each of so many jobs that do nothing, from `submit` until its events are read."""
+    """Return the seconds of each of `count` empty jobs, from `submit` until its events are read."""
     seconds = []
     for number in range(count):
         began = time.perf_counter()
@@ -103,7 +103,7 @@ def one_after_the_other(service: TrainingService, count: int, prefix: str) -> li
 
 
 def queued_at_once(service: TrainingService, count: int, prefix: str) -> float:
-    """Jobs a second."""
+    """Run `count` empty jobs that are queued at once. Return jobs per second."""
     began = time.perf_counter()
     handles = [service.submit(script(f"{prefix}-{number}", ["epoch", 1])) for number in range(count)]
     while not all(service.status(handle).status.finished for handle in handles):
@@ -112,7 +112,7 @@ def queued_at_once(service: TrainingService, count: int, prefix: str) -> float:
 
 
 def overhead(repeats: int, jobs: int, folder: Path) -> dict[str, dict[str, Any]]:
-    """Of every service, in turns."""
+    """Measure the overhead of every service, in turns."""
     seconds: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     with services(folder) as makes:
@@ -154,7 +154,7 @@ def show_overhead(results: dict[str, dict[str, Any]]) -> None:
 
 
 def race(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """The searches, in turns."""
+    """Run the searches, in turns."""
     workload = Workload(options.trials, options.epochs, rounds=1, seed=0)
     little = Workload(trials=2, epochs=1, rounds=1, seed=1)
     console = Console()

@@ -1,13 +1,13 @@
-"""A study of many trials: how long a search needs to start on it again, and `nasflow` to look at it.
+"""Large studies: the time for a search to resume, and for commands of `nasflow` to read the study.
 
 `python -m benchmarks.study` fills studies of 1,000 and 10,000 trials of 20 epochs (SQLite) and times, each in a process
 of its own and the median of `--repeats`:
 
 - opening the study, which claims it for this controller;
-- resuming: opening it, finding the round to run, and the strategy's catching up with the record. Imports, the check of
-  the config and Prefect's own start are left out, for they know nothing of the study's size;
-- memory while it does so, beyond what the imports take;
-- `nasflow leaderboard STUDY` and `nasflow --help` from the shell, all that they import included.
+- resuming: opening it, finding the round to run, and giving the recorded rounds to the strategy. Imports, the check of
+  the config and Prefect's own start are left out, because they do not depend on the study's size;
+- memory while resuming, without that of the imports;
+- `nasflow leaderboard STUDY` and `nasflow --help` from the shell, including imports.
 
 The growth is the exponent p of CPU seconds (or MB) ~ trials^p from the smallest study to the largest.
 `--trials 1000 10000 100000` takes about three minutes on one core, of which filling is one, and 400 MB of disk.
@@ -37,13 +37,13 @@ from nasflow.study.study import Study
 STRATEGIES = ("random", "grid", "evolution")
 TARGETS = {"open": 2.0, **{f"resume, {kind}": 5.0 for kind in STRATEGIES}, "memory (MB)": 150.0,
            "nasflow leaderboard": 1.5, "nasflow --help": 0.5}  # fmt: skip
-AT = 10_000  # trials that the targets are for
+AT = 10_000  # the number of trials for which the targets are set
 
 Figures = dict[str, float]
 
 
 def measure(folder: Path, repeats: int) -> tuple[Figures, Figures]:
-    """What it takes with the study in `folder`: wall seconds (and MB) by name, and CPU seconds."""
+    """Measure with the study in `folder`. Return wall seconds (and MB) by name, and CPU seconds."""
     wall: dict[str, list[float]] = {name: [] for name in TARGETS}
     cpu: dict[str, list[float]] = {name: [] for name in TARGETS if "memory" not in name}
     leaderboard = ["leaderboard", "large", "--store", study_config(folder).store]
@@ -66,12 +66,12 @@ def measure(folder: Path, repeats: int) -> tuple[Figures, Figures]:
 
 
 def growth(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent p of values ~ sizes^p, from the first to the last."""
+    """Return the exponent p of values ~ sizes^p, from the first to the last."""
     return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
 
 
 def table(walls: Mapping[int, Figures], cpus: Mapping[int, Figures]) -> Table:
-    """The figures of each size, wall seconds with CPU seconds in brackets, beside the targets."""
+    """Return a table of the figures by size, wall seconds with CPU seconds in brackets, and the targets."""
     sizes = list(walls)
     shown = Table("", *(f"{size:,} trials" for size in sizes), f"target at {AT:,}", "growth", title="a large study")
     for name, target in TARGETS.items():
@@ -100,7 +100,7 @@ def _cpu_of_children() -> float:
 
 
 def main() -> None:
-    """Fill, measure, print."""
+    """Fill the studies, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, nargs="+", default=[1_000, AT], metavar="N", help="sizes of the studies")
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""A finished study of any size: bulk inserts of what the study's own methods would have put on record."""
+"""Fill a finished study of any size by bulk inserts of the rows that the study's own methods would have written."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ _AT_ONCE = 20  # rounds in one transaction
 
 
 def study_config(folder: Path, strategy: str = "random", rounds: int = 10_000) -> SearchConfig:
-    """A search whose space has 2.4 million architectures and is quick to explore."""
+    """Return a search with a space of 2.4 million architectures that is quick to explore."""
     space = {"target": "nasflow.space.ready:mlp", "params": {"widths": list(WIDTHS)}}
     data = {"target": "nasflow.evaluator.data:DigitsRows"}
     return parse_config(
@@ -44,7 +44,7 @@ def study_config(folder: Path, strategy: str = "random", rounds: int = 10_000) -
 
 
 def architecture(number: int) -> Architecture:
-    """A different architecture of that space for each number."""
+    """Return a different architecture of that space for each number."""
     first, second, third = (WIDTHS[number // 64**place % 64] for place in (2, 1, 0))
     return Architecture(
         {"depth": 3, "width0": first, "activation": "relu", "dropout": 0.1, "width1": second, "width2": third}
@@ -52,7 +52,7 @@ def architecture(number: int) -> Architecture:
 
 
 def epoch_metrics(number: int) -> list[dict[str, float]]:
-    """A learning curve."""
+    """Return a learning curve."""
     rng = random.Random(number)
     top, rate = 0.5 + rng.random() / 2, 1 + 4 * rng.random()
     values = [top * epoch / (epoch + rate) for epoch in range(1, EPOCHS + 1)]
@@ -60,12 +60,12 @@ def epoch_metrics(number: int) -> list[dict[str, float]]:
 
 
 def fails(number: int) -> bool:
-    """Whether the trial fails in its last epoch, in its batch and then alone."""
+    """Whether the trial fails in its last epoch, both in its batch and in the retry alone."""
     return number % 100 == 99
 
 
 def fill(study: Study, trials: int) -> None:
-    """Fill a new study with ended rounds of `trials` trials in all. Only for SQLite: it gives out the ids itself."""
+    """Fill a new study with ended rounds of `trials` trials in all. Assigns ids itself, so only for SQLite."""
     rounds = range(-(-trials // A_ROUND))
     attempt_ids = itertools.count(1)
     for some in (rounds[start : start + _AT_ONCE] for start in range(0, len(rounds), _AT_ONCE)):

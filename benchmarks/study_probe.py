@@ -1,7 +1,7 @@
-"""One start of a search on the study in a folder, in a process of its own: `python -m benchmarks.study_probe`.
+"""Start a search on the study in a folder, in a separate process: `python -m benchmarks.study_probe`.
 
-Prints one line of JSON: seconds (and CPU seconds) until the study is open and until the search knows what to do next,
-and the most memory that this took beyond what the imports take.
+Prints one line of JSON: seconds (and CPU seconds) until the study is open and until the search has found its next step,
+and the peak memory, without that of the imports.
 """
 
 import json
@@ -18,19 +18,19 @@ from nasflow.strategy.make import make_strategy
 
 
 def main(folder: Path, strategy_kind: str) -> dict[str, float]:
-    """The figures."""
+    """Measure and return the figures."""
     config = study_config(folder, strategy_kind)
     space = candidate_space(config.space, config.evaluator, config.base_dir)
-    space.sample(random.Random(0))  # imports what building a model needs
+    space.sample(random.Random(0))  # imports what a model build needs
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir)
     before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak (Linux)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak (Linux)
     began, began_cpu = time.perf_counter(), time.process_time()
     session = SearchSession(config, space, strategy, [])
     opened, opened_cpu = time.perf_counter(), time.process_time()
     number = next(rounds_left(session.study))
     session.study.begin_round(number)
-    session.strategy  # noqa: B018 - catches up with the rounds on record
+    session.strategy  # noqa: B018 - takes the recorded rounds
     present = session.study.trials(round=number), session.study.batches(number)
     ended, ended_cpu = time.perf_counter(), time.process_time()
     peak = _memory("VmHWM")
@@ -47,7 +47,7 @@ def main(folder: Path, strategy_kind: str) -> dict[str, float]:
 
 
 def _memory(name: str) -> int:
-    """Bytes of this process, now (VmRSS) or at most (VmHWM)."""
+    """Return the bytes of this process, now (VmRSS) or at its peak (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 

@@ -1,11 +1,11 @@
-"""Trials a minute: nasflow against the same candidates trained one by one with plain Lightning in one process.
+"""Trials per minute: nasflow against the same candidates trained one by one with plain Lightning in one process.
 
 `python -m benchmarks.throughput --trials 16 --epochs 8 --repeats 5` interleaves, in every repeat:
 
-- `lightning`: one plain Trainer a candidate with a DataLoader, one after the other, one thread;
-- `lightning, all threads`: the same, torch free to use every core;
+- `lightning`: one plain Trainer per candidate with a DataLoader, one after the other, one thread;
+- `lightning, all threads`: the same, but torch may use every core;
 - `nasflow, one job`: all candidates in one job in this process, one thread, checkpoints after every epoch included;
-- `nasflow, service`: the local service with one warm worker a core, one thread each, checkpoints included.
+- `nasflow, service`: the local service with one warm worker per core, one thread each, checkpoints included.
 
 The candidates, the data, the epochs and the optimizers are the same; all are warm (imports done, workers started).
 """
@@ -47,7 +47,7 @@ SPACES = {
 
 
 class Contest:
-    """The candidates, and each contestant's way to train them all; every way returns their mean accuracy."""
+    """The candidates, and a method per contestant that trains them all and returns their mean accuracy."""
 
     def __init__(self, space: str, trials: int, epochs: int):
         target, data = SPACES[space]
@@ -63,7 +63,7 @@ class Contest:
         self._slots = cores
 
     def lightning(self) -> float:
-        """One Trainer after the other."""
+        """Train with one Trainer after the other."""
         scores = []
         for seed, architecture in enumerate(self._architectures):
             torch.manual_seed(seed)
@@ -87,7 +87,7 @@ class Contest:
         return statistics.mean(scores)
 
     def lightning_all_threads(self) -> float:
-        """As `lightning`, with every core."""
+        """Train as `lightning` does, with every core."""
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         try:
             return self.lightning()
@@ -95,7 +95,7 @@ class Contest:
             torch.set_num_threads(1)
 
     def one_job(self) -> float:
-        """All in one job, here."""
+        """Train all in one job, in this process."""
         self._runs += 1
         events: list[Event] = []
         root = self._folder / f"job-{self._runs}"
@@ -103,7 +103,7 @@ class Contest:
         return _mean_accuracy(events)
 
     def service(self) -> float:
-        """Spread over the workers of the local service."""
+        """Train with the workers of the local service."""
         self._service.prepare()
         self._runs += 1
         numbered = [(self._runs * 1000 + seed, a) for seed, a in enumerate(self._architectures)]
@@ -141,7 +141,7 @@ def _mean_accuracy(events: list[Event]) -> float:
 
 
 def measure(contestants: dict[str, Callable[[], float]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Seconds and mean accuracies of each contestant, one warm-up aside, all run once in every repeat."""
+    """Return seconds and mean accuracies of each contestant; all run once in every repeat, after one warm-up."""
     results: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contestants}
     for repeat in range(repeats + 1):
         for name, contestant in contestants.items():

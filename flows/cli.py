@@ -99,7 +99,7 @@ def recover(
     ] = 60,
     verbose: Verbose = False,
 ) -> None:
-    """Resume the searches whose controller died, and wait for their end. Meant to be called by a schedule.
+    """Resume searches after their controller died, and wait for their end. Meant to be called by a schedule.
 
     Searches that are finished, running, cancelled or failed are left alone.
     """

@@ -16,7 +16,7 @@ DEFAULT_STORE = "sqlite:///nasflow.db"
 
 @flow(
     name="nas-recover",
-    description="Find the searches whose process died, and resume them.",
+    description="Find searches with a dead process, and resume them.",
     flow_run_name="recover dead searches",
     persist_result=False,
 )

@@ -1,1 +1,1 @@
-"""What runs in NNI's own environment: an experiment and its trial program, without nasflow."""
+"""The programs that run in NNI's own environment, without nasflow: an experiment and its trial program."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from nni.experiment import Experiment
 from nni.experiment.config import RemoteMachineConfig
 
-POLL = 0.2  # seconds; NNI's own wait looks every 10 s
+POLL = 0.2  # seconds; NNI itself checks every 10 s
 CONCURRENCY = 2
 
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def free_port() -> int:
-    """A port that no one listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -29,7 +29,7 @@ def main() -> None:
         accuracy = right / len(val_loader.dataset)  # type: ignore[arg-type]
         if epoch + 1 < epochs:
             nni.report_intermediate_result(accuracy)
-    # NNI 3.0 may put a trial's parameters on another trial's record, so the result says itself whose it is.
+    # NNI 3.0 may put a trial's parameters on another trial's record, so the result includes the learning rate.
     nni.report_final_result({"default": accuracy, "lr": architecture["optimizer.lr"]})
 
 

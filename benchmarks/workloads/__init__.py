@@ -1,1 +1,1 @@
-"""What the merging benchmark trains, a workload a file."""
+"""The workloads of the merging benchmark, one per file."""

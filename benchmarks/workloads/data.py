@@ -1,4 +1,4 @@
-"""Data of the workloads that scikit-learn's digits as they are do not serve."""
+"""Data of the workloads that need other data than scikit-learn's digits as they are."""
 
 import random
 from collections import Counter
@@ -18,13 +18,12 @@ DRAWN: Counter[str] = Counter()
 
 
 class AugmentedImages(Dataset[tuple[torch.Tensor, int]]):
-    """Generated images of 10 classes, `[3, S, S]`, cropped, flipped, jittered and normalized when they are asked for.
+    """Generated images of 10 classes, `[3, S, S]`, cropped, flipped, jittered and normalized on access.
 
-    Each class has a colour of its own; an image is that colour in noise. The augmentation draws from
-    Python's `random`.
+    Each class has its own colour; an image is that colour in noise. The augmentation draws from Python's `random`.
 
     Args:
-        rounds: how often the colour jitter is done over, which sets what a sample costs.
+        rounds: how often the colour jitter is repeated, which sets the cost of a sample.
     """
 
     def __init__(self, count: int, image_size: int, rounds: int, seed: int):
@@ -48,9 +47,9 @@ class AugmentedImages(Dataset[tuple[torch.Tensor, int]]):
 
 @cache
 def generated_images(count: int, image_size: int, seed: int, border: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """`count` images `[count, 3, S, S]`, float32, with a border of zeros, and their classes `[count]` of 10.
+    """Return `count` images `[count, 3, S, S]`, float32, with a border of zeros, and their classes `[count]` of 10.
 
-    Made once a process, so that all who ask pay as if they lay in memory.
+    They are generated once per process and then kept in memory for all contestants.
     """
     colours = np.random.default_rng(0).random((10, 3, 1, 1), dtype=np.float32)
     rng = np.random.default_rng(seed)
@@ -67,7 +66,7 @@ def _normalized(images: np.ndarray) -> np.ndarray:
 def data_bound(
     count: int = 5000, validation: int = 500, image_size: int = 32, batch_size: int = 64, rounds: int = 1
 ) -> tuple[DataLoader[tuple[torch.Tensor, int]], TensorLoader]:
-    """W3: a DataLoader over `AugmentedImages`, and plain validation tensors."""
+    """Return W3's data: a DataLoader over `AugmentedImages`, and plain validation tensors."""
     train = AugmentedImages(count, image_size, rounds, seed=1)
     images, classes = generated_images(validation, image_size, seed=2)
     tensors = (torch.from_numpy(_normalized(images)), torch.from_numpy(classes))
@@ -75,7 +74,7 @@ def data_bound(
 
 
 def large_digits(batch_size: int = 32, image_size: int = 32) -> tuple[TensorLoader, TensorLoader]:
-    """W4: the digits upscaled to `[B, 1, 32, 32]`."""
+    """Return W4's data: the digits upscaled to `[B, 1, 32, 32]`."""
 
     def upscaled(images: torch.Tensor) -> torch.Tensor:
         return F.interpolate(images, (image_size, image_size), mode="bilinear", align_corners=False)
@@ -86,7 +85,7 @@ def large_digits(batch_size: int = 32, image_size: int = 32) -> tuple[TensorLoad
 def resident_images(
     count: int = 8192, image_size: int = 32, batch_size: int = 128, device: str = "cuda"
 ) -> tuple[TensorLoader, TensorLoader]:
-    """W6: generated images that lie on the device."""
+    """Return W6's data: generated images on the device."""
     loaders = []
     for samples, seed, shuffle in ((count, 1, True), (count // 8, 2, False)):
         images, classes = generated_images(samples, image_size, seed)
@@ -96,14 +95,14 @@ def resident_images(
 
 
 def resident_rows(batch_size: int = 64, device: str = "cuda") -> tuple[TensorLoader, TensorLoader]:
-    """W6: the digits as rows `[B, 64]` that lie on the device."""
+    """Return W6's data: the digits as rows `[B, 64]` on the device."""
     return _with_inputs(DigitsRows(batch_size), lambda rows: rows, device)
 
 
 def _with_inputs(
     loaders: tuple[TensorLoader, TensorLoader], change: Callable[[torch.Tensor], torch.Tensor], device: str
 ) -> tuple[TensorLoader, TensorLoader]:
-    """The same loaders with changed inputs, on a device."""
+    """Return the same loaders with changed inputs, on a device."""
     for loader in loaders:
         inputs, classes = loader.tensors
         loader.tensors = (change(inputs).to(device), classes.to(device))

@@ -1,4 +1,4 @@
-"""W5: a module that fails its training at a given step, always the same one, also after it is resumed."""
+"""W5: a module that makes training fail at a given step, the same one also after it is resumed."""
 
 import os
 
@@ -11,12 +11,12 @@ KINDS = ("none", "idle", "nan", "raise", "memory", "exit")
 class Fault(nn.Module):
     """Passes logits on until training step `at` (from 0), then fails as `kind` says.
 
-    The steps are counted in a buffer, so that a checkpoint brings the count back. The branch depends on that value,
-    which no tracer of graphs can see through.
+    The steps are counted in a buffer, so that a checkpoint restores the count. The code branches on that value, so it
+    can't be traced.
 
     Args:
-        kind: make the logits `nan`, `raise` an exception, ask for an absurd amount of `memory`, `exit` the process
-            without a word, or stay `idle`.
+        kind: make the logits `nan`, `raise` an exception, request an impossible amount of `memory`, `exit` the process
+            silently, or stay `idle`.
     """
 
     steps: torch.Tensor
@@ -28,7 +28,7 @@ class Fault(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` itself, or what is left of it."""
+        """Return `x`, or NaN if that is how it fails."""
         if not self.training:
             return x
         due = int(self.steps) >= self.at and self.kind != "idle"

@@ -11,9 +11,9 @@ _EDGES = [(source, node) for node in range(1, 4) for source in range(node)]
 def nasbench_cells(
     pick: Any, *, channels: int = 16, max_cells: int = 5, classes: int = 10, stages: int = 3
 ) -> nn.Module:
-    """A stem, `stages` of 1 to `max_cells` equal searched cells, halved and doubled in channels between them, a head.
+    """Return a model from `[B, 3, S, S]` to `[B, classes]`: a stem, `stages` of 1 to `max_cells` equal cells, a head.
 
-    `[B, 3, S, S]` to `[B, classes]`.
+    Cells are searched. Between stages, the side is halved and the channels are doubled.
     """
     kinds = [pick(f"{source}->{node}", ["skip", "conv1x1", "conv3x3", "avgpool3x3"]) for source, node in _EDGES]
     cells = pick("cells", list(range(1, max_cells + 1)))
@@ -33,7 +33,7 @@ class _Cell(nn.Module):
         self.edges = nn.ModuleList([_operation(kind, channels) for kind in kinds])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[B, C, H, W]` to the same."""
+        """Map `[B, C, H, W]` to the same shape."""
         states = [x]
         edges = iter(self.edges)
         for node in range(1, 4):
@@ -51,7 +51,7 @@ class _Reduction(nn.Module):
         self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(channels, 2 * channels, 1, bias=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The reduced images."""
+        """Return the reduced images."""
         reduced: torch.Tensor = self.layers(x) + self.shortcut(x)
         return reduced
 

@@ -1,4 +1,4 @@
-"""A strategy that proposes given architectures, for a search whose candidates are known beforehand."""
+"""A strategy that proposes given architectures, for a search with known candidates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +20,6 @@ class Listed(Strategy):
         return asked
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """See `Strategy.tell`. What a round had is not proposed again."""
+        """See `Strategy.tell`. Architectures of a recorded round are not proposed again."""
         tried = {trial.architecture for trial in trials}
         self._left = [architecture for architecture in self._left if architecture not in tried]

@@ -1,7 +1,7 @@
-"""planning: how long it takes to trace, rewrite and assemble members of 200 operations each, from 32 to 256 of them.
+"""planning: the time to trace, rewrite and assemble members of 200 operations each, from 32 to 256 of them.
 
-Every repeat builds other models of the space: none was seen before as a whole, but blocks of it were, as in a search.
-The costs of kernels are known.
+Every repeat builds other models of the space: a whole model is always new, but its blocks are not, as in a search.
+The costs of kernels are already measured.
 """
 
 import argparse
@@ -37,13 +37,13 @@ class Residual(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`[B, C, H, W]` to the same."""
+        """Map `[B, C, H, W]` to the same shape."""
         out: torch.Tensor = x + self.layers(x)
         return out
 
 
 def build(rng: random.Random) -> nn.Module:
-    """A network of 200 operations: 49 residual blocks of searched kernel size and activation."""
+    """Return a network of 200 operations: 49 residual blocks of random kernel size and activation."""
 
     def block() -> nn.Module:
         size = rng.choice([1, 3, 5])
@@ -56,7 +56,7 @@ def build(rng: random.Random) -> nn.Module:
 
 
 def plan_once(planner: Planner, models: list[nn.Module], x: torch.Tensor) -> dict[str, float]:
-    """CPU seconds of each part of planning one unit of all models."""
+    """Plan one unit of all models. Return the CPU seconds of each part."""
     clock = time.process_time
     with uncollected():
         began = clock()
@@ -79,19 +79,19 @@ def plan_once(planner: Planner, models: list[nn.Module], x: torch.Tensor) -> dic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     parser.add_argument("--members", type=int, nargs="+", default=[32, 64, 128, 256])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure and show."""
+    """Measure and show the results."""
     rng = random.Random(arguments.seed)
     planner = Planner(costs=CostModel(torch.device("cpu")))
     x = torch.rand(8, 1, 8, 8)
     results: list[dict[str, Any]] = []
-    plan_once(planner, [build(rng) for _ in range(2)], x)  # measures the kernels that have never been
+    plan_once(planner, [build(rng) for _ in range(2)], x)  # measures kernels that have no costs yet
     for members in arguments.members:
         runs = [plan_once(planner, [build(rng) for _ in range(members)], x) for _ in range(arguments.repeats + 1)]
         medians = {name: statistics.median(run[name] for run in runs[1:]) for name in runs[0]}
@@ -113,6 +113,6 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def _exponent(points: list[tuple[int, float]]) -> float:
-    """The slope of a straight line through the logarithms (least squares)."""
+    """Return the slope of a straight line through the logarithms (least squares)."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
     return statistics.linear_regression(xs, ys).slope

@@ -14,7 +14,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
 
 def mixed_mlp(pick: Any, *, widths: Sequence[int] = NARROW, in_features: int = 64, classes: int = 10) -> nn.Module:
-    """W1: one width and one activation a model, 1 to 3 hidden layers. `[B, in_features]` to `[B, classes]`."""
+    """W1: one width and one activation per model, 1 to 3 hidden layers. `[B, in_features]` to `[B, classes]`."""
     width = pick("width", list(widths))
     activation = pick("activation", list(ACTIVATIONS))
     layers: list[nn.Module] = []
@@ -36,7 +36,7 @@ def cell_chain(
 ) -> nn.Module:
     """W2: a stem, `positions` searched operations of `channels` channels, the average of each channel, a linear head.
 
-    With `fault_step` (W5) each member also picks how it fails at that training step, or that it does not.
+    With `fault_step` (W5) each member also picks whether and how it fails at that training step.
     """
     stem = _conv(1, channels, 3)
     operations = [_operation(pick, f"op{place}", channels) for place in range(positions)]
@@ -48,7 +48,7 @@ def cell_chain(
 
 
 def _operation(pick: Any, label: str, channels: int) -> nn.Module:
-    """One layer `[B, channels, H, W]` to the same."""
+    """Return one layer from `[B, channels, H, W]` to the same shape."""
     candidates: dict[str, Callable[[], nn.Module]] = {
         "conv3x3": lambda: _conv(channels, channels, 3),
         "conv5x5": lambda: _conv(channels, channels, 5),
@@ -92,17 +92,17 @@ class FrozenTrunk(nn.Module):
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> "FrozenTrunk":
-        """Stays in eval mode, as one does with a frozen network."""
+        """Stay in eval mode, as is usual for a frozen network."""
         return super().train(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The features."""
+        """Return the features."""
         features: torch.Tensor = self.blocks(x)
         return features
 
 
 class _Adapter(nn.Module):
-    """`x + up(activation(down(norm(x))))`, as in Houlsby et al. 2019. `[B, features]` to the same."""
+    """`x + up(activation(down(norm(x))))`, as in Houlsby et al. 2019. `[B, features]` to the same shape."""
 
     def __init__(self, features: int, bottleneck: int, activation: nn.Module):
         super().__init__()
@@ -110,7 +110,7 @@ class _Adapter(nn.Module):
         self.layers = nn.Sequential(nn.LayerNorm(features), down, activation, up)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The adapted features."""
+        """Return the adapted features."""
         adapted: torch.Tensor = x + self.layers(x)
         return adapted
 

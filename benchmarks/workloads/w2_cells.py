@@ -1,8 +1,8 @@
 """W2: mixed cell networks on digits. Four positions of {3x3, 5x5, depthwise 3x3, 1x1, max-pool, skip} with batch-norm.
 
-`--random-groups 100 --repeats 1` asks instead whether nasflow is ever slower: groups of random size are drawn from the
-space, and each is trained by (b), (c) and (d). A job has costs of its own (to begin, to plan, to end), about 0.05 s
-together, that matter where few epochs are trained; so the steps are also compared alone.
+`--random-groups 100 --repeats 1` checks instead whether nasflow is ever slower: groups of random size are drawn from
+the space, and each is trained by (b), (c) and (d). A job has fixed costs (to begin, plan and end) of about 0.05 s,
+which matter for few epochs, so the steps are also compared alone.
 """
 
 import argparse
@@ -30,25 +30,25 @@ from benchmarks.merging_timing import Laps, interleave
 from nasflow.config.search import DataConfig, Target
 
 LINE = 0.97
-"""nasflow's speed over the better of (b) and (c) that no group should fall below."""
+"""The least acceptable speed of nasflow over the better of (b) and (c), for each group."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     add_contest_arguments(parser, members=16, epochs=4, sequential=0)
     parser.add_argument("--channels", type=int, default=8)
     parser.add_argument("--random-groups", type=int, default=0, help="groups of 2 to --members members each")
 
 
 def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
-    """Cell networks on images of digits in batches of 64."""
+    """Return cell networks on images of digits in batches of 64."""
     space = Target(target="benchmarks.workloads.spaces:cell_chain", params={"channels": channels})
     images = DataConfig(target="nasflow.evaluator.data:Digits")
     return draw(space, classification(images, epochs), members, seed)
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure and show."""
+    """Measure and show the results."""
     if arguments.random_groups:
         return [_never_slower(arguments, folder)]
     group = make_group(arguments.channels, arguments.members, arguments.epochs, arguments.seed)
@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def _never_slower(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The speed of (d) over the better of (b) and (c) on each of many random groups.
+    """Measure the speed of (d) over the better of (b) and (c) on each of many random groups.
 
-    A group that falls below the line is run as often again, and all its runs count: chance alone puts some there.
+    A group below the line is run as often again, and all its runs count, because some fall below it by chance.
     """
     rng = random.Random(arguments.seed)
     groups = []

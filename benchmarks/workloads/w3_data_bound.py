@@ -1,9 +1,8 @@
 """W3: bound by data. Generated images, cropped, flipped, jittered and normalized one by one in `__getitem__`.
 
-For each ratio r the augmentation is made to cost about r model-steps. Everyone uses the same DataLoader. A merged job
-needs the data once where one trial after the other needs it once each, so the floor is what (b) takes less all data
-passes but one; it counts only the sharing of data, not that members may be fused as well. Calls of `__getitem__` are
-counted.
+For each ratio r the augmentation is made to cost about r model-steps. All contestants use the same DataLoader. A merged
+job loads the data once, sequential trials once each. So the floor is the time of (b) less all data passes but one; it
+includes only the sharing of data, not the fusion of members. Calls of `__getitem__` are counted.
 """
 
 import argparse
@@ -39,21 +38,21 @@ DATA = "one pass over the data, alone"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     add_contest_arguments(parser, members=8, epochs=1, sequential=0)
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.5, 1.0, 4.0], metavar="R")
     parser.add_argument("--images", type=int, default=5000)
 
 
 def make_group(members: int, epochs: int, seed: int, images: int, rounds: int) -> Group:
-    """Small convolutional networks on augmented images in batches of 64."""
+    """Return small convolutional networks on augmented images in batches of 64."""
     data = DataConfig(target="benchmarks.workloads.data:data_bound", params={"count": images, "rounds": rounds})
     space = Target(target="benchmarks.workloads.spaces:small_cnn")
     return draw(space, classification(data, epochs), members, seed)
 
 
 class _DataAlone(Contestant):
-    """The data a job needs, drawn and dropped."""
+    """Loads the data of a job, and trains nothing."""
 
     def run(self) -> Outcome:
         """See `Contestant.run`."""
@@ -67,7 +66,7 @@ class _DataAlone(Contestant):
 
 
 class _Counted(Contestant):
-    """Another contestant, with the calls of `__getitem__` in its figures, as `items`."""
+    """Another contestant, with the number of `__getitem__` calls in its figures, as `items`."""
 
     def __init__(self, inner: Contestant):
         super().__init__(inner.name, inner.group)
@@ -82,7 +81,7 @@ class _Counted(Contestant):
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure and show, for every ratio."""
+    """Measure and show the results, for every ratio."""
     return [_measure(ratio, arguments, folder) for ratio in arguments.ratios]
 
 
@@ -118,12 +117,12 @@ def _measure(ratio: float, arguments: argparse.Namespace, folder: Path) -> dict[
 
 
 def _passes(group: Group, images: int, items: dict[str, float]) -> dict[str, float]:
-    """How often each contestant drew the whole training set."""
+    """Return how often each contestant loaded the whole training set."""
     return {name: count / (images * group.epochs) for name, count in items.items()}
 
 
 def calibrate(ratio: float, group: Group) -> int:
-    """How many rounds of colour jitter make a batch cost `ratio` times the mean step of the group's members."""
+    """Return the rounds of colour jitter with which a batch costs `ratio` times the members' mean step."""
     batch = _batch_seconds(0)
     one_round = (_batch_seconds(20) - batch) / 20
     return max(0, round((ratio * _step_seconds(group) - batch) / one_round))
@@ -135,7 +134,7 @@ def _batch_seconds(rounds: int) -> float:
 
 
 def _step_seconds(group: Group) -> float:
-    """The mean over the members of one training step, all that is not data included."""
+    """Return the seconds of a training step, including everything except data; the mean over the members."""
     loader, validation = data_bound(count=64, rounds=0)
     batches = [next(iter(loader))] * 8
     trials = [replace(group.trial(member), epoch_seeds=[0]) for member in group.members]
@@ -143,7 +142,7 @@ def _step_seconds(group: Group) -> float:
 
 
 def _seconds(action: Callable[[], Any]) -> float:
-    """Of processor time: the median of three, one warm-up apart."""
+    """Return seconds of processor time: the median of three, after one warm-up."""
     found = []
     for _ in range(4):
         began = time.process_time()

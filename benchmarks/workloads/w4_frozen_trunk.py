@@ -1,9 +1,9 @@
-"""W4: transfer. A frozen random network that all trials have in common, searched adapters and a head of their own.
+"""W4: transfer. A frozen random network that all trials share, searched adapters, and a head per trial.
 
-The images are digits upscaled to 32x32, in batches of 32. A merged job needs the trunk's output once where one trial
-after the other needs it once each; the floor is what (b) takes less all passes through the trunk but one, which for
-F seconds of trunk and h of head is (F + h) / (F / N + h) below (b). It leaves the heads one after the other, so that
-fusing those too can beat it. Peak memory is that of a process of its own.
+The images are digits upscaled to 32x32, in batches of 32. A merged job computes the trunk's output once, sequential
+trials once each. So the floor is the time of (b) less all passes through the trunk but one; for F seconds of trunk and
+h of head it is (F + h) / (F / N + h) below (b). It runs the heads one after the other, so fusing them can beat it.
+Peak memory is that of a separate process.
 """
 
 import argparse
@@ -41,19 +41,19 @@ TRUNK = "one pass through the trunk, alone"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     add_contest_arguments(parser, members=12, epochs=1, sequential=8)
 
 
 def make_group(members: int, epochs: int, seed: int) -> Group:
-    """Adapters on the frozen trunk."""
+    """Return adapters on the frozen trunk."""
     space = Target(target="benchmarks.workloads.spaces:adapted_trunk")
     data = DataConfig(target="benchmarks.workloads.data:large_digits")
     return draw(space, classification(data, epochs), members, seed)
 
 
 class _TrunkAlone(Contestant):
-    """The passes through the trunk that one trial makes."""
+    """Runs only one trial's passes through the trunk."""
 
     @torch.inference_mode()
     def run(self) -> Outcome:
@@ -68,7 +68,7 @@ class _TrunkAlone(Contestant):
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure and show."""
+    """Measure and show the results."""
     group = make_group(arguments.members, arguments.epochs, arguments.seed)
     work = count_work(group)
     entrants = [_TrunkAlone(TRUNK, group), *enter(group, work, arguments, folder)]
@@ -98,7 +98,7 @@ def _shares(laps: Laps, model_steps: int, members: int) -> str:
 
 
 def peak_memory(group: Group, laps: Laps, folder: Path) -> dict[str, str]:
-    """Of the whole group in one job, and of what it stands for."""
+    """Return the peak memory of the whole group in one job, and of as many processes and trunks."""
     mib = 2.0**20
     trunk = sum(tensor.numel() * tensor.element_size() for tensor in FrozenTrunk().state_dict().values())
     merged = job_memory(group, folder)
@@ -113,7 +113,7 @@ def peak_memory(group: Group, laps: Laps, folder: Path) -> dict[str, str]:
 
 
 def job_memory(group: Group, folder: Path) -> dict[str, int]:
-    """The peak of a process that runs the group as one job, and what it had before, its imports done; bytes."""
+    """Return the peak bytes of a process that runs the group as one job, and its bytes after imports only."""
     spec, root = folder / "memory.json", folder / "memory"
     spec.write_text(group.job("memory").model_dump_json())
     command = [sys.executable, "-m", "benchmarks.merging_memory", str(spec), str(root)]

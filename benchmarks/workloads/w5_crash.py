@@ -19,7 +19,7 @@ _PREFECT = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
 
 def run_crash(group: Group, folder: Path) -> dict[str, Any]:
-    """Search exactly the group's members, one of which crashes, and compare with the same job without the crash."""
+    """Search exactly the group's members, one of which crashes. Compare with the same job without the crash."""
     _search(with_fault(group, "exit"), folder)
     root = folder / "runs" / STUDY
     ran = [_ran(path) for path in sorted((root / "jobs").iterdir())]

@@ -3,8 +3,8 @@
 A member `diverge`s by a learning rate of 1e30 (behind batch-norm 1e6 stays finite), turns to `nan`, `raise`s, asks for
 2**52 bytes of `memory`, or ends the process (`exit`). The last is run by `nasflow run` with the local service; the
 others as a job in this process, and the failed member again alone, as the flow does, until it fails the same way twice.
-Work is counted in optimizer steps, those that were lost among them, against the steps of a run without the fault. In
-that run the member has the same model, whose module that fails stays idle: of other models the plan would be another.
+Work is counted in optimizer steps, including lost ones, and compared with the steps of a run without the fault. In that
+run the member has the same model, but its failing module stays idle, because other models would change the plan.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from nasflow.config.values import FloatRange
 from nasflow.job.events import Evicted
 
 INSIDE = ("diverge", "nan", "raise", "memory")
-_RETRIES = 2  # alone, before the flow sees that a failure only repeats itself
+_RETRIES = 2  # alone, before the flow sees that a failure repeats itself
 _DETECTION = ("aten::isfinite", "aten::isnan", "aten::isinf", "aten::is_nonzero", "aten::_foreach_norm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     parser.add_argument("--members", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--channels", type=int, default=8)
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
-    """W2's members, each with a fault that is `none`."""
+    """Return W2's members, each with the fault `none`."""
     group = w2_cells.make_group(channels, members, epochs, seed)
     steps = len(group.load().train) * epochs  # type: ignore[arg-type]
     params = {**group.space.params, "fault_step": int(0.95 * steps)}
@@ -51,7 +51,7 @@ def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Run the job without a fault, then each fault, and show what became of the others."""
+    """Run the job without a fault, then with each fault, and show the results of the other members."""
     group = make_group(arguments.channels, arguments.members, arguments.epochs, arguments.seed)
     group = with_fault(group, "idle")
     clean = folder / "clean"
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def run_inside(group: Group, kind: str, clean: Path, root: Path) -> dict[str, Any]:
-    """A fault that leaves the process alive."""
+    """Run a fault that does not end the process."""
     faulty = with_fault(group, kind)
     ran = [Ran(spec := faulty.job("all"), run_job(spec, root))]
     failed = [event.trial for event in ran[0].events if isinstance(event, Evicted)]
@@ -82,7 +82,7 @@ def run_inside(group: Group, kind: str, clean: Path, root: Path) -> dict[str, An
 
 
 def detection_share(group: Group, folder: Path) -> float:
-    """The share of all time in torch's operators that looking for values that are not finite takes."""
+    """Return the share of the time in torch's operators that is spent on checks for non-finite values."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run_job(group.job("profiled"), folder / "profiled")
     averages = profile.key_averages()

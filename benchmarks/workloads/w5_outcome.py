@@ -1,4 +1,4 @@
-"""W5: a group with a fault in one member, and what became of the others when it was run."""
+"""W5: make a group with a fault in one member, and summarize the results of the others."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,24 +18,24 @@ ABSURD_RATE = 1e30
 
 @dataclass(frozen=True)
 class Ran:
-    """A job that was run: what it was told, what it told."""
+    """A job that was run: its spec and its events."""
 
     spec: JobSpec
     events: list[Event]
 
     @property
     def crashed(self) -> bool:
-        """Its process ended before it did."""
+        """Whether its process ended before the job did."""
         return not any(isinstance(event, Ended) for event in self.events)
 
 
 def changed(member: MemberSpec, **choices: Any) -> MemberSpec:
-    """The member with other choices."""
+    """Return the member with other choices."""
     return member.model_copy(update={"architecture": Architecture({**member.architecture, **choices})})
 
 
 def with_fault(group: Group, kind: str) -> Group:
-    """The group with a fault in its middle member, or an `idle` one."""
+    """Return the group with a fault, or an `idle` one, in its middle member."""
     choices = {"fault": "idle", "optimizer.lr": ABSURD_RATE} if kind == "diverge" else {"fault": kind}
     members = list(group.members)
     members[guilty(group)] = changed(members[guilty(group)], **choices)
@@ -43,12 +43,12 @@ def with_fault(group: Group, kind: str) -> Group:
 
 
 def guilty(group: Group) -> int:
-    """The trial that fails: the number of the middle member."""
+    """Return the trial that fails: the number of the middle member."""
     return len(group) // 2
 
 
 def summary(kind: str, group: Group, ran: list[Ran], clean: Path, root: Path) -> dict[str, Any]:
-    """What became of the survivors, and what it cost."""
+    """Return the results of the survivors, and the work."""
     survivors = [member.trial for member in group.members if member.trial != guilty(group)]
     finished = {event.trial for job in ran for event in job.events if isinstance(event, Final)}
     identical = [trial for trial in survivors if same_checkpoint(clean, root, trial)]
@@ -67,14 +67,14 @@ def summary(kind: str, group: Group, ran: list[Ran], clean: Path, root: Path) ->
 
 
 def steps_an_epoch(group: Group) -> int:
-    """Optimizer steps of one member in one epoch."""
+    """Return the optimizer steps of one member in one epoch."""
     return len(group.load().train)  # type: ignore[arg-type]
 
 
 def model_steps(group: Group, ran: list[Ran]) -> int:
-    """The optimizer steps of all jobs: of epochs that were told, and of those that were begun and lost.
+    """Return the optimizer steps of all jobs: of reported epochs, and of epochs that were begun and lost.
 
-    A member that was evicted had begun one; when the process ends, every member that has not finished had.
+    An evicted member has begun one; if the process ends, so has every member that has not finished.
     """
     whole = steps_an_epoch(group)
     begun = int(group.space.params["fault_step"]) % whole + 1
@@ -89,7 +89,7 @@ def model_steps(group: Group, ran: list[Ran]) -> int:
 
 
 def same_checkpoint(one: Path, other: Path, trial: int) -> bool:
-    """Whether a trial's newest checkpoints below two roots hold the same bits: weights, optimizer, streams, history."""
+    """Whether a trial's newest checkpoints below two roots are bit-identical: weights, optimizer, streams, history."""
     values, tensors = pack(_state(one, trial))
     others_values, others_tensors = pack(_state(other, trial))
     return (

@@ -1,9 +1,9 @@
 """W6: on a GPU. `--model cells`: cells as in NAS-Bench-201 on generated images, bfloat16; `--model mlp`: W1a's MLPs.
 
-The batches lie on the GPU. Beside (a) to (d), of which (a) runs `--at-once` processes side by side on the GPU (through
-MPS where its daemon runs), a sequential loop replays each member's whole step from a CUDA graph. The floor is what
-takes longer: the group's arithmetic at the speed of a large product, or its memory traffic at the speed of a copy.
-Without a GPU `--device cpu` shows that everything runs, and nothing more.
+The batches are on the GPU. Besides (a) to (d), of which (a) runs `--at-once` processes in parallel on the GPU (through
+MPS if its daemon runs), a sequential loop replays each member's whole step from a CUDA graph. The floor is the longer
+of two times: the group's arithmetic at the speed of a large product, or its memory traffic at the speed of a copy.
+Without a GPU, `--device cpu` only shows that everything runs.
 """
 
 import argparse
@@ -40,7 +40,7 @@ GRAPHED = "(g) sequential, CUDA graphs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of the command line."""
+    """Add the arguments of the command line."""
     add_contest_arguments(parser, members=16, epochs=1, sequential=16)
     parser.add_argument("--model", choices=["cells", "mlp"], default="cells")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_group(arguments: argparse.Namespace) -> Group:
-    """What is trained, on the device."""
+    """Return the group that is trained, on the device."""
     device = arguments.device
     if arguments.model == "mlp":
         rows = {"target": "benchmarks.workloads.data:resident_rows", "params": {"device": device}}
@@ -65,7 +65,7 @@ def make_group(arguments: argparse.Namespace) -> Group:
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Measure and show."""
+    """Measure and show the results."""
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():

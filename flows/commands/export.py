@@ -25,7 +25,7 @@ from .console import console, score_command
 if TYPE_CHECKING:
     import optuna
 
-_AT_ONCE = 500  # trials whose epochs are read together
+_AT_ONCE = 500  # trials for which the epochs are read together
 
 
 def export_models(study: Study, out: Path, top: int) -> None:

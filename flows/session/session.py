@@ -63,7 +63,7 @@ class SearchSession:
 
     Args:
         config: a checked config; its study is created or resumed.
-        strategy: a new strategy, which has not been told of the recorded rounds.
+        strategy: a new strategy, without any recorded rounds.
         listeners: called with every event of every job, from the thread that follows the job.
         service: the config's training service, if it exists already.
         lease: claimed for the study; the session's owner renews it.
@@ -104,7 +104,7 @@ class SearchSession:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """The strategy, after it was told the recorded rounds. Used only by the flow's thread."""
+        """The strategy, updated with the recorded rounds. Used only by the flow's thread."""
         self._strategy.resume(self.study.history())
         return self._strategy
 

@@ -13,7 +13,7 @@ from nasflow.report.text import error_headline
 
 
 def failed(error: JobError) -> State[Any]:
-    """Return the state of a task whose job did not end well, with one line of the error, and log the whole error."""
+    """Return the state of a task after its job failed, with one line of the error, and log the whole error."""
     get_run_logger().error("%s", error)
     return Failed(message=error_headline(str(error)), data=error)
 

@@ -1,13 +1,13 @@
-"""Work beside the main thread, in order."""
+"""Calls in a background thread, in order."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Background:
-    """Makes calls in a thread of its own, one after the other in the order they were given.
+    """Makes calls in a background thread, one after the other in the order in which they were submitted.
 
-    What one raises is raised by the next `do` or `wait`, and those given after it are not made.
+    If a call raises, the calls submitted after it are not made, and the next `do` or `wait` raises the exception.
     """
 
     def __init__(self, name: str) -> None:
@@ -16,18 +16,18 @@ class Background:
         self._broken = False
 
     def do(self, call: Callable[[], None]) -> None:
-        """Make a call, some time after this returns."""
+        """Submit a call and return at once."""
         self._look()
         self._calls.append(self._executor.submit(self._make, call))
 
     def wait(self) -> None:
-        """Until all calls are made."""
+        """Wait until all calls are made."""
         for made in self._calls:
             made.result()
         self._calls.clear()
 
     def close(self) -> None:
-        """End the thread, once it has made the calls."""
+        """End the thread after it has made all calls."""
         self._executor.shutdown()
 
     def _look(self) -> None:

@@ -1,8 +1,8 @@
-"""One safetensors file with the states of several trials, of which each can be read without the others.
+"""One safetensors file with the states of several trials, each of which can be read without the others.
 
-The file has a few flat tensors. Its metadata say, in JSON, what is there: `blocks`, by name, in which tensor, where and
-how long (in elements), and the CRC-32 of its bytes; `states`, by trial, the block with the trial's state in JSON, whose
-tensors are places in other blocks (`nasflow.checkpoint.packing`).
+The file has a few flat tensors. Its metadata describe them in JSON. `blocks` has for each block, by name, its tensor,
+its start and length (in elements), and the CRC-32 of its bytes. `states` has for each trial the block that holds its
+state as JSON; in that JSON, tensors are given as places in other blocks (`nasflow.checkpoint.packing`).
 """
 
 import json
@@ -28,7 +28,7 @@ _UNREADABLE = (
 
 
 class Bundle:
-    """States that go into one file."""
+    """The states that will be written to one file."""
 
     def __init__(self) -> None:
         self._packer = Packer()
@@ -38,22 +38,22 @@ class Bundle:
 
     @property
     def is_full(self) -> bool:
-        """Whether the states after the first have brought so much that more in one file would save little time.
+        """Whether the states after the first added so many bytes that a larger file would save little time.
 
-        A file stays on the disk until none of its trials needs it, and where links are not kept it is copied once for
-        each of them.
+        A file stays on disk until none of its trials needs it. On a file system without hard links it is copied once
+        for each of them.
         """
         return self._packer.nbytes - self._first > _ENOUGH_BYTES
 
     def add(self, trial: str, state: dict[str, Any]) -> None:
-        """Add a trial's state, whose tensors must stay as they are until `freeze`. Raises as `packing.pack` does."""
+        """Add a trial's state. Its tensors must not change until `freeze`. Raises as `packing.pack` does."""
         text = self._packer.pack(state).encode()
         self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self._used[trial] = {*self._packer.used, self._states[trial]}
         self._first = self._first or self._packer.nbytes
 
     def freeze(self) -> "Snapshot":
-        """What is to be written: copies, whatever becomes of the states."""
+        """Return copies of the states, ready to be written; later changes of the states do not affect them."""
         return Snapshot(self._packer.flat(), self._packer.blocks, self._states, self._used)
 
 
@@ -62,10 +62,10 @@ class Snapshot:
     """The content of a file.
 
     Attributes:
-        flat: its tensors.
-        blocks: ranges of them.
+        flat: its tensors, by name.
+        blocks: ranges of the tensors, by name.
         states: the block with a trial's state, by trial.
-        used: all blocks that the state speaks of, and itself, by trial.
+        used: that block and all blocks that the state refers to, by trial.
     """
 
     flat: dict[str, torch.Tensor]
@@ -74,7 +74,7 @@ class Snapshot:
     used: dict[str, set[str]]
 
     def only(self, trial: str) -> "Snapshot":
-        """What is a trial's own."""
+        """Return the part that belongs to one trial."""
         flat: dict[str, list[torch.Tensor]] = {}
         blocks: dict[str, Block] = {}
         for name, (where, start, length) in self.blocks.items():
@@ -86,14 +86,14 @@ class Snapshot:
         return Snapshot(whole, blocks, {trial: self.states[trial]}, {trial: self.used[trial]})
 
     def write(self, path: Path) -> None:
-        """Write the file and sync it to the disk. Killed, this may leave files of other names in its folder, too."""
+        """Write the file and sync it to disk. If it is killed, temporary files may be left in the folder."""
         views = {name: _bytes(tensor) for name, tensor in self.flat.items()}
         table: dict[str, tuple[str, int, int, int]] = {}
         for name, (where, start, length) in self.blocks.items():
             size = self.flat[where].itemsize
             table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
         path.touch()
-        mode = path.stat().st_mode  # safetensors makes files that only their owner may read
+        mode = path.stat().st_mode  # safetensors creates files that only their owner may read
         save_file(self.flat, path, {"blocks": json.dumps(table), "states": json.dumps(self.states)})
         if path.stat().st_mode != mode:
             path.chmod(mode)
@@ -102,10 +102,10 @@ class Snapshot:
 
 
 def read_state(path: Path, trial: str) -> dict[str, Any]:
-    """The state of one trial, its tensors on the CPU.
+    """Return the state of one trial, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: the file can't be read, is damaged where the state lies, or has no state of this trial.
+        CheckpointError: the file can't be read, is damaged where the state is, or has no state of this trial.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -123,7 +123,7 @@ def read_state(path: Path, trial: str) -> dict[str, Any]:
 
 
 class _Blocks(dict[str, torch.Tensor]):
-    """The blocks of a file, each read and checked when it is asked for."""
+    """The blocks of a file, each read and checked on first access."""
 
     def __init__(self, file: Any, table: dict[str, tuple[str, int, int, int]]):
         super().__init__()

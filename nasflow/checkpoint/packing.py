@@ -1,4 +1,4 @@
-"""Any state dict as plain JSON beside flat tensors, so that nothing is ever pickled."""
+"""Pack a state dict as plain JSON and flat tensors, so that nothing is ever pickled."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ _FEW_BYTES = 2**25
 
 Kind = tuple[torch.dtype, torch.device]
 _Places = dict[tuple[int, torch.Size], tuple[torch.Tensor, str, str]]
-"""By address and shape, a tensor, the block where it is to lie, and the JSON of the place."""
+"""A tensor, its block, and its place in that block as JSON; by address and shape."""
 
 
 class Block(NamedTuple):
@@ -30,15 +30,15 @@ class Block(NamedTuple):
 
 
 class Packer:
-    """Takes trees apart into JSON and a few flat tensors, for files of many small tensors are slow to write.
+    """Splits trees into JSON and a few flat tensors, because files of many small tensors are slow to write.
 
-    A tree's tensors of a dtype and device lie one after the other in a *block*. A tensor that a tree before has shown
-    already, such as a weight of a frozen trunk in which several models share their memory, is not kept again. What
-    the trees show must stay as it is until `flat` is called.
+    A tree's tensors of one dtype and device are stored one after the other in a *block*. A tensor that an earlier tree
+    had too, such as a weight of a frozen trunk that several models share in memory, is stored only once. The trees'
+    tensors must not change until `flat` is called.
 
     Attributes:
-        blocks: where they lie, by name.
-        nbytes: of all flat tensors.
+        blocks: the range of each block, by name.
+        nbytes: bytes of all flat tensors.
         used: the blocks with the tensors of the last tree.
     """
 
@@ -50,12 +50,12 @@ class Packer:
         self._places: _Places = {}
 
     def pack(self, tree: Any) -> str:
-        """The JSON text of a tree of dicts, lists, tuples, tensors and JSON scalars.
+        """Return the JSON text of a tree of dicts, lists, tuples, tensors and JSON scalars.
 
-        Dicts keep keys that are no strings, tuples stay tuples, NaN and infinity survive.
+        Keys that are not strings, tuples, NaN and infinity are preserved.
 
         Raises:
-            CheckpointError: the tree holds something else; the message says where. Nothing of it is kept.
+            CheckpointError: the tree contains something else; the message says where. Nothing of the tree is stored.
         """
         tensors = _Tensors(len(self.blocks), self._places)
         try:
@@ -69,11 +69,11 @@ class Packer:
         return text
 
     def keep(self, tensor: torch.Tensor) -> str:
-        """Make a flat tensor a block; its name."""
+        """Add a flat tensor as a block, and return the block's name."""
         return self._keep((tensor.dtype, tensor.device), _Group(str(len(self.blocks)), len(tensor), [tensor]))
 
     def flat(self) -> dict[str, torch.Tensor]:
-        """Copies of all blocks, on the CPU, in a flat tensor for each dtype and device."""
+        """Return copies of all blocks on the CPU, in one flat tensor for each dtype and device."""
         return {group.name: _flat(group.tensors) for group in self._groups.values()}
 
     def _keep(self, kind: Kind, block: "_Group") -> str:
@@ -88,14 +88,14 @@ class Packer:
 
 
 def pack(tree: Any) -> tuple[str, dict[str, torch.Tensor]]:
-    """The JSON text of one tree, as of `Packer`, and its blocks by name."""
+    """Return the JSON text of one tree, as `Packer.pack` does, and its blocks by name."""
     packer = Packer()
     text, flat = packer.pack(tree), packer.flat()
     return text, {name: flat[block.flat][block.start :][: block.length] for name, block in packer.blocks.items()}
 
 
 def unpack(text: str | bytes, blocks: Mapping[str, torch.Tensor]) -> Any:
-    """The tree that was packed; its tensors are copies, contiguous and on the CPU."""
+    """Return the tree that was packed; its tensors are copies, contiguous and on the CPU."""
     return _unpack(json.loads(text), blocks)
 
 
@@ -119,7 +119,7 @@ def _unpack(tree: Any, blocks: Mapping[str, torch.Tensor]) -> Any:
 
 @dataclass
 class _Group:
-    """Tensors that are to lie one after the other. While they are here, no others can come to lie in their memory."""
+    """Tensors to be stored one after the other. The references keep their memory from being reused."""
 
     name: str
     length: int = 0
@@ -130,13 +130,13 @@ class _Tensors:
     """The tensors of one tree.
 
     Args:
-        number: of its first block.
-        known: where those lie that trees before have shown.
+        number: the number of its first block.
+        known: the places of tensors of earlier trees.
 
     Attributes:
-        groups: its blocks.
-        places: where its own lie: block, offset in elements, shape.
-        used: the blocks with its tensors.
+        groups: its new blocks.
+        places: the places of its new tensors: block, offset in elements, shape.
+        used: all blocks that contain its tensors.
     """
 
     def __init__(self, number: int, known: _Places):
@@ -147,7 +147,7 @@ class _Tensors:
         self.used: set[str] = set()
 
     def place(self, tensor: torch.Tensor) -> str:
-        """Where it is to lie, as JSON."""
+        """Return a tensor's place, as JSON."""
         if tensor.layout is not torch.strided:
             raise _misfit(tensor)
         shape = tensor.shape
@@ -175,7 +175,7 @@ class _Tensors:
 
 @functools.lru_cache(maxsize=4_096)
 def _shape(shape: torch.Size) -> tuple[int, str]:
-    """How many elements a tensor has, and its shape as JSON."""
+    """Return the number of elements of a tensor, and its shape as JSON."""
     return shape.numel(), str([*shape])
 
 
@@ -185,14 +185,14 @@ def _misfit(tensor: torch.Tensor) -> "_MisfitError":
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether tensors of one shape that begin at one address show the same numbers."""
+    """Whether two tensors of equal shape and address have the same elements."""
     return (one.dtype, one.device, one.stride(), one.is_conj(), one.is_neg()) == (
         *(other.dtype, other.device, other.stride(), other.is_conj(), other.is_neg()),
     )
 
 
 class _MisfitError(Exception):
-    """Something that a checkpoint can't hold; keys on the way to it, the innermost first."""
+    """A value that a checkpoint can't hold, and the keys that lead to it, the innermost first."""
 
     def __init__(self, what: str):
         super().__init__(what)
@@ -205,7 +205,7 @@ class _MisfitError(Exception):
 
 @torch.no_grad()
 def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """All elements one after the other, copied to the CPU; of a GPU's memory this takes a little at most."""
+    """Return all elements one after the other, copied to the CPU; needs little extra memory on a GPU."""
     if tensors[0].is_cpu or sum(tensor.nbytes for tensor in tensors) <= _FEW_BYTES:
         flat = [tensor if tensor.dim() == 1 else tensor.flatten() for tensor in tensors]  # there are thousands
         return torch.cat(flat).cpu()
@@ -214,7 +214,7 @@ def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 @functools.cache
 def _storable(dtype: torch.dtype) -> bool:
-    """Whether a file can hold such numbers."""
+    """Whether a safetensors file can hold this dtype."""
     try:
         safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
     except (KeyError, RuntimeError, safetensors.SafetensorError):
@@ -223,7 +223,7 @@ def _storable(dtype: torch.dtype) -> bool:
 
 
 def _pack(tree: Any, place: Callable[[torch.Tensor], str]) -> str:
-    """JSON text at once: to make lists and dicts for an encoder takes a tenth longer."""
+    """Return JSON text directly: building lists and dicts for an encoder takes a tenth longer."""
     if isinstance(tree, torch.Tensor):
         return place(tree)
     for kind, write in _WRITERS.items():
@@ -243,7 +243,7 @@ def _pack_dict(tree: dict[Any, Any], place: Callable[[torch.Tensor], str]) -> st
     try:
         if _are_plain(tuple(tree)):
             pairs = [
-                # most values have a writer: to look here saves many calls
+                # most values have a writer, so looking it up here saves many calls
                 f"{_quoted(key := own)}:{write(value) if (write := _WRITERS.get(type(value))) else _pack(value, place)}"
                 for own, value in tree.items()
             ]
@@ -278,12 +278,12 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     int: int.__repr__,
     str: _quoted,
 }
-"""Before int comes bool, which is one."""
+"""bool comes before int, because it is a subclass of int."""
 
 
 @functools.lru_cache(maxsize=4_096)
 def _are_plain(keys: tuple[Any, ...]) -> bool:
-    """Whether JSON has such keys, and none of them means something else here."""
+    """Whether the keys can be JSON keys, and none of them has a special meaning here."""
     return all(type(key) is str and key[:1] != "$" for key in keys)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of several trials at once, in a file for many of them."""
+"""Save the checkpoints of several trials together, many in one file."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Save:
-    """What is to be saved of a trial.
+    """A request to save one trial.
 
     Attributes:
-        store: of the trial.
-        epoch: epochs it has finished.
-        state: gives what `packing.pack` takes, the same if called again.
-        ranking: epochs, the best first; of those that are saved the best stays for good.
+        store: the trial's store.
+        epoch: the number of epochs it has finished.
+        state: returns the state, as `packing.pack` takes it; repeated calls return the same.
+        ranking: epochs, the best first; the best one that has a checkpoint is kept permanently.
     """
 
     store: CheckpointStore
@@ -30,7 +30,7 @@ class Save:
 
 
 class Place(NamedTuple):
-    """Where a trial's state goes; as of `Save`."""
+    """The destination of a trial's state; attributes as in `Save`."""
 
     store: CheckpointStore
     epoch: int
@@ -39,34 +39,34 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """What is to be written to one file.
+    """The copied states that go into one file.
 
     Attributes:
-        places: by position, of those whose states it holds.
+        places: the places of these states, by position.
     """
 
     snapshot: Snapshot
     places: Mapping[int, Place]
 
     def only(self, position: int) -> "Taken":
-        """What is a trial's own."""
+        """Return the part that belongs to the trial at a position."""
         place = self.places[position]
         return Taken(self.snapshot.only(place.store.trial), {position: place})
 
 
 class JointSaver:
-    """Saves many trials in the time of few: their states are written and synced in one file.
+    """Saves many trials in about the time of a few, by writing and syncing their states in one file.
 
-    The file has a name in the folder of each of its trials, as a hard link, so a trial keeps and drops its checkpoints
-    without a look at the others, and the file is gone with the last of its names. Where there are no hard links, each
-    trial has files of its own.
+    The file has a hard link in the folder of each of its trials. So each trial keeps and drops its checkpoints
+    independently, and the file is deleted with its last link. On file systems without hard links, each trial has its
+    own files.
     """
 
     def __init__(self) -> None:
         self._links = True
 
     def save(self, saves: Sequence[Save]) -> dict[int, BaseException]:
-        """Save all. What was raised for those that can't be saved, by position; the others are."""
+        """Save all that can be saved. Return the errors of the others, by position."""
         parts, failed = self.take(saves)
         for part in parts:
             failed |= self.write(part)
@@ -74,10 +74,10 @@ class JointSaver:
 
     @uncollected()
     def take(self, saves: Sequence[Save]) -> tuple[list[Taken], dict[int, BaseException]]:
-        """Copy the states, so that training can go on while they are written: a part for each file.
+        """Copy the states, so that training can continue while they are written.
 
         Returns:
-            The parts, and what was raised for those whose state can't be had, by position.
+            One part per file, and the errors of trials without an available state, by position.
         """
         parts: list[Taken] = []
         failed: dict[int, BaseException] = {}
@@ -85,7 +85,7 @@ class JointSaver:
         for position, save in enumerate(saves):
             try:
                 bundle.add(save.store.trial, save.state())
-            except (Exception, SystemExit) as error:  # whatever a state does is its own failure
+            except (Exception, SystemExit) as error:  # an error in a state counts against its trial only
                 failed[position] = error
                 continue
             inside[position] = save
@@ -116,7 +116,7 @@ class JointSaver:
         return parts
 
     def write(self, part: Taken) -> dict[int, BaseException]:
-        """Write a part to the disk. What was raised for those that are not there now, by position."""
+        """Write a part to disk. Return the errors of trials that were not saved, by position."""
         first, *others = part.places
         place = part.places[first]
         try:

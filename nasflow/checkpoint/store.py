@@ -1,4 +1,4 @@
-"""The checkpoints of one trial: a file an epoch, which other trials of its job may share; nothing is pickled."""
+"""The checkpoints of one trial: one file per epoch, which other trials of its job may share; nothing is pickled."""
 
 import logging
 import os
@@ -22,22 +22,22 @@ _ASIDE = ".aside-"
 class CheckpointStore:
     """Saves and loads a trial's state by finished epochs; epoch 0 is the state after init.
 
-    A checkpoint is written in a folder aside, synced, and renamed, so that a file with its final name is whole. Older
-    ones are removed only after that.
+    A checkpoint is written in a temporary folder, synced, and renamed, so that a file with its final name is complete.
+    Older ones are removed only after that.
 
     Args:
-        folder: the trial's own folder. The trial goes by its name in files, and only one process saves there.
-        keep: how many of the newest checkpoints stay.
+        folder: the trial's own folder. Its name identifies the trial in files. Only one process may save there.
+        keep: how many of the newest checkpoints are kept.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
         self._folder = folder
         self._keep = keep
-        self._saved: list[int] | None = None  # epochs that have a checkpoint, once this has saved any
+        self._saved: list[int] | None = None  # epochs that have a checkpoint; None before the first save
 
     @property
     def trial(self) -> str:
-        """What the trial goes by in files."""
+        """The trial's name in files."""
         return self._folder.name
 
     def save(self, epoch: int, state: dict[str, Any]) -> Path:
@@ -49,9 +49,9 @@ class CheckpointStore:
         return target
 
     def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> Path:
-        """The same with a snapshot that this trial's state is in, but for `sync`.
+        """Save a snapshot that contains this trial's state as the checkpoint of `epoch`, without `sync`.
 
-        Of the epochs of a `ranking`, best first, the first that has a checkpoint keeps it.
+        Of the epochs in `ranking`, best first, the first that has a checkpoint keeps it.
         """
         target = self.path(epoch)
         with self._aside() as aside:
@@ -61,7 +61,7 @@ class CheckpointStore:
         return target
 
     def sync(self) -> None:
-        """Sync the folder: only then do its new names outlive a loss of power."""
+        """Sync the folder; before this, its new names may not survive a power failure."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -69,10 +69,10 @@ class CheckpointStore:
             os.close(folder)
 
     def link(self, epoch: int, file: Path, ranking: Sequence[int] = ()) -> None:
-        """The same with a file that a bundle with this trial's state was written to: it gets one more name.
+        """Use a file with this trial's state as the checkpoint of `epoch`, by a hard link; otherwise as `write`.
 
         Raises:
-            OSError: where there are no hard links, or no more of them.
+            OSError: the file system has no hard links, or the file has too many.
         """
         target = self.path(epoch)
         try:
@@ -80,14 +80,14 @@ class CheckpointStore:
         except FileNotFoundError:
             self._folder.mkdir(parents=True, exist_ok=True)
             os.link(file, target)
-        except FileExistsError:  # an epoch trained again after an interruption
+        except FileExistsError:  # the epoch was trained again after an interruption
             with self._aside() as aside:
                 os.link(file, aside / target.name)
                 (aside / target.name).replace(target)
         self._retain(epoch, ranking)
 
     def load(self, epoch: int) -> dict[str, Any]:
-        """The state saved for `epoch`, its tensors on the CPU.
+        """Return the state saved for `epoch`, with its tensors on the CPU.
 
         Raises:
             CheckpointError: there is none, or its file can't be read.
@@ -95,14 +95,14 @@ class CheckpointStore:
         return read_state(self.path(epoch), self.trial)
 
     def epochs(self) -> list[int]:
-        """The epochs that have a checkpoint, oldest first."""
+        """Return the epochs that have a checkpoint, oldest first."""
         return _epochs(self._names()) if self._folder.is_dir() else []
 
     def load_newest(self) -> dict[str, Any] | None:
-        """The newest state that can be read, or None when there is no checkpoint; newer unreadable ones are removed.
+        """Return the newest readable state, or None if there is no checkpoint. Remove newer unreadable ones.
 
         Raises:
-            CheckpointError: there are some, and none can be read.
+            CheckpointError: there are checkpoints, but none can be read.
         """
         unreadable: list[int] = []
         for epoch in reversed(self.epochs()):
@@ -131,7 +131,7 @@ class CheckpointStore:
             self.drop(epoch)
 
     def path(self, epoch: int) -> Path:
-        """The file of an epoch's checkpoint."""
+        """Return the path of an epoch's checkpoint."""
         return self._folder / f"epoch-{epoch:04d}.safetensors"
 
     @contextmanager
@@ -141,15 +141,15 @@ class CheckpointStore:
             yield Path(aside)
 
     def _names(self) -> list[str]:
-        return os.listdir(self._folder)  # noqa: PTH208  # this is done often, and iterdir takes three times as long
+        return os.listdir(self._folder)  # noqa: PTH208  # called often, and iterdir takes three times as long
 
     def _retain(self, epoch: int, ranking: Sequence[int]) -> None:
-        """Drop what need not be kept now that there is a checkpoint of `epoch`, too."""
+        """Drop the checkpoints that are no longer needed now that `epoch` has one."""
         if self._saved is None:
             names = self._names()
             self._saved = _epochs(names)
             for name in names:
-                if name.startswith(_ASIDE):  # left by a process that was killed while it saved
+                if name.startswith(_ASIDE):  # left by a process that was killed while saving
                     shutil.rmtree(self._folder / name)
         there = {*self._saved, epoch}
         kept = retained(there, self._keep, ranking)
@@ -159,7 +159,7 @@ class CheckpointStore:
 
 
 def retained(epochs: Collection[int], keep: int, ranking: Sequence[int]) -> set[int]:
-    """Of these epochs, the `keep` newest, and the first that a ranking names, best first."""
+    """Return the epochs to keep: the `keep` newest, and the first in `ranking` (best first) that is among `epochs`."""
     best = next((epoch for epoch in ranking if epoch in epochs), None)
     return {*sorted(epochs)[-keep:], *([] if best is None else [best])}
 

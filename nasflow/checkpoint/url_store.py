@@ -1,4 +1,4 @@
-"""Checkpoints at a URL: any storage that fsspec speaks (file, sftp, s3, memory, ...)."""
+"""Checkpoints at a URL: any storage that fsspec supports (file, sftp, s3, memory, ...)."""
 
 import contextlib
 import hashlib
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class UrlStore:
-    """The checkpoints of one trial below a URL; the same in use as `CheckpointStore`.
+    """The checkpoints of one trial below a URL, with the interface of `CheckpointStore`.
 
-    Such storage often can't rename, and may show half a file. So beside each file stands a manifest with its size and
-    SHA-256, written after it: a file counts once its manifest is there, and is used if it is what the manifest says.
+    Such storage often can't rename, and may show incomplete files. So each file has a manifest with its size and
+    SHA-256, which is written after it. A file without a manifest is ignored; one that does not match is not loaded.
 
     Args:
-        url: of the trial's own folder. The trial goes by its name in files.
-        keep: how many of the newest checkpoints stay.
+        url: the URL of the trial's own folder. The folder's name identifies the trial in files.
+        keep: how many of the newest checkpoints are kept.
     """
 
     def __init__(self, url: str, keep: int = 2):
@@ -36,17 +36,17 @@ class UrlStore:
 
     @property
     def trial(self) -> str:
-        """What the trial goes by in files."""
+        """The trial's name in files."""
         return self._folder.rpartition("/")[2]
 
     def save(self, epoch: int, state: dict[str, Any], ranking: Sequence[int] = ()) -> None:
-        """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop those that need not stay."""
+        """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop those not needed."""
         bundle = Bundle()
         bundle.add(self.trial, state)
         self.write(epoch, bundle.freeze(), ranking)
 
     def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> None:
-        """The same with a snapshot of this trial's state alone."""
+        """Save a snapshot of this trial's state alone as the checkpoint of `epoch`; otherwise as `save`."""
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "state"
             snapshot.write(local)
@@ -59,7 +59,7 @@ class UrlStore:
             self.drop(old)
 
     def load(self, epoch: int) -> dict[str, Any]:
-        """The state saved for `epoch`, its tensors on the CPU.
+        """Return the state saved for `epoch`, with its tensors on the CPU.
 
         Raises:
             CheckpointError: there is none, or it is not what was written.
@@ -79,7 +79,7 @@ class UrlStore:
             return read_state(local, self.trial)
 
     def epochs(self) -> list[int]:
-        """The epochs that have a checkpoint, oldest first."""
+        """Return the epochs that have a checkpoint, oldest first."""
         self._files.invalidate_cache()
         try:
             names = [str(path).rpartition("/")[2] for path in self._files.ls(self._folder, detail=False)]
@@ -88,7 +88,7 @@ class UrlStore:
         return sorted(int(name[6:-5]) for name in names if name.startswith("epoch-") and name.endswith(".json"))
 
     def load_newest(self) -> dict[str, Any] | None:
-        """The newest state that can be read, or None when there is none."""
+        """Return the newest readable state, or None if there is none."""
         for epoch in reversed(self.epochs()):
             try:
                 return self.load(epoch)

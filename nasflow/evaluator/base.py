@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class Evaluator(ABC):
     """Turns a candidate's model into a LightningModule that knows its loss, optimizer and metrics.
 
-    The module is an ordinary one and trains in a plain Lightning Trainer too. Inside a job nasflow drives it, beside
-    other members (`nasflow.training.member.member` lists which hooks are called). It names its metrics as it `log`s
-    them; objectives and early stopping refer to those names.
+    The module is an ordinary one that a plain Lightning Trainer can train too. In a job, nasflow trains it beside other
+    members (`nasflow.training.member.member` lists which hooks are called). Objectives and early stopping refer to the
+    names under which it `log`s its metrics.
 
     Args:
-        config: with its searched values closed.
+        config: a closed config, in which every searched value is chosen.
     """
 
     def __init__(self, config: TrainingConfig):
@@ -27,4 +27,4 @@ class Evaluator(ABC):
 
     @abstractmethod
     def module(self, model: nn.Module) -> "LightningModule":
-        """The LightningModule that trains `model`, which it holds as `self.model`."""
+        """Return the LightningModule that trains `model` and holds it as `self.model`."""

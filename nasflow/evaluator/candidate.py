@@ -1,4 +1,4 @@
-"""A candidate: a model and the evaluator that trains it. One space covers what varies in both."""
+"""A candidate: a model and the config that trains it. One space covers the choices of both."""
 
 import logging
 from dataclasses import dataclass
@@ -26,31 +26,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Candidate:
-    """What an architecture stands for: the model it builds and the training config it closes."""
+    """The model that an architecture builds, and the training config with the architecture's values."""
 
     model: nn.Module
     config: TrainingConfig
 
     @property
     def epochs(self) -> int:
-        """How many epochs it trains, if it is not stopped early."""
+        """The number of epochs to train, if it is not stopped early."""
         return int(self.config.epochs)  # type: ignore[arg-type]
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model learns or holds as parameters. Lazy layers have none before their first input."""
+        """The number of the model's parameters, frozen ones too. Lazy layers have none before their first input."""
         return count_parameters(self.model)
 
 
 def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) -> Space:
-    """The space of a search: `build(architecture)` gives a Candidate. Model labels come first, then the evaluator's.
+    """Return the space of a search. Its `build(architecture)` returns a Candidate; model labels come first.
 
-    What it builds to be looked at has its lazy layers made, by a batch of the data. Where they can't be, that is
-    logged: the trial will fail by it.
+    Models that it builds for inspection have their lazy layers initialized from a batch of the data. If that fails, it
+    is logged, because the trial will fail for the same reason.
 
     Raises:
-        ConfigError: the space's target can't be imported or called. The space itself raises a SharedLayerError when it
-            has built two models with a layer in common that training would change.
+        ConfigError: the space's target can't be imported or called. The space itself raises a SharedLayerError if two
+            models that it built share a layer that training would change.
     """
     build = load_target(space.target, base_dir)
     if not callable(build):
@@ -83,7 +83,7 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
                 with torch.device("cpu"), torch.random.fork_rng(devices=[]):
                     batches[name] = first_batch(load_data(data, base_dir))
             complete_candidate(candidate, batches[name], base_dir)
-        except Exception as error:  # its job will find and tell it
+        except Exception as error:  # its job will find and report it
             if device.type != "meta":
                 logger.warning("space '%s': sizes of lazy layers are not known here: %s", space.target, error)
             return False
@@ -93,11 +93,11 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
 
 
 def complete_candidate(candidate: Candidate, batch: Any, base_dir: Path) -> None:
-    """Make the lazy layers of a candidate's model, which is not trained afterwards, on the device where it lies.
+    """Initialize the lazy layers of a candidate's model on its own device. The model can't be trained afterwards.
 
     Raises:
-        ConfigError: `batch` does not reach one of them; names it.
-        Exception: what a training step of the user's raises.
+        ConfigError: `batch` does not reach a lazy layer; the message names it.
+        Exception: whatever the user's training step raises.
     """
     device = torch.get_default_device()
 

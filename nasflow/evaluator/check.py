@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 def check_search(config: SearchConfig) -> Space:
-    """The space of a search whose targets import, whose space can be explored, and whose data loads.
+    """Check that targets can be imported, the space explored and the data loaded. Return the search's space.
 
-    One sampled candidate is built, not trained; twice, for layers that both have in common to be found.
+    One sampled candidate is built but not trained. It is built twice, to find layers that both models share.
 
     Raises:
-        UserError: what is wrong, where, and how to mend it.
+        UserError: the message says what is wrong, where, and how to fix it.
     """
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     _check_metrics(config)
@@ -34,7 +34,7 @@ def check_search(config: SearchConfig) -> Space:
         except SpaceError as error:
             raise ConfigError(f"begin_with.{place}: {error}") from None
     sampled = space.sample(random.Random(config.seed))
-    other = space.validate(sampled)  # kept while the next one is built: an array that is wrapped twice has one memory
+    other = space.validate(sampled)  # kept, so that its memory is not reused: equal addresses mean sharing
     candidate: Candidate = space.build(sampled)
     del other
     data = load_data(candidate.config.data, config.base_dir)
@@ -50,7 +50,7 @@ def check_search(config: SearchConfig) -> Space:
 
 
 def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:
-    """Whether a candidate has no lazy layers, or a batch could make them. Raises ConfigError for one out of reach."""
+    """Whether a candidate's lazy layers, if any, have sizes after a batch. Raises ConfigError for one not reached."""
     if not lazy_layers(candidate.model):
         return True
     try:
@@ -58,14 +58,14 @@ def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:
             complete_candidate(candidate, first_batch(data), config.base_dir)
     except UserError:
         raise
-    except Exception as error:  # others may do better
+    except Exception as error:  # other candidates may succeed
         logger.warning("space '%s': a sampled candidate fails on its first batch: %s", config.space.target, error)
         return False
     return True
 
 
 def _check_metrics(config: SearchConfig) -> None:
-    """Objectives and early stopping name metrics that the ready-made evaluators log; others log what they like."""
+    """Check that the ready-made evaluators log the metrics of objectives and early stopping; others may log any."""
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
     known = ["train_loss", "val_loss", *(f"val_{name}" for name in config.evaluator.metrics)]

@@ -12,7 +12,7 @@ from nasflow.evaluator.loaders import TensorLoader
 def _split(
     inputs: Any, targets: Any, batch_size: int, val_fraction: float, stratify: bool
 ) -> tuple[TensorLoader, TensorLoader]:
-    """A fixed split, the same for every search, so that scores can be compared between searches."""
+    """Return loaders for a fixed split, so that scores can be compared between searches."""
     parts = train_test_split(
         inputs, targets, test_size=val_fraction, random_state=0, stratify=targets if stratify else None
     )
@@ -21,7 +21,7 @@ def _split(
 
 
 def _standard(inputs: Any) -> torch.Tensor:
-    """Columns of mean 0 and deviation 1, float32."""
+    """Return the columns with mean 0 and standard deviation 1, in float32."""
     rows = torch.as_tensor(inputs, dtype=torch.float32)
     return (rows - rows.mean(0)) / rows.std(0).clamp_min(1e-8)
 
@@ -52,6 +52,6 @@ def BreastCancer(batch_size: int = 32, val_fraction: float = 0.25) -> tuple[Tens
 
 
 def Diabetes(batch_size: int = 32, val_fraction: float = 0.25) -> tuple[TensorLoader, TensorLoader]:  # noqa: N802
-    """scikit-learn's 442 patients, standardized rows `[B, 10]`, disease progression `[B]` in units of its deviation."""
+    """scikit-learn's 442 patients, standardized rows `[B, 10]`, standardized disease progression `[B]`."""
     inputs, targets = datasets.load_diabetes(return_X_y=True)
     return _split(_standard(inputs), _standard(targets), batch_size, val_fraction, stratify=False)

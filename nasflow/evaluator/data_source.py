@@ -1,4 +1,4 @@
-"""What feeds a candidate: the user's data, whichever form it has."""
+"""Load the data that trains and scores candidates, in any of the forms that users may give."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Data:
-    """What every member of a job is fed. `module` is the user's LightningDataModule if the loaders came from one."""
+    """The data of every member of a job. `module` is the user's LightningDataModule if the loaders came from one."""
 
     train: Iterable[Any]
     validation: Iterable[Any] | None
@@ -25,7 +25,7 @@ class Data:
 
 
 def fingerprint(config: DataConfig) -> str:
-    """Names the data of a config whose searched values are closed: equal names share one pass over the data."""
+    """Return an identifier of a closed config's data; trials with equal ones can share one pass over the data."""
     return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)})"
 
 
@@ -33,7 +33,7 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
     """Build the data that `config` names: a LightningDataModule, a pair (train, validation) of loaders, or one loader.
 
     Raises:
-        ConfigError: the target gives none of these, or does not take the params.
+        ConfigError: the target returns none of these, or does not take the params.
     """
     factory = load_target(config.target, base_dir)
     if not callable(factory):
@@ -53,7 +53,7 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
 
 
 def _from_module(target: str, module: "LightningDataModule") -> Data:
-    """The loaders of a LightningDataModule; one that does not override `val_dataloader` has no validation data."""
+    """Return the loaders of a LightningDataModule; without its own `val_dataloader` it has no validation data."""
     from pytorch_lightning import LightningDataModule  # noqa: PLC0415
 
     module.prepare_data()
@@ -66,7 +66,7 @@ def _from_module(target: str, module: "LightningDataModule") -> Data:
 
 
 def _is_data_module(made: Any) -> bool:
-    """Whether `made` is a LightningDataModule, without importing Lightning, which is slow, where nothing else has."""
+    """Whether `made` is a LightningDataModule. Does not import Lightning, which is slow, if nothing else did."""
     lightning = sys.modules.get("pytorch_lightning")
     return lightning is not None and isinstance(made, lightning.LightningDataModule)
 

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from nasflow.evaluator.supervised import REGRESSION_LOSSES
 from nasflow.native import cross_entropies, cross_entropies_and_gradients
 
-_IGNORED = -100  # the class number that torch's cross-entropy passes over
+_IGNORED = -100  # the class number that torch's cross-entropy ignores
 _HALF = (torch.bfloat16, torch.float16)
 _VECTOR = 16
-"""Numbers in the longest register of a processor."""
+"""Float32 numbers in a processor's longest vector register."""
 
 
 class ClassificationLosses:
@@ -21,14 +21,14 @@ class ClassificationLosses:
     def __init__(self, smoothing: Sequence[float]):
         self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
         self._native = torch.tensor(smoothing, dtype=torch.float32)
-        self._smoothing: Tensor | None = None  # the same as the logits last seen
+        self._smoothing: Tensor | None = None  # the values in the dtype and on the device of the last logits
 
     def fits(self, logits: Tensor, target: Tensor) -> bool:
         """Whether these are logits `[N, B, C]` and class numbers `[B]`."""
         return logits.ndim == 3 and target.dtype is torch.long and target.shape == logits.shape[1:2]
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The means over the samples."""
+        """Return the means over the samples."""
         members, samples, classes = logits.shape
         if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
             logits = logits.float()  # as autocast does for torch's cross-entropy
@@ -36,7 +36,7 @@ class ClassificationLosses:
             return found
         axis = 0 if classes < _VECTOR and logits.is_cpu else 2  # of the classes
         log_p = _first_dimension_log_softmax(logits) if axis == 0 else logits.log_softmax(2)
-        # to look for ignored targets would stop the host on a GPU, so there they are always reckoned with
+        # checking for ignored targets would synchronize with a GPU, so they are always expected there
         ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == _IGNORED
         counted: int | Tensor = samples
         if ignored is not None:
@@ -49,11 +49,11 @@ class ClassificationLosses:
             return losses
         smoothing = self._smoothing_like(logits, self._exact)
         even = log_p.movedim(axis, 2).contiguous().sum((1, 2)).div(-counted).div(classes)
-        # where: a class masked with -inf makes `even` infinite, which is no matter for a member without smoothing
+        # where: a class masked with -inf makes `even` infinite, which must not affect a member without smoothing
         return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
 
     def with_gradients(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The means, and the gradients of their sum for the logits; None where only autograd can tell them."""
+        """Return the means, and the gradients of their sum for the logits; None if only autograd can compute them."""
         return cross_entropies_and_gradients(logits, target, self._native)
 
     def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
@@ -65,9 +65,11 @@ class ClassificationLosses:
 
 
 def _first_dimension_log_softmax(logits: Tensor) -> Tensor:
-    """`[C, N, B]` of logits `[N, B, C]`: torch is several times as fast if few classes do not lie side by side.
+    """Return the log-softmax `[C, N, B]` of logits `[N, B, C]`.
 
-    Whole registers of samples, for it may round what is left over otherwise, and who that is depends on the members.
+    With few classes, torch is several times as fast if they are not the last dimension. Samples are padded to whole
+    vector registers, because torch may round a remainder differently, and which samples are in it depends on the
+    members.
     """
     samples = logits.shape[1]
     whole = F.pad(logits, (0, 0, 0, -samples % _VECTOR)) if samples % _VECTOR else logits
@@ -88,7 +90,7 @@ class RegressionLosses:
         return outputs.shape[1:] == target.shape
 
     def __call__(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The means over the samples and their values."""
+        """Return the means over the samples and their values."""
         if len(self._rows) == 1:
             [name] = self._rows
             return _means_of(REGRESSION_LOSSES[name], outputs, target)

@@ -1,4 +1,4 @@
-"""Losses and metrics of several members at once: vectors over the members in place of a loop over their modules."""
+"""Losses and metrics of several members at once: vectors over the members instead of a loop over their modules."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from nasflow.evaluator.supervised import (
 
 
 class SupervisedGroup:
-    """What the `training_step` and `validation_step` of members that share a batch would log, without a loop over them.
+    """Computes what the `training_step` and `validation_step` of members that share a batch would log.
 
-    A member's numbers are those of its own module in a `Logbook`, and do not depend on who else is in the group: not
-    by a bit, and not when the others' outputs are NaN. The values of metrics are torchmetrics' own.
+    A member's numbers are those of its own module in a `Logbook`. They are the same, bit for bit, whatever other
+    members are in the group, even if the others' outputs are NaN. The values of metrics are torchmetrics' own.
 
     Args:
-        modules: one a member; `fits` says whether they can be a group.
+        modules: one per member; `fits` says whether they can be a group.
 
     Raises:
-        ValueError: they can't.
+        ValueError: they can't be a group.
     """
 
     def __init__(self, modules: Sequence[SupervisedModule]):
@@ -55,14 +55,14 @@ class SupervisedGroup:
         )
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The training losses `[N]` of the members' outputs `[N, B, ...]` on one batch; they count to `train_loss`.
+        """Return the training losses `[N]` for outputs `[N, B, ...]` on one batch, and add them to `train_loss`.
 
         Args:
-            outputs: member by member what its model gave; gradients flow back to it.
-            target: of the batch, the same for all.
+            outputs: the output of each member's model; gradients flow back to them.
+            target: the batch's targets, the same for all members.
 
         Raises:
-            TrialError: as the module's own loss does, when the shapes don't fit each other.
+            TrialError: the shapes don't fit each other; as from the module's own loss.
         """
         outputs, target = self._shaped(outputs, target)
         losses = self._losses(outputs, target)
@@ -70,7 +70,7 @@ class SupervisedGroup:
         return losses
 
     def losses_and_gradients(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, without gradients of their own, and the gradients of their sum for the outputs."""
+        """Return the losses as `losses` does, but detached, and the gradients of their sum for the outputs."""
         vectors = self._vector_losses
         if isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
             found = vectors.with_gradients(outputs, target)
@@ -85,10 +85,10 @@ class SupervisedGroup:
 
     @torch.no_grad()
     def validate(self, outputs: Tensor, target: Tensor) -> None:
-        """Count a validation batch to `val_loss` and every metric; shapes as for `losses`.
+        """Add a validation batch to `val_loss` and every metric; shapes as for `losses`.
 
         Raises:
-            TrialError: as the module's own validation step does, when the outputs don't fit the targets or metrics.
+            TrialError: the outputs don't fit the targets or metrics; as from the module's own validation step.
         """
         outputs, target = self._shaped(outputs, target)
         self._validated.add_mean(self._losses(outputs, target), len(target))
@@ -99,11 +99,11 @@ class SupervisedGroup:
             family.add(outputs, target)
 
     def close_training(self) -> list[dict[str, float]]:
-        """Each member's `train_loss` since the last call: a mean over samples. Empty if there was no batch."""
+        """Return each member's `train_loss` since the last call, a mean over samples. Empty if there was no batch."""
         return self._by_member({"train_loss": self._trained.take_means()} if self._trained else {})
 
     def close_validation(self) -> list[dict[str, float]]:
-        """Each member's `val_loss` and `val_<metric>` since the last call. Empty if there was no batch."""
+        """Return each member's `val_loss` and `val_<metric>` since the last call. Empty if there was no batch."""
         if not self._validated:
             return self._by_member({})
         values = {"val_loss": self._validated.take_means()}
@@ -120,13 +120,13 @@ class SupervisedGroup:
     def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         if self._vector_losses.fits(outputs, target):
             return self._vector_losses(outputs, target)
-        # rare forms of targets that torch's losses take, and shapes that they refuse in words of their own
+        # rare forms of targets that torch's losses accept, and shapes for which they raise their own errors
         return torch.stack([module.loss(own, target) for module, own in zip(self._modules, outputs, strict=True)])
 
     def _shaped(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Each in the shape that the module's own `compare` gives, member-major and contiguous.
+        """Return both in the shapes that the module's own `compare` returns, member-major and contiguous.
 
-        The order in which torch sums depends on strides, and in a strided tensor on the place of a row.
+        The order in which torch sums depends on strides, and in a strided tensor on a row's position.
         """
         if isinstance(self._modules[0], RegressionModule):
             outputs, target = squeezed(outputs, leading=2), squeezed(target)
@@ -137,7 +137,7 @@ class SupervisedGroup:
 
 
 class _Sum:
-    """A sum over batches of tensors with the members in their first dimension."""
+    """A sum over batches; the first dimension of its tensors is the members."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -146,53 +146,53 @@ class _Sum:
         return self._total is not None
 
     def add(self, part: Tensor) -> None:
-        """Count a batch."""
+        """Add a batch."""
         self._total = part if self._total is None else self._total + part
 
     def take(self) -> Tensor:
-        """The sum, then start anew."""
+        """Return the sum, and reset it."""
         total, self._total = self._total, None
         assert total is not None  # noqa: S101 - for the type checker
         return total
 
 
 class _Means(_Sum):
-    """Means over samples of numbers that members log, summed in float64 as in a Logbook."""
+    """Means over samples of values that members log, summed in float64 as in a Logbook."""
 
     def __init__(self) -> None:
         super().__init__()
         self._samples = 0
 
     def add_mean(self, values: Tensor, samples: int) -> None:
-        """Count `values [N]`, means over so many samples."""
+        """Add `values [N]`, means over this many samples."""
         self.add(values.double() * samples)
         self._samples += samples
 
     def take_means(self) -> list[float]:
-        """The means, then start anew."""
+        """Return the means, and reset them."""
         means: list[float] = (self.take() / self._samples).tolist()
         self._samples = 0
         return means
 
 
 # --- metrics -----------------------------------------------------------------------------------------------------
-# A torchmetrics object follows the first member through its own `update`, with all its checks. What members share
-# (samples, sums over targets) is read off its state; what they don't is counted beside it as a vector over members.
-# At the end of the epoch its state is filled with the vectors and its own `compute` gives the values of all at once.
+# A torchmetrics object is updated with the first member's outputs, with all its checks. Numbers that members share
+# (samples, sums over targets) are read from its state; the others are summed beside it as vectors over the members.
+# At the end of the epoch its state is set to the vectors, and its own `compute` returns all members' values at once.
 
 
 class _Family(Protocol):
-    """Metrics of all members that are counted in the same way."""
+    """Metrics that are accumulated in the same way, for all members."""
 
     def add(self, outputs: Tensor, target: Tensor) -> None:
-        """Count a batch: outputs `[N, B, ...]`."""
+        """Add a batch, with outputs `[N, B, ...]`."""
 
     def close(self) -> dict[str, list[float]]:
-        """Every metric's values by member, then start anew."""
+        """Return every metric's values by member, and reset them."""
 
 
 def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
-    """Return the metrics by families, which compute them for all members at once; others member by member."""
+    """Sort the metrics into families, which compute them for all members at once; others are computed member by member."""
     known: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
         **dict.fromkeys(("accuracy", "f1", "precision", "recall"), _Answers),
         **dict.fromkeys(("mse", "rmse", "mae", "r2"), _Errors),
@@ -204,12 +204,12 @@ def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Fa
 
 
 class _Answers:
-    """Metrics of how often each class is the answer, and the right one, by torchmetrics' tp, fp, fn."""
+    """Metrics from counts of predicted and correct classes: torchmetrics' tp, fp and fn."""
 
     def __init__(self, metrics: dict[str, Any]):
         self._metrics = metrics
         self._by_class = any(metric.average != "micro" for metric in metrics.values())
-        self._right, self._given = _Sum(), _Sum()  # [N, C], or [N, 1] of all classes together
+        self._right, self._given = _Sum(), _Sum()  # [N, C], or [N, 1] for all classes together
 
     def add(self, outputs: Tensor, target: Tensor) -> None:
         for metric in self._metrics.values():
@@ -230,13 +230,13 @@ class _Answers:
         values = {}
         for name, metric in self._metrics.items():
             tp, answers = (all_right, all_given) if metric.average == "micro" else (right, given)
-            states = {"tp": tp, "fp": answers - tp, "fn": metric.tp + metric.fn - tp}  # none of them reads tn
+            states = {"tp": tp, "fp": answers - tp, "fn": metric.tp + metric.fn - tp}  # no metric here reads tn
             values[name] = _values(metric, states, multidim_average="samplewise")
         return values
 
 
 class _Errors:
-    """Metrics of how far predictions are off, by torchmetrics' sums over them."""
+    """Metrics from sums of prediction errors, as torchmetrics defines them."""
 
     def __init__(self, metrics: dict[str, Any]):
         self._metrics = metrics
@@ -265,7 +265,7 @@ class _Errors:
 
 
 class _OneByOne:
-    """Metrics that keep every sample: each member has its own."""
+    """Metrics that keep every sample, so that each member has its own."""
 
     def __init__(self, metrics: dict[str, Any], members: int):
         self._metrics = {name: [metric.clone() for _ in range(members)] for name, metric in metrics.items()}
@@ -284,7 +284,7 @@ class _OneByOne:
 
 
 def _values(metric: Any, states: dict[str, Tensor], **options: str) -> list[float]:
-    """The values of as many states as `states` holds in its first dimension, in one `compute`; then a reset."""
+    """Compute the values of all members by one `compute`, then reset. `states` has them in its first dimension."""
     members = len(next(iter(states.values())))
     usual = {name: getattr(metric, name) for name in options}
     for name, value in {**states, **options}.items():

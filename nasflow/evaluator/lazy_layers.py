@@ -1,4 +1,4 @@
-"""Make the lazy layers of a module: their sizes follow from the first batch of its data."""
+"""Initialize the lazy layers of a module; their sizes follow from the first batch of its data."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def first_batch(data: Data, device: torch.device | None = None) -> Any:
-    """The first training batch on a device, by default the CPU, as a LightningDataModule's transfer hooks leave it.
+    """Return the first training batch on a device (default: CPU), after a LightningDataModule's transfer hooks.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no batch.
     """
     from lightning_fabric.utilities import move_data_to_device  # noqa: PLC0415 - slow
 
@@ -32,7 +32,7 @@ def first_batch(data: Data, device: torch.device | None = None) -> Any:
 
 
 def bare_trainer() -> "Trainer":
-    """What hooks and steps find as `self.trainer` where nothing is trained."""
+    """Return a Trainer for `self.trainer` in hooks and steps when nothing is trained."""
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment  # noqa: PLC0415 - slow
     from pytorch_lightning import Trainer  # noqa: PLC0415 - slow
 
@@ -49,18 +49,18 @@ def bare_trainer() -> "Trainer":
 
 
 def complete(module: "LightningModule", batch: Any) -> None:
-    """Make a module's lazy layers by a step of training, which may change all else of it too.
+    """Initialize a module's lazy layers by a training step, which may change anything else in it too.
 
-    Layers that the step leaves out, as one that is dropped at random, have a second chance in evaluation mode.
+    For layers that the step skips, such as one that is dropped at random, the step is repeated in evaluation mode.
 
     Raises:
-        ConfigError: `batch` does not reach a layer; names it.
-        Exception: what the module's training step raises.
+        ConfigError: `batch` does not reach a lazy layer; the message names it.
+        Exception: whatever the module's training step raises.
     """
     from nasflow.evaluator.lightning import takes_index  # noqa: PLC0415 - slow
 
     def nothing(*_: Any, **__: Any) -> None:
-        """Logs nothing."""
+        """Log nothing."""
 
     module.log = module.log_dict = nothing  # type: ignore[method-assign]
     for mode in (True, False):
@@ -69,6 +69,6 @@ def complete(module: "LightningModule", batch: Any) -> None:
         if not lazy_layers(module):
             return
     raise ConfigError(
-        f"space.target: lazy layer '{next(iter(lazy_layers(module)))}' has no size, for a batch of training data does "
-        "not reach it; give it its size, or use it in forward"
+        f"space.target: lazy layer '{next(iter(lazy_layers(module)))}' has no size, because a batch of training data "
+        "does not reach it; give it its size, or use it in forward"
     )

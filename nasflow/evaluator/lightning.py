@@ -1,4 +1,4 @@
-"""`kind: lightning`: any LightningModule class of the user's that takes `model` and uses `self.model(x)`."""
+"""`kind: lightning`: any LightningModule class of the user that takes `model` and uses `self.model(x)`."""
 
 import functools
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Lightning(Evaluator):
         check_params("evaluator.module", config.module.target, self._class, model=None, **config.module.params)
 
     def module(self, model: nn.Module) -> LightningModule:
-        """The user's module."""
+        """Return the user's module."""
         module: LightningModule = self._class(model=model, **self.config.module.params)
         if not module.automatic_optimization:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Batches in an order that follows from a seed and the epoch alone."""
+"""A fast loader for tensors that fit in memory."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ import torch
 
 
 class TensorLoader:
-    """Batches of tensors that fit in memory: slices of them, without the DataLoader's cost for every sample.
+    """Loads batches as slices of tensors that fit in memory, without the DataLoader's cost for every sample.
 
     Args:
-        tensors: of equal length N in their first dimension.
-        batch_size: samples a batch; the last one may be smaller.
+        tensors: tensors of equal length N in their first dimension.
+        batch_size: samples per batch; the last batch may be smaller.
         shuffle: draw a new order at every pass, from torch's global generator.
     """
 
@@ -24,7 +24,7 @@ class TensorLoader:
         self.shuffle = shuffle
 
     def __len__(self) -> int:
-        """Batches a pass."""
+        """Return the number of batches in a pass."""
         return math.ceil(len(self.tensors[0]) / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""The evaluator that a config asks for. The ready-made ones need Lightning, which is slow: imported when asked for."""
+"""Make the evaluator that a config names. Ready-made ones need Lightning, which is slow to import: done on demand."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from nasflow.load_target import check_params, load_target
 
 
 def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
-    """The evaluator of a config whose searched values are closed.
+    """Return the evaluator of a closed config, in which every searched value is chosen.
 
     Raises:
         ConfigError: a user's class can't be imported, is of the wrong kind, or does not take its params.

@@ -24,7 +24,7 @@ _OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The torch optimizer of a closed config.
+    """Return the torch optimizer of a closed config.
 
     Raises:
         ConfigError: the name is unknown, or the optimizer does not take a key that is set.
@@ -34,12 +34,12 @@ def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parame
 
 
 def try_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """As `make_optimizer`, for finding mistakes: what it gives is not meant to train.
+    """Make an optimizer as `make_optimizer` does, only to find mistakes; it is not meant for training.
 
-    An optimizer's first parameter group makes torch import its compiler, which takes a second; here that is left out.
+    An optimizer's first parameter group makes torch import its compiler, which takes a second. This skips the import.
     """
     kind, options = _kind_and_options(config)
-    add = inspect.unwrap(kind.add_param_group)  # torch wraps it into what keeps its compiler out of it
+    add = inspect.unwrap(kind.add_param_group)  # torch wraps it to disable its compiler there
     plain: type[torch.optim.Optimizer] = type(kind.__name__, (kind,), {"add_param_group": add})
     return plain(parameters, **options)
 
@@ -57,11 +57,11 @@ def _kind_and_options(config: OptimizerConfig) -> tuple[type[torch.optim.Optimiz
 
 
 class Schedule(LambdaLR):
-    """A schedule of nasflow's own, which draws no random numbers."""
+    """A built-in learning-rate schedule; it draws no random numbers."""
 
 
 def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int) -> Schedule:
-    """A schedule that steps once an epoch, over `epochs` in all. Raises ConfigError for an unknown name."""
+    """Return a schedule that steps once per epoch, for `epochs` epochs. Raises ConfigError for an unknown name."""
     shape = _SHAPES.get(str(config.name))
     if shape is None:
         raise ConfigError(f"evaluator.schedule.name: there is no '{config.name}'; known: {', '.join(_SHAPES)}")
@@ -77,7 +77,7 @@ def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epoc
 
 
 def _cosine(config: ScheduleConfig, epoch: int, epochs: int) -> float:
-    """Loshchilov and Hutter 2017, without restarts."""
+    """Return the factor of cosine annealing (Loshchilov and Hutter 2017), without restarts."""
     end = float(config.end_factor)  # type: ignore[arg-type]
     return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * min(epoch, epochs) / epochs))
 

@@ -1,4 +1,4 @@
-"""Close a config's searched values with a pick: `{float: [1e-4, 1e-2]}` becomes the number chosen for it."""
+"""Replace a config's searched values by choices: `{float: [1e-4, 1e-2]}` becomes the number chosen for it."""
 
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def close_searched(config: M, pick: Pick) -> M:
-    """A copy of `config` in which every searched value is replaced by the pick's choice.
+    """Return a copy of `config` in which every searched value is replaced by the pick's choice.
 
     A choice's label is the value's path in the config, such as `optimizer.lr` or `data.params.batch_size`.
     """
@@ -39,7 +39,7 @@ def _close(value: Any, pick: Pick, path: str) -> Any:
 
 
 def _as_searched(value: Any) -> FloatRange | IntRange | Options[Any] | None:
-    """`value` as a searched one, also where it stands as a plain mapping among free-form `params`."""
+    """Return `value` if it is a searched value, parsed if it is a plain mapping in free-form `params`; else None."""
     if isinstance(value, FloatRange | IntRange | Options):
         return value
     if isinstance(value, dict):
@@ -48,7 +48,7 @@ def _as_searched(value: Any) -> FloatRange | IntRange | Options[Any] | None:
                 try:
                     return kind.model_validate(value)
                 except ValidationError:
-                    return None  # a mapping of the user's that only happens to have such a key
+                    return None  # a user's mapping that only happens to have such a key
     return None
 
 

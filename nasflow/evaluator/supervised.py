@@ -23,7 +23,7 @@ REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class SupervisedModule(LightningModule):
-    """Logs `train_loss` and, on validation data, `val_loss` and `val_<metric>` for each metric."""
+    """Base class of the ready-made modules; logs `train_loss`, `val_loss`, and `val_<metric>` for each metric."""
 
     def __init__(self, model: nn.Module, config: SupervisedConfig):
         super().__init__()
@@ -32,36 +32,36 @@ class SupervisedModule(LightningModule):
         self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The model's output."""
+        """Return the model's output."""
         out: torch.Tensor = self.model(x)
         return out
 
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The model's output for a batch (inputs, targets), and the targets, in shapes that fit each other."""
+        """Return the model's output for a batch (inputs, targets), and the targets, in matching shapes."""
         x, target = batch
         return self(x), target
 
     @abstractmethod
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The training loss, a scalar."""
+        """Return the training loss, a scalar."""
 
     @abstractmethod
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
-        """The configured metrics, for outputs like this one.
+        """Return the configured metrics, for outputs of this shape.
 
         A new metric also needs its name in `nasflow.config.evaluator`. `nasflow.evaluator.group_metrics` computes it
         member by member unless it has a family there.
         """
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """The loss of one batch."""
+        """Log and return the loss of one batch."""
         output, target = self.compare(batch)
         loss = self.loss(output, target)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Loss and metrics of one batch."""
+        """Log the loss of one batch, and update the metrics."""
         output, target = self.compare(batch)
         self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
         if not self.val_metrics:
@@ -72,23 +72,23 @@ class SupervisedModule(LightningModule):
             self.log(f"val_{name}", metric, on_epoch=True)
 
     def configure_optimizers(self) -> Any:
-        """One optimizer over what is trainable, its schedule stepped once an epoch."""
+        """Return one optimizer of all trainable parameters, and its schedule, which steps once per epoch."""
         optimizer = make_optimizer(self.config.optimizer, (p for p in self.parameters() if p.requires_grad))
         schedule = make_schedule(self.config.schedule, optimizer, int(self.config.epochs))  # type: ignore[arg-type]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
 
 
 class ClassificationModule(SupervisedModule):
-    """Logits `[B, C]` against class numbers `[B]`; the number of classes is read off the first batch."""
+    """Compares logits `[B, C]` with class numbers `[B]`; the number of classes is taken from the first batch."""
 
     config: ClassificationConfig
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy."""
+        """Return the cross-entropy."""
         return F.cross_entropy(output, target, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
-        """Accuracy is the share of right answers; f1, precision and recall are plain means over the classes."""
+        """Return the metrics: accuracy over all samples; f1, precision and recall as unweighted means over classes."""
         classes = output.shape[-1]
         if output.ndim != 2 or classes < 2:
             raise TrialError(f"classification needs logits [B, C] with C >= 2; the model gives {tuple(output.shape)}")
@@ -105,23 +105,23 @@ class ClassificationModule(SupervisedModule):
 
 
 class RegressionModule(SupervisedModule):
-    """Predictions `[B]` or `[B, T]` against targets of the same shape; `[B, 1]` counts as `[B]` on either side."""
+    """Compares predictions `[B]` or `[B, T]` with targets of the same shape; `[B, 1]` counts as `[B]` in both."""
 
     config: RegressionConfig
 
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Predictions and targets without a trailing dimension of one."""
+        """Return predictions and targets without a last dimension of one."""
         output, target = super().compare(batch)
         return squeezed(output), squeezed(target)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The configured loss, averaged over everything."""
+        """Return the configured loss, averaged over all values."""
         if output.shape != target.shape:
             raise TrialError(f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}")
         return REGRESSION_LOSSES[str(self.config.loss)](output, target)
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
-        """Over all values of an epoch; several targets `[B, T]` are averaged evenly."""
+        """Return metrics over all values of an epoch; several targets `[B, T]` have equal weights."""
         makers: dict[str, Callable[[], torchmetrics.Metric]] = {
             "mse": torchmetrics.MeanSquaredError,
             "rmse": lambda: torchmetrics.MeanSquaredError(squared=False),
@@ -132,7 +132,7 @@ class RegressionModule(SupervisedModule):
 
 
 def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:
-    """`values` without a last dimension of one, unless that is among its `leading` ones (samples, say)."""
+    """Return `values` without a last dimension of one, unless it is one of the `leading` ones (such as samples)."""
     return values.squeeze(-1) if values.ndim > leading else values
 
 
@@ -142,7 +142,7 @@ class Classification(Evaluator):
     config: ClassificationConfig
 
     def module(self, model: nn.Module) -> ClassificationModule:
-        """A ClassificationModule."""
+        """Return a ClassificationModule."""
         return ClassificationModule(model, self.config)
 
 
@@ -152,5 +152,5 @@ class Regression(Evaluator):
     config: RegressionConfig
 
     def module(self, model: nn.Module) -> RegressionModule:
-        """A RegressionModule."""
+        """Return a RegressionModule."""
         return RegressionModule(model, self.config)

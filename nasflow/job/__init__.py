@@ -1,4 +1,4 @@
-"""What a controller and the job that it started share: the job's spec, its events, and whom to blame for a crash.
+"""Code that a controller and its jobs share: a job's spec, its events, and the attribution of crashes.
 
 Both sides import it, so it loads no torch. Imports the config, spaces' architectures, and leaves.
 """

@@ -1,7 +1,7 @@
 """Records which trial's code is executing, for crash attribution.
 
-An exception names its trial; `os._exit` and a segmentation fault do not. So the number of the trial whose code is about
-to run is written to a memory-mapped file: that takes less than a microsecond, and outlives the process.
+An exception names its trial; `os._exit` and a segmentation fault do not. So before a trial's code runs, its number is
+written to a memory-mapped file. This takes less than a microsecond, and the file outlives the process.
 """
 
 import mmap
@@ -49,7 +49,7 @@ def running(trial: int) -> AbstractContextManager[None]:
 
 
 def blamed(path: Path) -> int | None:
-    """Return the trial whose code was running when the process that wrote the file ended; None if none was."""
+    """Return the trial that was running its code when the process that wrote the file ended; None if none was."""
     told = path.read_bytes()
     trial = int.from_bytes(told, "little", signed=True) if len(told) == 8 else _NOBODY
     return None if trial == _NOBODY else trial

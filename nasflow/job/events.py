@@ -68,7 +68,7 @@ class Planned(_Event):
 
     @property
     def differing(self) -> dict[int, str]:
-        """Those of `alone` that a comparison found to differ."""
+        """The trials of `alone` that differed in a comparison, with the reasons."""
         return {trial: reason for trial, reason in self.alone.items() if reason.startswith(DIFFERS)}
 
 

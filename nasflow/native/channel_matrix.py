@@ -1,4 +1,4 @@
-"""Tensors as matrices whose lines are adjacent channels: `[B, C]`, and images `[B, C, H, W]` channels last."""
+"""Tensors as matrices with adjacent channels as lines: `[B, C]`, and images `[B, C, H, W]` channels last."""
 
 from torch import Tensor
 

@@ -234,7 +234,7 @@ void nasflow_run(const struct operation *operations, int64_t number) {
     }
 }
 
-/* An activation, or its backward, of matrices [lines, channels] whose lines may be parts of longer ones. */
+/* An activation, or its backward, of matrices [lines, channels]. Lines may be parts of longer ones. */
 void nasflow_pointwise(int64_t kind, const float *x, int64_t x_line, const float *y, int64_t y_line, float *out,
     int64_t out_line, int64_t lines, int64_t channels) {
     if (x_line == channels && out_line == channels && (!y || y_line == channels)) {
@@ -328,7 +328,7 @@ void nasflow_adam(float *parameters, const float *gradients, float *means, float
 const int64_t nasflow_layout[] = {1, sizeof(struct operation), sizeof(struct adam), DEEPEST};
 
 #define PANEL 512   /* channels at once */
-#define PER_BLOCK 32 /* lines whose sum is taken in single precision; few, to keep it exact */
+#define PER_BLOCK 32 /* lines that are summed in single precision; few, to keep the sum exact */
 
 static inline void add_to(double *totals, vec sums) {
     for (int i = 0; i < LANES; i++) totals[i] += sums[i];

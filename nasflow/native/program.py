@@ -12,7 +12,7 @@ from nasflow.native.structs import DEEPEST, OperationStruct
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "sigmoid", "silu")
 BY_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
-"""Activations whose backward needs their output, not their input."""
+"""Activations that need their output for the backward, not their input."""
 
 _PRODUCTS, _SUMS = 2 * len(ACTIVATIONS), 2 * len(ACTIVATIONS) + 1
 

@@ -15,45 +15,45 @@ _ALL = 2**31
 
 
 class Store(Protocol):
-    """Where the checkpoints of one state lie, by finished epochs."""
+    """Storage of the checkpoints of one state, by finished epochs."""
 
     @property
     def trial(self) -> str:
-        """What the state goes by in files."""
+        """The state's name in files."""
 
     def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> Any:
-        """Save a snapshot that holds the state."""
+        """Save a snapshot that contains the state."""
 
     def load(self, epoch: int) -> dict[str, Any]:
-        """The state after `epoch`. Raises CheckpointError if there is none that can be read."""
+        """Return the state after `epoch`. Raises CheckpointError if there is none that can be read."""
 
     def epochs(self) -> list[int]:
-        """Those that have a checkpoint, oldest first."""
+        """Return the epochs that have a checkpoint, oldest first."""
 
     def drop(self, epoch: int) -> None:
-        """Remove one."""
+        """Remove the checkpoint of an epoch."""
 
 
 def make_store(place: Path | str, keep: int) -> Store:
-    """In a folder, or at a URL."""
+    """Return a store for a folder or a URL."""
     if isinstance(place, str) and "://" in place:
         return UrlStore(place, keep)
     return CheckpointStore(Path(place), keep)
 
 
 class CheckpointManager:
-    """Saves named parts of a state after init and after epochs, in a thread beside the work.
+    """Saves named parts of a state after init and after epochs, in a background thread.
 
-    A part with `state_dict` and `load_state_dict` is saved and loaded by these; any other is saved as it is (numbers,
-    text, tensors, and dicts, lists and tuples of them) and replaced when loaded.
+    A part with `state_dict` and `load_state_dict` is saved and loaded by these methods. Any other is saved as it is
+    (numbers, text, tensors, and dicts, lists and tuples of them) and replaced when loaded.
 
     Args:
-        place: a folder, or a URL that fsspec knows; its last part names the state.
-        names: of the parts.
-        keep: how many of the newest checkpoints stay.
-        every_epochs: after so many epochs one is due,
-        every_minutes: or after an epoch that ends so long after the last.
-        best: gives the score of a state, the lower the better; the best of those that are saved stays, too.
+        place: a folder, or a URL that fsspec supports; its last part names the state.
+        names: the names of the parts.
+        keep: how many of the newest checkpoints are kept.
+        every_epochs: save after this many epochs,
+        every_minutes: or after an epoch that ends this many minutes after the last checkpoint.
+        best: returns the score of a state, the lower the better; the best saved state is kept, too.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class CheckpointManager:
         self._last = time.monotonic()
 
     def is_due(self, epoch: int) -> bool:
-        """Whether a checkpoint is to be saved after so many epochs."""
+        """Whether to save a checkpoint after this many epochs."""
         late = self._every_minutes is not None and time.monotonic() - self._last >= 60 * self._every_minutes
         return late or epoch % self._every_epochs == 0
 
     def save(self, state: Mapping[str, Any], epoch: int) -> None:
-        """Copy the parts now, and write them beside what comes next; the copy before them is written first.
+        """Copy the parts now, and write them in the background, after waiting for the previous checkpoint.
 
         Raises:
             CheckpointError: a part can't be saved.
-            OSError: the checkpoint before could not be written.
+            OSError: the previous checkpoint could not be written.
         """
         self._background.wait()
         bundle = Bundle()
@@ -113,20 +113,20 @@ class CheckpointManager:
             for name in self._names:
                 _put(state, name, saved[name])
             for newer in [other for other in self._store.epochs() if other > one]:
-                self._store.drop(newer)  # they will be saved again, or can't be read
+                self._store.drop(newer)  # these will be saved again, or can't be read
             return one
         return None
 
     def epochs(self) -> list[int]:
-        """The epochs that can be loaded, oldest first."""
+        """Return the epochs that can be loaded, oldest first."""
         return self._store.epochs()
 
     def wait(self) -> None:
-        """Until all that was saved is written. Raises what kept it from that."""
+        """Wait until everything saved is written. Raises the error if writing failed."""
         self._background.wait()
 
     def close(self) -> None:
-        """Wait, and end the thread."""
+        """Wait as `wait` does, then end the thread."""
         try:
             self.wait()
         finally:
@@ -143,17 +143,17 @@ class CheckpointManager:
 
 
 class MultiNodeCheckpointManager(CheckpointManager):
-    """One a node of a job over several: an epoch counts once every node has saved it. After Caffe2's class of the name.
+    """A manager for one node of a multi-node job, after Caffe2's class of the same name.
 
-    Every node has a folder of its own below `place`, which all of them can read. A node drops an epoch only when there
-    are newer ones that count. `load` takes the newest that counts and that can be read on every node, so that all nodes
-    which call it, while none saves, go on from the same one.
+    An epoch is complete once every node has saved it. Every node has its own folder below `place`, which all nodes can
+    read. A node drops an epoch only when there are newer complete ones. `load` takes the newest complete epoch that can
+    be read from every node's folder, so all nodes resume from the same epoch if none saves meanwhile.
 
     Args:
-        place: a folder, or a URL that fsspec knows.
-        node: the name of this one.
-        nodes: the names of all.
-        names: as of `CheckpointManager`, as are the other arguments.
+        place: a folder, or a URL that fsspec supports.
+        node: the name of this node.
+        nodes: the names of all nodes.
+        names: as in `CheckpointManager`, like the other arguments.
     """
 
     def __init__(
@@ -166,12 +166,12 @@ class MultiNodeCheckpointManager(CheckpointManager):
         self._keep = keep
 
     def epochs(self) -> list[int]:
-        """Those that every node has saved, oldest first."""
+        """Return the epochs that every node has saved, oldest first."""
         first, *others = [set(store.epochs()) for store in self._stores.values()]
         return sorted(first.intersection(*others))
 
     def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
-        """As of `CheckpointManager`."""
+        """Load as `CheckpointManager.load` does, from an epoch that every node can read."""
         self.wait()
         epochs = self.epochs() if epoch is None else [epoch]
         whole = next((one for one in reversed(epochs) if self._is_whole(one)), None)

@@ -1,6 +1,6 @@
 """Work in epochs that can be interrupted anywhere: what to do, when to end, and where to resume. After Caffe2's Job.
 
-A job is three groups of steps. Each step is a function of the job's *state*, a dict that they share; `state["epoch"]`
+A job has three groups of steps. Each step is a function of the job's *state*, a dict that they share; `state["epoch"]`
 counts finished epochs. For example, with these functions in a module `count`::
 
     def begin(state, start):
@@ -12,13 +12,13 @@ counts finished epochs. For example, with these functions in a module `count`::
     def enough(state, most):
         return state["total"] >= most
 
-this counts, is killed, and, started again, goes on from the last epoch that was saved (the one before may be on its way
-to the disk while an epoch runs)::
+the following job counts. If it is killed and started again, it continues from the last saved epoch (the previous
+epoch's checkpoint may still be in writing while an epoch runs)::
 
     job = Job(init=[Call(begin, start=0)], epoch=[Call(add, amount=3)], stop=[Call(enough, most=12), EpochLimit(9)])
     JobRunner(job, CheckpointManager("counted", ["total"])).run()
 
-and `job.compile()` is JSON, which another process makes a job of again and runs: `CompiledJob.load(base_dir)`.
+and `job.compile()` returns it in a form for JSON, from which another process restores it: `CompiledJob.load(base_dir)`.
 """
 
 import sys
@@ -53,13 +53,13 @@ class Checkpoints(Protocol):
 
 
 class Call:
-    """A function with arguments, as a step or a stop signal: called with the state first."""
+    """A function with arguments, as a step or a stop signal; the state is its first argument."""
 
     def __init__(self, function: Callable[..., Any], **params: Any):
         self.function, self.params = function, params
 
     def __call__(self, state: State) -> Any:
-        """Call it."""
+        """Call the function with the state and the arguments."""
         return self.function(state, **self.params)
 
 
@@ -82,7 +82,7 @@ Signal = Callable[[State], bool]
 
 @dataclass(frozen=True)
 class Job:
-    """What to do.
+    """The steps and stop signals of a job.
 
     Attributes:
         init: steps before the first epoch, also when the job is resumed; the checkpoint is loaded after them.
@@ -126,7 +126,7 @@ class CompiledJob(BaseModel):
     stop: list[CompiledCall] = []
 
     def load(self, base_dir: Path) -> Job:
-        """The job again; modules are looked for in `base_dir`, too. Raises ConfigError if one is not there."""
+        """Return the job; modules are also searched in `base_dir`. Raises ConfigError if one is missing."""
 
         def calls(group: Sequence[CompiledCall]) -> list[Step]:
             return [Call(load_target(call.target, base_dir), **call.params) for call in group]
@@ -139,7 +139,7 @@ class JobRunner:
 
     Args:
         checkpoints: called after init and after every epoch; None to save nothing.
-        resume_from_epoch: which checkpoint to go on from, the newest if None.
+        resume_from_epoch: which checkpoint to resume from, the newest if None.
     """
 
     def __init__(self, job: Job, checkpoints: Checkpoints | None = None, resume_from_epoch: int | None = None):
@@ -149,7 +149,7 @@ class JobRunner:
         """Run to the end, and return the state.
 
         Raises:
-            CheckpointError: the epoch to go on from can't be read.
+            CheckpointError: the checkpoint to resume from can't be read.
         """
         state = {} if state is None else state
         self.begin(state)
@@ -159,7 +159,7 @@ class JobRunner:
         return state
 
     def begin(self, state: State) -> None:
-        """Run up to the first epoch. A job whose epochs another loop drives calls this and the next three itself."""
+        """Run up to the first epoch. A loop that drives the epochs itself calls this and the next three methods."""
         state["epoch"] = 0
         for step in self._job.init:
             step(state)

@@ -1,6 +1,6 @@
-"""Checkpoints of a job whose ranks each hold a part of the tensors (`DTensor`: FSDP, tensor parallelism).
+"""Checkpoints of a job in which each rank holds a part of the tensors (`DTensor`: FSDP, tensor parallelism).
 
-The tensors are `torch.distributed.checkpoint`'s, in safetensors files, so nothing is pickled.
+Tensors are saved by `torch.distributed.checkpoint` in safetensors files, so nothing is pickled.
 """
 
 import hashlib
@@ -24,23 +24,23 @@ _MANIFEST = "manifest.json"
 
 
 class RankedCheckpointManager:
-    """Saves and loads by all ranks together: every method but `epochs` is to be called on each of them.
+    """Saves and loads on all ranks together: every method except `epochs` must be called on each rank.
 
-    An epoch counts once every rank has written its part and rank 0 the manifest, with sizes and SHA-256 of all files.
-    Then its folder gets its name.
+    An epoch is complete once every rank has written its part, and rank 0 the manifest with sizes and SHA-256 of all
+    files. Its folder is then renamed to its final name.
 
     Args:
-        folder: that all ranks share.
-        names: of the parts of the state: each has `state_dict` and `load_state_dict`, in dicts of tensors, or is JSON.
-            An optimizer's are to be had by `torch.distributed.checkpoint.state_dict`.
-        keep: how many of the newest stay.
+        folder: a folder that all ranks share.
+        names: the names of the parts of the state. Each part has `state_dict` and `load_state_dict` with dicts of
+            tensors, or is JSON. `torch.distributed.checkpoint.state_dict` has functions for an optimizer's state.
+        keep: how many of the newest checkpoints are kept.
     """
 
     def __init__(self, folder: Path, names: Iterable[str], keep: int = 2):
         self._folder, self._names, self._keep = folder, list(names), keep
 
     def is_due(self, epoch: int) -> bool:
-        """After each."""
+        """Always true: every epoch is saved."""
         return True
 
     def save(self, state: Mapping[str, Any], epoch: int) -> None:
@@ -63,10 +63,10 @@ class RankedCheckpointManager:
         dist.barrier()
 
     def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
-        """Put the parts of an epoch, by default the newest that is whole, into the state; the epoch, None if none is.
+        """Load an epoch, by default the newest complete one, into the state. Return the epoch, None if there is none.
 
         Raises:
-            CheckpointError: that epoch is not there, or not whole.
+            CheckpointError: the epoch is missing or incomplete.
         """
         found: list[int | None] = [None]
         if dist.get_rank() == 0:
@@ -89,13 +89,13 @@ class RankedCheckpointManager:
         return found[0]
 
     def epochs(self) -> list[int]:
-        """The epochs that have a checkpoint, oldest first."""
+        """Return the epochs that have a checkpoint, oldest first."""
         if not self._folder.is_dir():
             return []
         return sorted(int(found[1]) for path in self._folder.iterdir() if (found := _EPOCH.fullmatch(path.name)))
 
     def wait(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: `save` returns after writing."""
 
     def _is_whole(self, epoch: int) -> bool:
         folder = self._path(epoch)
@@ -118,7 +118,7 @@ def _taken(part: Any) -> Any:
 
 
 def _apart(tree: Any, path: str = "") -> tuple[dict[str, torch.Tensor], Any]:
-    """The tensors of a tree of dicts by path, and the tree with their paths in their places."""
+    """Return the tensors of a tree of dicts by path, and the tree with each tensor replaced by its path."""
     if isinstance(tree, torch.Tensor):
         return {path: tree}, {"$tensor": path}
     if not isinstance(tree, Mapping):

@@ -30,7 +30,7 @@ class Architecture(Mapping[str, Any]):
 
     @classmethod
     def from_json(cls, text: str) -> "Architecture":
-        """Return the architecture whose `to_json()` gave `text`."""
+        """Return the architecture that `to_json()` turned into `text`."""
         values = json.loads(text)
         if not isinstance(values, dict):
             raise SpaceError(f"an architecture is a JSON object, not {text[:60]}")

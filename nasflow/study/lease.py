@@ -1,7 +1,7 @@
 """One controller per study: a lease in the study's database, which its holder renews and each of its writes checks.
 
-A file lock would protect one machine only. A lease expires, so that a holder whose machine is gone does not keep the
-study forever. A holder may be paused past that time without noticing, so each of its transactions first checks that
+A file lock would protect one machine only. A lease expires, so that a holder does not keep the study forever after its
+machine is gone. A holder may be paused past that time without noticing, so each of its transactions first checks that
 the lease is still its own (Gray and Cheriton 1989, Leases; a token that fences off late writers: Burrows 2006, The
 Chubby lock service). A holder that ran on this machine and is dead loses the lease at once.
 """

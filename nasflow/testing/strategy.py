@@ -20,7 +20,7 @@ PARAMETERS = Objective(metric="parameters", direction="minimize")
 
 
 def contract_program(pick: Pick) -> None:
-    """A space with every kind of domain, a conditional choice, and a label whose options depend on another choice."""
+    """A space with every kind of domain, a conditional choice, and options that depend on another choice."""
     depth = pick.int("depth", 1, 3)
     for layer in range(depth):
         with pick.scope(f"layer{layer}"):

@@ -48,7 +48,7 @@ time.sleep(300)
 class TrainingServiceContract(InProcessServiceContract):
     """Tests every promise of `nasflow.training_service.base.TrainingService`.
 
-    A subclass names a `factory` and implements `lose`; for a service whose root or processes are not on this machine it
+    A subclass names a `factory` and implements `lose`. If the service's root or processes are not on this machine, it
     also overrides `release`, `living` and `strays`.
     """
 
@@ -61,7 +61,7 @@ class TrainingServiceContract(InProcessServiceContract):
         (root / name).touch()
 
     def living(self, pids: Iterable[int]) -> set[int]:
-        """Return the pids whose processes still run."""
+        """Return the pids of processes that still run."""
         return {p.pid for p in psutil.process_iter() if p.pid in set(pids) and running(p)}
 
     def strays(self, root: Path) -> set[int]:

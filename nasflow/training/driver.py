@@ -157,7 +157,7 @@ class Driver(ABC):
 
     def fail(self, member: Member, error: BaseException) -> None:
         """Evict a member that has failed."""
-        if member in self.active:  # else it stands in for one that left before
+        if member in self.active:  # else it replaces one that left before
             self.remove(member)
             self.evicted(member.number, member.finished_epochs + 1, error_text(error))
 
@@ -230,7 +230,7 @@ class Driver(ABC):
         self.roster.take(member.number, member.history[-1], member.parameters)
 
     def _turning(self) -> list[Unit]:
-        """The units whose turn it is: all members of a unit are at the same epoch."""
+        """The units with members in the current turn; all members of a unit are at the same epoch."""
         return [unit for unit in self._units if any(member in self.turn for member in unit.members)]
 
     def _each(self, action: Callable[[Member], None]) -> None:

@@ -18,7 +18,7 @@ from nasflow.training.seeded_loader import SeededLoader
 
 
 class FedModule(LightningModule):
-    """A LightningModule whose batches pass through the transfer hooks of the data module, if there is one.
+    """A LightningModule that passes its batches through the transfer hooks of the data module, if there is one.
 
     The hooks run within the loader's random stream.
 
@@ -31,24 +31,24 @@ class FedModule(LightningModule):
         self._data = data
 
     def setup(self, stage: str) -> None:
-        """Show the data module, whose hooks may ask it, the Trainer."""
+        """Give the data module the Trainer, because its hooks may use it."""
         if self._data.module is not None:
             self._data.module.trainer = self.trainer
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """As the data module's own."""
+        """Call the data module's own hook, if there is one."""
         module, own = self._data.module, super().on_before_batch_transfer
         with self._transfer_stream():
             return (module.on_before_batch_transfer if module else own)(batch, dataloader_idx)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """As the data module's own."""
+        """Call the data module's own hook, if there is one."""
         module, own = self._data.module, super().transfer_batch_to_device
         with self._transfer_stream():
             return (module.transfer_batch_to_device if module else own)(batch, device, dataloader_idx)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """As the data module's own."""
+        """Call the data module's own hook, if there is one."""
         module, own = self._data.module, super().on_after_batch_transfer
         with self._transfer_stream():
             return (module.on_after_batch_transfer if module else own)(batch, dataloader_idx)
@@ -76,30 +76,30 @@ class MergedModule(FedModule):
         self._open_turn()
 
     def on_train_epoch_start(self) -> None:
-        """As the members' own hook."""
+        """Call the members' own hooks."""
         self._driver.start_epoch()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        """Leave out the rest of an epoch whose every member has failed."""
+        """Skip the rest of an epoch in which every member has failed."""
         return None if self._driver.turn else -1
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """One step of every member on the same batch, or as many as there are batches in a run."""
+        """Make one step of every member on the same batch, or one for each batch in a run."""
         self._driver.step(batch if isinstance(batch, Run) else [batch])
 
     def on_validation_model_zero_grad(self) -> None:
-        """Leave gradients until the next step, which sets them anew: to look for them in all members takes long."""
+        """Keep the gradients, which the next step replaces: clearing those of all members takes long."""
 
     def on_validation_model_eval(self) -> None:
-        """As Lightning's own, which takes ten times as long."""
+        """Put the models into evaluation mode; Lightning's own hook takes ten times as long."""
         self._modes.enter(member.module for member in self._driver.active)
 
     def on_validation_model_train(self) -> None:
-        """As Lightning's own."""
+        """Restore the modes that the models had before validation."""
         self._modes.leave()
 
     def on_validation_epoch_start(self) -> None:
-        """As the members' own hook."""
+        """Call the members' own hooks."""
         self._driver.start_validation()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -107,11 +107,11 @@ class MergedModule(FedModule):
         self._driver.validate(batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
-        """As the members' own hook."""
+        """Call the members' own hooks."""
         self._driver.end_validation()
 
     def on_train_epoch_end(self) -> None:
-        """Close the epoch of those whose turn it was, and let others in where one has left."""
+        """Close the epoch of the members that trained, and let others enter where one has left."""
         self._driver.close_turn()  # apart, so that nothing here keeps a member that has left while another is built
         self._open_turn()
 

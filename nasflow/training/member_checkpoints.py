@@ -54,7 +54,7 @@ class MemberCheckpoints:
         self._troubles: set[str] = set()
 
     def newest(self, trial: int) -> dict[str, Any] | None:
-        """Return a trial's newest state; None for a new one, or one whose checkpoints can't be read."""
+        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read."""
         here = self._store(trial)
         self._bring(trial, here)
         try:
@@ -84,7 +84,7 @@ class MemberCheckpoints:
         """Copy the states that are due; they are written, and their epochs reported, while training goes on.
 
         Args:
-            failed: called with a member whose state can't be copied, and the error.
+            failed: called with a member and the error if its state can't be copied.
         """
         if not members:
             return

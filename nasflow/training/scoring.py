@@ -64,7 +64,7 @@ class _ScoredModule(FedModule):
         self._member = member
 
     def on_validation_epoch_start(self) -> None:
-        """As the member's own hook."""
+        """Call the member's own hook."""
         self._call(self._member.start_validation)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -72,7 +72,7 @@ class _ScoredModule(FedModule):
         self._call(self._member.validate_batch, batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
-        """As the member's own hook."""
+        """Call the member's own hook."""
         self._call(self._member.end_validation)
 
     def _call(self, action: Callable[..., None], *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Loaders whose batches depend only on the seed and the epoch."""
+"""Loaders with batches that depend only on the seed and the epoch."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from nasflow.training.member.rng import RngStream
 
 
 class SeededLoader:
-    """A loader whose order and augmentation depend only on the seed and the epoch.
+    """A loader with order and augmentation that depend only on the seed and the epoch.
 
     The loader draws all random numbers from a new stream in every epoch, so a job that resumes in epoch n sees the
     batches that an uninterrupted one would see there.

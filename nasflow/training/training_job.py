@@ -52,8 +52,8 @@ class TrainingJob:
     """Trains the members of one spec below `root`, and calls `tell` with each event.
 
     A member goes on from its newest checkpoint, and its earlier epochs are reported again. The checkpoint of an epoch
-    is written before the epoch is reported. As a `Job`, whose epochs are the turns of a roster, it is driven by
-    Lightning's loop.
+    is written before the epoch is reported. The epochs of this `Job` are the turns of a roster, and Lightning's loop
+    drives it.
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Tell):
@@ -241,7 +241,7 @@ class MemberMaker:
     """Makes the members of a job: lazy layers have their sizes.
 
     Args:
-        job: whose members they are.
+        job: the job of the members.
         data: what they are trained on.
         trainer: the job's.
     """

@@ -14,7 +14,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
     """Run every check in turn, whatever the others find.
 
     Args:
-        config_file: the search config, whose training service, store and work_dir are checked, too.
+        config_file: the search config; its training service, store and work_dir are checked, too.
         store: SQLAlchemy URL, used if there is no config.
         pool: name of the work pool.
     """

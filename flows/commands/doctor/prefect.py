@@ -143,11 +143,11 @@ def _check_automation() -> Iterator[Finding]:
         yield Finding(
             "automation",
             Level.BROKEN,
-            f"there is no automation '{ZOMBIES}', so a search whose process is killed stays Running for ever",
+            f"there is no automation '{ZOMBIES}', so a search stays Running for ever if its process is killed",
             "'nasflow setup' creates it",
         )
     elif not present[0].enabled:
-        saw = f"'{ZOMBIES}' is switched off, so a search whose process is killed stays Running for ever"
+        saw = f"'{ZOMBIES}' is switched off, so a search stays Running for ever if its process is killed"
         yield Finding("automation", Level.WARNING, saw, "switch it on in the UI under Automations")
     elif frequency is None:
         saw = "Prefect's heartbeats are switched off here, so the server does not notice if a search from here dies"
@@ -166,4 +166,4 @@ def _heartbeat_finding(within: float, frequency: int) -> Finding:
             f"{frequency} s",
             "set PREFECT_FLOWS_HEARTBEAT_FREQUENCY to the same number everywhere, then run 'nasflow setup' again",
         )
-    return Finding("automation", Level.OK, f"a search whose process is killed is Crashed after {within:.0f} s")
+    return Finding("automation", Level.OK, f"a search is Crashed {within:.0f} s after its process is killed")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def searches_at_once(slots: int, config: SearchConfig | None) -> int:
     """Return how many searches may run at once with `slots` slots.
 
-    A search with a local training service uses all slots of that service while it runs. A search whose jobs run
-    elsewhere, or without a config here, counts as one slot.
+    A search with a local training service uses all slots of that service while it runs. If a search's jobs run
+    elsewhere, or there is no config here, it counts as one slot.
 
     Raises:
         UserError: there are too few slots for one search.

@@ -58,7 +58,7 @@ class Same:
 
 
 def number_of(key: Hashable) -> int:
-    """Return a number that stands for `key` in this process, because nested keys are slow to hash and to compare."""
+    """Return a number that represents `key` in this process, because nested keys are slow to hash and to compare."""
     number = _numbers.get(key)
     if number is None:
         if len(_numbers) > _MOST:

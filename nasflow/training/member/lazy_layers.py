@@ -1,4 +1,4 @@
-"""Members whose lazy layers are made before anything asks for their sizes."""
+"""Initialize members' lazy layers before their sizes are needed."""
 
 from functools import partial
 from typing import Any
@@ -16,20 +16,20 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def complete_member(member: Member, double: Member, batch: Any, trainer: Trainer) -> None:
-    """Make a member's lazy layers from what their first inputs are in its double.
+    """Initialize a member's lazy layers with the sizes of their first inputs in its double.
 
-    Their weights are drawn from the member's own stream, in the order in which the layers are reached. Nothing else of
-    it changes: statistics, buffers and whatever its code counts are the double's.
+    Their weights are drawn from the member's own stream, in the order in which the layers are reached. Nothing else in
+    the member changes: statistics, buffers and counters in its code change only in the double.
 
     Args:
         member: just made, on the CPU.
-        double: made from the same spec; of no use afterwards.
-        batch: of training, on the trainer's device.
+        double: made from the same spec; not usable afterwards.
+        batch: a training batch, on the trainer's device.
         trainer: the job's, for its precision and device.
 
     Raises:
-        ConfigError: `batch` does not reach a lazy layer; names it.
-        Exception: what the module's training step raises.
+        ConfigError: `batch` does not reach a lazy layer; the message names it.
+        Exception: whatever the module's training step raises.
     """
     inputs: dict[str, _Call] = {}
 

@@ -28,9 +28,9 @@ _NOT_CALLED = (
 
 
 class TrainerView:
-    """What a member's module sees as `self.trainer`: the job's Trainer, but with the member's own progress.
+    """The `self.trainer` of a member's module: the job's Trainer, but with the member's own progress.
 
-    The job's counters depend on who else is in it; a member's must not.
+    The job's counters depend on which members are in it; a member's must not.
     """
 
     def __init__(self, trainer: Any, member: "Member", batches: float):
@@ -72,7 +72,7 @@ class Member:
     would not train as its author meant.
 
     Args:
-        number: the trial's.
+        number: the trial's number.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
 
@@ -127,7 +127,7 @@ class Member:
         return self._started
 
     def attach(self, trainer: Any, stage: str, batches: float = math.inf) -> None:
-        """Give the module its trainer and call its `setup(stage)`; an epoch has so many training `batches`."""
+        """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
         self.module._trainer = TrainerView(trainer, self, batches)  # type: ignore[assignment]
         with self.rng:
             self.module.setup(stage)
@@ -144,12 +144,12 @@ class Member:
             self.module.on_fit_start()
 
     def start_epoch(self) -> None:
-        """Before the first batch of an epoch."""
+        """Prepare for an epoch, and call the module's hook."""
         self._busy = 0.0
         self._call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """One optimizer step on the shared batch.
+        """Make one optimizer step on the shared batch.
 
         Raises:
             TrialError: the loss is not finite.
@@ -169,7 +169,7 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def start_validation(self) -> None:
-        """Before the first validation batch."""
+        """Call the module's hook before the first validation batch."""
         self._call_hook("on_validation_epoch_start")
 
     def validate_batch(self, batch: Any, index: int) -> None:
@@ -181,11 +181,11 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
-        """After the last validation batch."""
+        """Call the module's hook after the last validation batch."""
         self._call_hook("on_validation_epoch_end")
 
     def end_epoch(self) -> None:
-        """Close the epoch: metrics into the history, schedules stepped, early stop decided.
+        """Close the epoch: record its metrics, step the schedules, and decide on early stopping.
 
         Raises:
             TrialError: a loss or a weight is not finite.
@@ -193,7 +193,7 @@ class Member:
         self._call_hook("on_train_epoch_end")
         metrics = self.metrics()
         self._refuse_not_finite(metrics)
-        with self.rng if self.fitting.may_draw else nullcontext():  # to enter it takes time
+        with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
             self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
@@ -203,7 +203,7 @@ class Member:
         self.stopped_early = stop and self.finished_epochs < self.epochs
 
     def prune(self) -> None:
-        """End here, after an epoch, because others do better."""
+        """End training after this epoch, because other members do better."""
         self.finished = self.stopped_early = self.pruned = True
 
     def note(self, metrics: dict[str, float], seconds: float, are_weights_finite: bool) -> None:
@@ -273,7 +273,7 @@ class Member:
 
 
 def _copy(batch: Any) -> Any:
-    """As `deepcopy`, which would copy the whole storage behind a tensor that is a slice of it."""
+    """Copy a batch; `deepcopy` would copy the whole storage of a tensor that is a slice."""
     if isinstance(batch, torch.Tensor):
         return batch.clone()
     if type(batch) in (tuple, list):

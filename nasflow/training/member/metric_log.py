@@ -1,4 +1,4 @@
-"""What a member logs in an epoch, without the Trainer: stands in for `LightningModule.log`."""
+"""Collect what a member logs in an epoch, without the Trainer, in place of `LightningModule.log`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ class Logbook:
         self._metrics: dict[str, torchmetrics.Metric] = {}
 
     def log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
-        """As `LightningModule.log`; options about steps, progress bars and loggers have no meaning here."""
+        """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored."""
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
             return
@@ -30,12 +30,12 @@ class Logbook:
         self._sums[name] = (total + number * weight, count + weight)
 
     def log_dict(self, values: Mapping[str, Any], *args: Any, **options: Any) -> None:
-        """As `LightningModule.log_dict`."""
+        """Log as `LightningModule.log_dict` does."""
         for name, value in values.items():
             self.log(name, value, **options)
 
     def close_epoch(self) -> dict[str, float]:
-        """The epoch's metrics by name; the book is empty afterwards."""
+        """Return the epoch's metrics by name, and clear the book."""
         values = {name: float(total) / count for name, (total, count) in self._sums.items()}
         for name, metric in self._metrics.items():
             values[name] = float(metric.compute())
@@ -46,7 +46,7 @@ class Logbook:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The length of the first tensor with dimensions that is found in a batch; 1 if there is none."""
+    """Return the length of the first tensor with dimensions in a batch; 1 if there is none."""
     return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
 
 

@@ -14,7 +14,7 @@ class EvaluationModes:
         self._former: list[tuple[nn.Module, bool]] = []
 
     def enter(self, models: Iterable[nn.Module]) -> None:
-        """As `eval()` of each: by its modules' own methods if one of them has its own."""
+        """Put each model into evaluation mode, as `eval()` does, including methods that its modules override."""
         self._former = []
         for model in models:
             modules = list(model.modules())
@@ -22,12 +22,12 @@ class EvaluationModes:
             kinds: set[Any] = set(map(type, modules))
             if all(map(_is_plain, kinds)):
                 for module in modules:
-                    object.__setattr__(module, "training", False)  # a module's own looks for parameters first
+                    object.__setattr__(module, "training", False)  # Module.__setattr__ would first look for a parameter
             else:
                 model.eval()
 
     def leave(self) -> None:
-        """All that were put into it, even if they are no longer part of a model."""
+        """Restore the modes of all modules that were changed, even if they are no longer part of a model."""
         for module, mode in self._former:
             kind: Any = type(module)
             if _is_plain(kind):
@@ -39,5 +39,5 @@ class EvaluationModes:
 
 @functools.cache
 def _is_plain(kind: type) -> bool:
-    """Whether a mode is just an attribute of such a module."""
+    """Whether such modules keep their mode in a plain attribute."""
     return all(getattr(kind, name) is getattr(nn.Module, name) for name in ("train", "eval", "__setattr__"))

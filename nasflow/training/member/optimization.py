@@ -12,10 +12,10 @@ from nasflow.evaluator.optimizers import Schedule
 
 
 class Fitting:
-    """One optimizer and its schedules, from whatever `configure_optimizers` gave.
+    """One optimizer and its schedules, from any form that `configure_optimizers` may return.
 
     Raises:
-        TrialError: more than one optimizer, or something that is none.
+        TrialError: there are several optimizers, or something that is not an optimizer.
     """
 
     def __init__(self, configured: Any, clip_val: float | None, clip_algorithm: str):
@@ -32,11 +32,11 @@ class Fitting:
 
     @property
     def steps_schedules(self) -> bool:
-        """Whether a schedule goes by steps."""
+        """Whether a schedule has the interval "step"."""
         return any(entry.get("interval", "epoch") == "step" for entry in self._schedules)
 
     def step(self, loss: torch.Tensor) -> None:
-        """Backward, clip the gradients of what this optimizer trains, and step."""
+        """Run backward, clip the gradients of the optimizer's parameters, and step."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if self.clip_val is not None:
@@ -49,13 +49,13 @@ class Fitting:
         self.steps += 1
 
     def end_batch(self, batch: int) -> None:
-        """Step the schedules that go by steps; `batch` counts from 1 in each epoch, as Lightning has it."""
+        """Step the schedules with the interval "step"; `batch` counts from 1 in each epoch, as in Lightning."""
         for entry in self._schedules:
             if entry.get("interval", "epoch") == "step" and batch % entry.get("frequency", 1) == 0:
                 entry["scheduler"].step()
 
     def end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Step the schedules that go by epochs; `epoch` counts from 1."""
+        """Step the schedules with the interval "epoch"; `epoch` counts from 1."""
         for entry in self._schedules:
             if entry.get("interval", "epoch") != "epoch" or epoch % entry.get("frequency", 1):
                 continue
@@ -65,7 +65,7 @@ class Fitting:
                 entry["scheduler"].step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer, schedules and the count of steps."""
+        """Return the states of optimizer and schedules, and the number of steps."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "schedules": [entry["scheduler"].state_dict() for entry in self._schedules],
@@ -73,7 +73,7 @@ class Fitting:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.optimizer.load_state_dict(state["optimizer"])
         for entry, saved in zip(self._schedules, state["schedules"], strict=True):
             entry["scheduler"].load_state_dict(saved)
@@ -81,7 +81,7 @@ class Fitting:
 
 
 class EarlyStop:
-    """Says when a member has stopped improving."""
+    """Decides when a member has stopped improving."""
 
     def __init__(self, config: EarlyStoppingConfig):
         self._metric = config.metric
@@ -101,23 +101,23 @@ class EarlyStop:
         return self._waited >= self._patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Best value so far and epochs waited."""
+        """Return the best value so far, and the epochs since."""
         return {"best": self._best, "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self._best, self._waited = state["best"], state["waited"]
 
 
 def pick_metric(metrics: dict[str, float], name: str, key: str) -> float:
-    """A metric by name, or TrialError that names the config key and what there is."""
+    """Return a metric by name. Raises TrialError with the config key and the existing names if there is none."""
     if name not in metrics:
         raise TrialError(f"{key}: no metric '{name}' was logged; there are: {', '.join(sorted(metrics)) or 'none'}")
     return metrics[name]
 
 
 def _normalize(configured: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
-    """The forms `configure_optimizers` may return, as one optimizer and a list of schedules."""
+    """Return one optimizer and a list of schedules from any form that `configure_optimizers` may return."""
     schedules: list[Any] = []
     if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
         configured, schedules = list(configured[0]), list(configured[1])

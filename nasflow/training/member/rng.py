@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-_NUMPY_BYTES = 625 * 4  # where the Mersenne Twister is: 624 words, and how many of them are used up
+_NUMPY_BYTES = 625 * 4  # the state of the Mersenne Twister: 624 words, and how many are used
 
 
 class RngStream:
-    """The state of every global generator (torch CPU and CUDA, NumPy, Python), in force inside `with stream:`.
+    """The state of every global generator (torch CPU and CUDA, NumPy, Python), active inside `with stream:`.
 
-    What runs inside sees the same random numbers whatever runs before, between or after, so members that share a
-    process draw as they would alone. NumPy's generator is swapped by pointer, since copying its state takes about
+    Code inside sees the same random numbers whatever runs before, between or after, so members that share a process
+    draw as they would alone. NumPy's generator is swapped by pointer, since copying its state takes about
     a hundred times longer; a cached second Gaussian of NumPy's legacy generator is dropped at each entry.
 
     Args:
@@ -24,7 +24,7 @@ class RngStream:
         device: where members draw; a CUDA device's generator is swapped too.
 
     Attributes:
-        generator: of torch's random numbers on the CPU: drawing from it outside of `with` is drawing inside.
+        generator: torch's generator on the CPU; drawing from it outside of `with` advances the stream as well.
     """
 
     def __init__(self, seed: int, device: torch.device | None = None):
@@ -36,8 +36,8 @@ class RngStream:
         self._numpy: Any = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
         self._outer: Any = None
-        self._saved_python: tuple[Any, dict[str, Any]] | None = None  # the state, and as `state_dict` has it
-        self._saved_numpy: tuple[bytes, dict[str, Any]] | None = None  # the generator's memory, and so
+        self._saved_python: tuple[Any, dict[str, Any]] | None = None  # the state, and its form in `state_dict`
+        self._saved_numpy: tuple[bytes, dict[str, Any]] | None = None  # the generator's memory, likewise
 
     def __enter__(self) -> "RngStream":
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ class RngStream:
         random.setstate(python)
 
     def position(self) -> tuple[Any, ...]:
-        """Where the stream stands, to be compared, and gone back to in this process."""
+        """Return the stream's position, to compare it, or to go back to it in this process."""
         cuda = None if self._cuda is None else self._cuda.numpy().tobytes()
         memory = ctypes.string_at(self._numpy.ctypes.state_address, _NUMPY_BYTES)
         return (self.generator.get_state().numpy().tobytes(), cuda, memory, self._python)
@@ -77,8 +77,8 @@ class RngStream:
         ctypes.memmove(self._numpy.ctypes.state_address, memory, _NUMPY_BYTES)
 
     def state_dict(self) -> dict[str, Any]:
-        """The stream's position, of tensors and plain values. What has not moved is what it was in the last one."""
-        if self._saved_python is None or self._saved_python[0] != self._python:  # turning so many numbers takes time
+        """Return the position as tensors and plain values. Parts that have not moved are the same objects again."""
+        if self._saved_python is None or self._saved_python[0] != self._python:  # converting that many takes time
             version, words, gauss = self._python
             key = torch.frombuffer(array("I", words), dtype=torch.int32)
             self._saved_python = self._python, {"version": version, "key": key, "gauss": gauss}
@@ -95,7 +95,7 @@ class RngStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position. A CUDA state is kept only where both sides have one."""
+        """Continue from a saved position. A CUDA state is loaded only if both sides have one."""
         self.generator.set_state(state["torch"])
         if self._device is not None and state["cuda"] is not None:
             self._cuda = state["cuda"]

@@ -1,4 +1,4 @@
-"""The trained model of a trial, from its newest checkpoint."""
+"""Load the trained model of a trial from its newest checkpoint."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _PREFIX = "model."
 
 
 def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
-    """The state dict of the model as its last epoch left it, on the CPU.
+    """Return the state dict of the model after its last checkpointed epoch, on the CPU.
 
     Raises:
         CheckpointError: the folder has no checkpoint that can be read.
@@ -28,14 +28,14 @@ def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
 
 
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, torch.Tensor]) -> nn.Module:
-    """The trial's model with its trained weights, in eval mode on the CPU."""
+    """Return the trial's model with its trained weights, in eval mode on the CPU."""
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     candidate: Candidate = space.build(trial.architecture)
     return with_weights(candidate.model, weights).eval()
 
 
 def with_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> nn.Module:
-    """`model` with these weights, in their precision."""
+    """Return `model` with these weights, in their precision."""
     floating = next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None)
     if floating is not None:
         model.to(floating)

@@ -1,4 +1,4 @@
-"""Gradient clipping of several members at once, each as torch would clip it alone."""
+"""Gradient clipping of several members at once, each as torch would clip it by itself."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ class Clip:
 
     Attributes:
         limit: the largest norm of all its gradients together, or the largest value of each of their elements.
-        algorithm: which of both.
+        algorithm: which of the two, norm or value.
     """
 
     limit: float
@@ -25,18 +25,18 @@ class Clip:
         """Clip the gradients of one member."""
         clip = torch.nn.utils.clip_grad_norm_ if self.algorithm == "norm" else torch.nn.utils.clip_grad_value_
         with_grad = [parameter for parameter in parameters if parameter.grad is not None]
-        if with_grad:  # torch takes none for norms only
+        if with_grad:  # clip_grad_value_ does not accept an empty list
             clip(with_grad, self.limit)
 
 
 class StackedClip:
-    """Clips the gradients of members whose parameters lie side by side.
+    """Clips the gradients of members that have their parameters stored side by side.
 
-    A member's norm is summed up parameter by parameter, so that its bits do not depend on what others have.
+    A member's norm is summed parameter by parameter, so that its bits do not depend on other members.
 
     Args:
-        clips: one a member.
-        owners: whose each row of each stack is; None for rows that are not to be clipped.
+        clips: one per member.
+        owners: for each stack, the member of each row; None for rows that are not clipped.
     """
 
     def __init__(self, clips: Sequence[Clip | None], owners: Sequence[Sequence[int | None]]):
@@ -48,7 +48,7 @@ class StackedClip:
         ]
 
     def prepare(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Get ready for gradients like these: which of them are there, of which type."""
+        """Prepare for gradients like these: which of them exist, and their dtypes."""
         present = [(i, grad) for i, grad in enumerate(grads) if grad is not None]
         self._limits = [
             (i, grad.new_tensor(self._values[i]).unsqueeze(1))
@@ -79,7 +79,7 @@ class StackedClip:
         self._sizes = [len(self._owners[i]) for i in self._by_norm]
 
     def apply(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Clip in place the gradients, given as a matrix `[n, k]` a stack."""
+        """Clip the gradients in place, given as a matrix `[n, k]` per stack."""
         if self._by_norm:
             self._clip_norms([grad for i in self._by_norm if (grad := grads[i]) is not None])
         for i, limits in self._limits:

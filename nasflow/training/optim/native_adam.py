@@ -1,4 +1,4 @@
-"""Adam and AdamW in one pass over the numbers, with hyper-parameters and ages that differ from row to row."""
+"""Adam and AdamW in one pass over memory, with hyper-parameters and step counts that differ from row to row."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class NativeAdam(Sweep):
     """Adam and AdamW for float32 on one core; options are (decoupled weight decay,)."""
 
     def prepare(self) -> None:
-        """Work out what follows from the hyper-parameters."""
+        """Compute what depends only on the hyper-parameters."""
         self._step = adam_step()  # `rule_of` asked whether there is one
         columns = [
             self.values(lambda group: group["lr"]),

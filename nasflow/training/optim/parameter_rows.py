@@ -1,6 +1,6 @@
-"""Rows of parameters that are stepped together, with what their optimizers keep of them side by side.
+"""Rows of parameters that are stepped together, with their optimizer states stored side by side.
 
-Everything is a matrix here: `n` rows, one a parameter, of `k` elements in the order in which they lie in memory.
+Everything here is a matrix with `n` rows, one per parameter, of `k` elements in memory order.
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +17,14 @@ _VECTOR = 32 if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") e
 
 @dataclass(frozen=True)
 class Rule:
-    """How a row is updated, as far as the rows of one slab must agree on it.
+    """The part of an update rule on which the rows of a slab must agree.
 
     Attributes:
-        sweep: what carries it out.
+        sweep: the class that carries out the update.
         options: its switches.
-        states: what the optimizer keeps for each element, by name, in torch's order.
+        states: the names of the optimizer's per-element states, in torch's order.
         counted: whether the optimizer counts a parameter's steps.
-        in_step: whether the rows of a slab must have made equally many steps.
+        in_step: whether the rows of a slab must have made the same number of steps.
     """
 
     sweep: "type[Sweep]"
@@ -39,12 +39,12 @@ class Row:
     """One parameter that is stepped with others.
 
     Attributes:
-        position: which row of its stack.
-        member: whose it is.
+        position: its row in the stack.
+        member: the member that owns it.
         slot: the number of its param group among those of all members.
-        kept: what its optimizer keeps of it so far.
-        age: steps it had made when it came; if its rule does not count them, whether it had made any.
-        views: where that is from now on, by name, in torch's order.
+        kept: its optimizer state so far.
+        age: the number of steps made before it was added; if its rule does not count them, whether there were any.
+        views: its optimizer state from now on, by name, in torch's order.
     """
 
     position: int
@@ -62,8 +62,8 @@ class Slab:
 
     Args:
         stack: position of the stack.
-        whole: all its parameters, `[N, k]`.
-        rows: not empty, by position; if their rule wants them in step, of one age. Gets their `views`.
+        whole: all parameters of the stack, `[N, k]`.
+        rows: at least one, sorted by position; of equal age if their rule is `in_step`. Their `views` are set.
     """
 
     def __init__(self, stack: int, whole: torch.Tensor, rows: Sequence[Row]):
@@ -72,7 +72,7 @@ class Slab:
         self.rule = rows[0].rule
         self.slots = torch.tensor([row.slot for row in rows], device=whole.device)
         self.ages = torch.tensor([row.age for row in rows], dtype=torch.float64, device=whole.device)
-        self.steps = int(rows[0].age) if self.rule.in_step else 0  # those made since, if they are not in step
+        self.steps = int(rows[0].age) if self.rule.in_step else 0  # counted from here if not in step
         self.whole = whole
         self._shape = (len(rows), whole.shape[1])
         first, last = rows[0].position, rows[-1].position
@@ -86,19 +86,19 @@ class Slab:
 
     @cached_property
     def scratch(self) -> torch.Tensor:
-        """Room for one matrix `[n, k]`, zeros at first."""
+        """Temporary memory for one matrix `[n, k]`, zeros at first."""
         return self.zeros()
 
     def parameters(self) -> torch.Tensor:
-        """The rows `[n, k]`: a view, or a copy if they are not neighbours."""
+        """Return the rows `[n, k]`: a view, or a copy if they are not adjacent."""
         return self.of(self.whole) if self.is_copied else self._parameters
 
     def write(self, parameters: torch.Tensor) -> None:
-        """Write a copy back."""
+        """Write a copy of the rows back."""
         self.whole.index_copy_(0, self._positions, parameters)
 
     def of(self, matrix: torch.Tensor) -> torch.Tensor:
-        """The slab's rows `[n, k]` of a matrix `[N, k]`."""
+        """Return the slab's rows `[n, k]` of a matrix `[N, k]`."""
         if self._is_whole:
             return matrix
         if self.is_copied:
@@ -106,13 +106,13 @@ class Slab:
         return matrix.narrow(0, self.rows[0].position, len(self.rows))
 
     def zeros(self) -> torch.Tensor:
-        """A matrix `[n, k]`, with room behind it up to a whole vector."""
+        """Return zeros `[n, k]`, in memory padded to a whole vector register."""
         size = self._shape[0] * self._shape[1]
         return self.whole.new_zeros(size + _rest(size, self.whole))[:size].view(self._shape)
 
     @staticmethod
     def padded(matrix: torch.Tensor) -> torch.Tensor:
-        """What `zeros` gave, flat and with the room behind it; as it is if it ends on a whole vector."""
+        """Return a matrix from `zeros` flat and with its padding; unchanged if it has no padding."""
         rest = _rest(matrix.numel(), matrix)
         return matrix.as_strided((matrix.numel() + rest,), (1,)) if rest else matrix
 
@@ -126,12 +126,12 @@ class Slab:
 
 
 def _rest(size: int, like: torch.Tensor) -> int:
-    """How many elements are missing to whole vectors."""
+    """Return how many elements of padding fill the last vector register."""
     return -size % (_VECTOR // like.element_size())
 
 
 def lay_counts(rows: Iterable[Row], groups: Sequence[dict[str, Any]]) -> list[tuple[torch.Tensor, list[Row]]]:
-    """Vectors of the numbers of steps, one a type and device as torch has them, each with its rows."""
+    """Return vectors of step counts, one per dtype and device that torch uses for them, each with its rows."""
     alike: dict[tuple[torch.dtype, torch.device], list[Row]] = {}
     default = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     for row in rows:
@@ -152,7 +152,7 @@ def lay_counts(rows: Iterable[Row], groups: Sequence[dict[str, Any]]) -> list[tu
 
 
 def make_slabs(stack: int, whole: torch.Tensor, rows: Iterable[Row]) -> list[Slab]:
-    """The slabs of one stack."""
+    """Return the slabs of one stack."""
     alike: dict[Hashable, list[Row]] = {}
     for row in rows:
         alike.setdefault((row.rule, row.age if row.rule.in_step else None), []).append(row)
@@ -160,10 +160,10 @@ def make_slabs(stack: int, whole: torch.Tensor, rows: Iterable[Row]) -> list[Sla
 
 
 class Sweep(ABC):
-    """One update of several slabs; `read` comes first.
+    """Base class of updates of several slabs; `read` must be called first.
 
     Args:
-        slabs: of one rule, type and device, with equal `steps` and `shared` hyper-parameters.
+        slabs: slabs of one rule, dtype and device, with equal `steps` and `shared` hyper-parameters.
     """
 
     def __init__(self, slabs: Sequence[Slab]):
@@ -178,24 +178,24 @@ class Sweep(ABC):
 
     @staticmethod
     def shared(group: dict[str, Any]) -> Hashable:
-        """The hyper-parameters in which all slabs of a sweep must agree."""
+        """Return the hyper-parameters on which all slabs of a sweep must agree."""
         return None
 
     def read(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Read the hyper-parameters from the param groups, given by their slots."""
+        """Read the hyper-parameters from the param groups, indexed by slot."""
         self.groups = groups
         self.prepare()
 
     @abstractmethod
     def prepare(self) -> None:
-        """Work out what follows from the hyper-parameters."""
+        """Compute what depends only on the hyper-parameters."""
 
     @abstractmethod
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
-        """Step the rows, given as a matrix `[n, k]` a slab. The gradients may be used up."""
+        """Step the rows, given as a matrix `[n, k]` per slab. The gradients may be overwritten."""
 
     def run(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Step all rows by their gradients, given as a matrix `[N, k]` a stack."""
+        """Step all rows by their gradients, given as a matrix `[N, k]` per stack."""
         for i, slab in self._copied:
             self._parameters[i] = slab.parameters()
         self.update(self._parameters, [slab.of(grads[slab.stack]) for slab in self.slabs])  # type: ignore[arg-type]
@@ -206,24 +206,24 @@ class Sweep(ABC):
 
     @property
     def next_step(self) -> int:
-        """The number of the step to be made."""
+        """The number of the next step, from 1."""
         return self.slabs[0].steps + 1
 
     def states(self, name: str) -> list[torch.Tensor]:
-        """What the optimizers keep under a name, a matrix a slab."""
+        """Return the optimizer state of a name, one matrix per slab."""
         return [slab.state[name] for slab in self.slabs]
 
     def scratch(self) -> list[torch.Tensor]:
-        """Room for a matrix a slab. It outlasts steps, so that no memory has to be got in them."""
+        """Temporary memory, one matrix per slab. It is kept between steps, so that steps allocate nothing."""
         return [slab.scratch for slab in self.slabs]
 
     def values(self, value: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
-        """A hyper-parameter of every row, `[rows of all slabs]`, in double precision."""
+        """Return a hyper-parameter of every row, `[rows of all slabs]`, in double precision."""
         by_slot = [float(value(group)) if slot in self._used else 0.0 for slot, group in enumerate(self.groups)]
         return torch.tensor(by_slot, dtype=torch.float64, device=self.slots.device)[self.slots]
 
     def columns(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """A value of every row as `[n, 1]` a slab, in the parameters' type unless it is a bool."""
+        """Return a value of every row as `[n, 1]` per slab, in the parameters' dtype unless it is a bool."""
         if values.dtype != torch.bool:
             values = values.to(self._parameters[0].dtype)
         return list(torch.split(values.unsqueeze(1), self._sizes))

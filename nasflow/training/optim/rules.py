@@ -1,8 +1,8 @@
 """The update rules of torch's SGD, RMSprop, Adam and AdamW, with hyper-parameters that differ from row to row.
 
-A row's new bits follow from that row alone, so members keep theirs when others leave. Pointwise operations give that
-for free. Torch's fused kernels do not: on a CPU they compute the last elements of a tensor, which fill no vector, in
-double precision. So whatever they get here ends on a whole vector.
+A row's new bits depend on that row alone, so members keep theirs when others leave. Pointwise operations guarantee
+this. Torch's fused kernels do not: on a CPU they compute the last elements of a tensor, which do not fill a vector
+register, in double precision. So their tensors are padded here to whole registers.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,7 +21,7 @@ _NOT_STACKED = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
 class Kind(NamedTuple):
-    """What a rule depends on beside the param group: where a parameter is, and whether it is alone in its stack."""
+    """What a rule depends on besides the param group: device, dtype, and whether a parameter is alone in its stack."""
 
     device_type: str
     dtype: torch.dtype
@@ -29,10 +29,10 @@ class Kind(NamedTuple):
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind, common: AdamConstants) -> Rule:
-    """The rule for parameters in a param group of a `stackable` optimizer.
+    """Return the rule for parameters in a param group of a `stackable` optimizer.
 
     Args:
-        common: the constants for which stacked rows go through the fused kernel of Adam.
+        common: the constants with which stacked rows use the fused kernel of Adam.
     """
     if isinstance(optimizer, torch.optim.SGD):
         momentum = group["momentum"] != 0
@@ -55,7 +55,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind,
 
 
 def stackable(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether there is a rule for all an optimizer does; if not, it has to step on its own."""
+    """Whether a rule covers everything the optimizer does; otherwise it has to step by itself."""
     step = vars(optimizer).get("step")
     return (
         type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
@@ -72,7 +72,7 @@ def stackable(optimizer: torch.optim.Optimizer) -> bool:
 
 @lru_cache
 def has_fused_adam(device_type: str, dtype: torch.dtype) -> bool:
-    """Whether torch has the fused kernel of Adam here, tried out once."""
+    """Whether torch's fused kernel of Adam works for this device and dtype; tried once."""
     tensors = [[torch.zeros(1, dtype=dtype, device=device_type)] for _ in range(4)]
     try:
         _fused(torch._fused_adamw_, tensors, 1, (0.9, 0.999, 1e-8), (1.0, 1.0))
@@ -91,13 +91,13 @@ class _L2:
         self._is_mixed = bool(self._slabs) and not bool(rates.all())
 
     def add(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
-        """Add it in place. The slabs' scratch is written to, and stays finite where the parameters are."""
+        """Add it in place. Overwrites the slabs' scratch, which stays finite where the parameters are finite."""
         if not self._slabs:
             return
         decays = [slab.scratch for slab in self._slabs]
         for decay, parameter, rate in zip(decays, parameters, self._rates, strict=True):
             torch.mul(parameter, rate, out=decay)
-        if self._is_mixed:  # what does not decay gets nothing added, even where it is infinite
+        if self._is_mixed:  # rows without decay get nothing added, even where they are infinite
             for decay, none in zip(decays, self._none, strict=True):
                 decay.masked_fill_(none, -0.0)
         torch._foreach_add_(grads, decays)
@@ -183,7 +183,7 @@ class PlainAdam(Sweep):
         ages = torch.cat([slab.ages for slab in self.slabs])
         lr, beta1 = self.values(lambda group: group["lr"]), self.values(lambda group: group["betas"][0])
         beta2 = self.values(lambda group: group["betas"][1])
-        # powers are slow, and most rows of a member have the same
+        # powers are slow to compute, and most rows of a member share theirs
         self._distinct, self._row = torch.unique(torch.stack([ages, lr, beta1, beta2]), dim=1, return_inverse=True)
         self._decay = _decay(self)
         self._shares1 = self.columns(1 - beta1)
@@ -205,16 +205,16 @@ class PlainAdam(Sweep):
         torch._foreach_sqrt_(roots)
         torch._foreach_div_(roots, corrections)
         torch._foreach_add_(roots, self._eps)
-        torch._foreach_div_(roots, rates)  # a rate of 0 makes it infinite, and the update 0
+        torch._foreach_div_(roots, rates)  # a rate of 0 makes this infinite, and so the update 0
         torch._foreach_addcdiv_(parameters, means, roots)
 
 
 class FusedAdam(Sweep):
     """Adam and AdamW through torch's fused kernel; options are (decoupled weight decay, beta1, beta2, eps).
 
-    The kernel takes one learning rate, so it works out the updates for a rate of 1, in the slabs' scratch, which then
-    go into the parameters at each row's own rate. A "weight decay" of 1 is its way to wipe the former updates. That
-    keeps what is not finite, but parameters that ever got such an update are lost anyway.
+    The kernel takes one learning rate, so it computes the updates for a rate of 1 in the slabs' scratch. They are then
+    added to the parameters at each row's own rate. A "weight decay" of 1 clears the previous updates in the scratch.
+    Non-finite values would remain, but parameters that ever got such an update are not usable anyway.
     """
 
     def __init__(self, slabs: Sequence[Slab]):
@@ -249,7 +249,7 @@ class LoneAdam(Sweep):
 
     @staticmethod
     def shared(group: dict[str, Any]) -> Hashable:
-        """All of them."""
+        """All hyper-parameters."""
         return (*_constants(group), float(group["lr"]), float(group["weight_decay"]))
 
     def prepare(self) -> None:
@@ -265,7 +265,7 @@ class LoneAdam(Sweep):
 
 
 def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], None]:
-    """What applies the weight decay of Adam (`options[0]` false) or AdamW to parameters and gradients."""
+    """Return a function that applies the weight decay of Adam (`options[0]` false) or AdamW."""
     if not sweep.options[0]:
         return _L2(sweep).add
     rates = sweep.values(lambda group: group["lr"]) * sweep.values(lambda group: group["weight_decay"])
@@ -321,7 +321,7 @@ def _constants(group: dict[str, Any]) -> AdamConstants:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in one piece, in whatever order."""
+    """Whether the elements are contiguous in memory, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -17,15 +17,16 @@ __all__ = ["Clip", "Stack", "StackedOptimizer"]
 
 @dataclass(frozen=True)
 class Stack:
-    """Parameters of several members side by side.
+    """Parameters of several members, stored side by side.
 
-    A stack that loses members keeps its rows, even if one is left: a lone parameter is rounded otherwise.
+    A stack that loses members keeps its row dimension, even for one row, because a parameter without it is rounded
+    differently.
 
     Attributes:
-        tensor: a leaf that requires grad, `[n, ...]`, its rows one behind the other in memory; or, without `rows`,
-            one member's parameter itself.
+        tensor: a leaf that requires grad, `[n, ...]`, with contiguous rows one after the other in memory; or, without
+            `rows`, one member's parameter itself.
         parameters: the members' own; the data of `parameters[i]` is a view of `tensor[i]`.
-        members: whose each row is, as positions among the optimizers.
+        members: the member of each row, as a position among the optimizers.
         rows: whether the tensor has rows.
     """
 
@@ -37,16 +38,16 @@ class Stack:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a parameter that is trained lies."""
+    """The place of a trained parameter in a stack."""
 
-    position: int  # which row of its stack
+    position: int  # its row in the stack
     parameter: nn.Parameter
     member: int
     slot: int  # the number of its param group among those of all members
 
 
 class _Leaf:
-    """A stack as a matrix `[n, k]`, `k` elements a row in the order in which they lie in memory.
+    """A stack as a matrix `[n, k]`, with `k` elements per row in memory order.
 
     Args:
         places: the rows that are stepped together.
@@ -60,13 +61,13 @@ class _Leaf:
         self._shape = (self.size, stack.tensor.numel() // self.size)
         self._layout = stack.tensor.stride()
         if stack.rows and self.size > 1 and self._layout[0] != self._shape[1]:
-            raise ValueError(f"the rows of a stack {tuple(stack.tensor.shape)} do not lie one behind the other")
+            raise ValueError(f"the rows of a stack {tuple(stack.tensor.shape)} are not one after the other in memory")
         self.matrix = self._as_matrix(stack.tensor.detach())
         self._seen: weakref.ref[torch.Tensor] | None = None  # the last gradient
-        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None  # one that stays, as a tape's, and its matrix
+        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None  # one that is reused, as on a tape, and its matrix
 
     def gradient(self) -> torch.Tensor | None:
-        """The gradient, its elements in the same order, or None if there is none."""
+        """Return the gradient with its elements in the same order, or None if there is none."""
         grad = self._tensor.grad
         if grad is None:
             return None
@@ -92,7 +93,7 @@ class _Alone:
     places: list[tuple[Stack, _Place]] = field(default_factory=list)
 
     def step(self) -> None:
-        """Hand out the gradients, clip and step."""
+        """Assign the gradients to the parameters, clip and step."""
         rows = [(stack.tensor.grad, place) for stack, place in self.places if stack.rows]
         for grad, place in rows:
             place.parameter.grad = None if grad is None else grad[place.position]
@@ -109,21 +110,22 @@ class _Alone:
 class StackedOptimizer:
     """Steps SGD, Adam, AdamW and RMSprop of several members together, and other optimizers one by one.
 
-    A member gets what its own optimizer would give it, up to rounding, whatever the others' hyper-parameters are, and
-    its bits do not depend on who the others are. What an optimizer keeps of a parameter is laid side by side; views
-    of it stay in the optimizer's own `state`, in torch's form. So the `state_dict()` of a member's optimizer is
-    current after every step, and the member can leave at any time and go on with that optimizer alone.
+    A member is updated as by its own optimizer, up to rounding, whatever the others' hyper-parameters are. Its bits do
+    not depend on the other members. Optimizer states are stored side by side, and views of them are in each
+    optimizer's own `state`, in torch's form. So the `state_dict()` of a member's optimizer is current after every
+    step, and the member can leave at any time and continue with that optimizer alone.
 
     Args:
-        optimizers: the members' own; states to go on from have been loaded into them.
+        optimizers: the members' own, with any saved states already loaded.
         stacks: all parameters that they train, on one device.
         clips: how each member's gradients are clipped.
-        common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows go through torch's fused kernel, two
-            or three times as fast as others. Keep it when members leave, so that the others keep their bits.
-        failed: called with a member's position and the exception its own optimizer raised; None lets that through.
+        common: (beta1, beta2, eps) of Adam and AdamW with which stacked rows use torch's fused kernel, two or three
+            times as fast as others. Keep it when members leave, so that the others keep their bits.
+        failed: called with a member's position and the exception that its own optimizer raised; with None, the
+            exception is raised.
 
     Raises:
-        ValueError: an optimizer trains a parameter that is in no stack, or rows don't lie one behind the other.
+        ValueError: an optimizer trains a parameter that is in no stack, or rows are not one after the other in memory.
     """
 
     def __init__(
@@ -157,11 +159,11 @@ class StackedOptimizer:
         self._clip = StackedClip(
             clips, [[of.get(row) for row in range(leaf.size)] for leaf, of in zip(self._leaves, owners, strict=True)]
         )
-        self._pattern: tuple[bool, ...] | None = None  # which leaves have gradients in the steps it is ready for
+        self._pattern: tuple[bool, ...] | None = None  # which leaves have gradients in the prepared steps
         self._build()
 
     def refresh(self) -> None:
-        """Read the hyper-parameters anew from the optimizers' `param_groups`, as after a schedule has stepped."""
+        """Read the hyper-parameters from the optimizers' `param_groups` again, for example after a schedule stepped."""
         if self._find_rules() != self._rules:
             self._build()
         elif self._pattern is not None:
@@ -174,9 +176,9 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Clip the gradients and step; the gradients are used up.
+        """Clip the gradients and step; the gradients may be overwritten.
 
-        Parameters that got no gradient are left alone, as by torch.
+        Parameters without a gradient do not change, as in torch.
         """
         grads = [leaf.gradient() for leaf in self._leaves]
         pattern = tuple(grad is not None for grad in grads)
@@ -212,7 +214,7 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def _build(self) -> None:
-        """Lay side by side what the optimizers keep."""
+        """Store the optimizer states side by side."""
         self._rules = self._find_rules()
         rows = [[self._row(place, leaf.kind) for place in leaf.places] for leaf in self._leaves]
         self._counts = lay_counts([row for of in rows for row in of if row.rule.counted], self._groups())
@@ -241,7 +243,7 @@ class StackedOptimizer:
         row.kept = row.views
 
     def _plan(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Get ready for steps with gradients like these."""
+        """Prepare for steps with gradients like these."""
         self._clip.prepare(grads)
         self._live = [slab for slab in self._slabs if grads[slab.stack] is not None]
         stepping = {id(row) for slab in self._live for row in slab.rows}
@@ -253,7 +255,7 @@ class StackedOptimizer:
         self._make_sweeps()
 
     def _make_sweeps(self) -> None:
-        """Put together the slabs that can be updated in one go."""
+        """Group the slabs that can be updated together."""
         groups = self._groups()
         alike: dict[Any, list[Slab]] = {}
         for slab in self._live:
@@ -266,7 +268,7 @@ class StackedOptimizer:
 
 
 def _places(optimizers: Sequence[torch.optim.Optimizer], stacks: Sequence[Stack]) -> list[list[_Place]]:
-    """Of each stack, where the parameters lie that the optimizers train."""
+    """Return, for each stack, the places of the parameters that the optimizers train."""
     slots: dict[tuple[int, nn.Parameter], int] = {}
     count = 0
     for member, optimizer in enumerate(optimizers):

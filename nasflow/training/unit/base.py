@@ -16,11 +16,11 @@ class DiffersError(NasflowError):
 
 @contextmanager
 def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
-    """Run a member's own code, which a crash is blamed on, and call `failed` with the member and what it raises."""
+    """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises."""
     try:
         with blame.running(member.number):
             yield
-    except (Exception, SystemExit) as error:  # whatever a member does is its own failure
+    except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
         failed(member, error)
 
 
@@ -29,11 +29,11 @@ class Unit(ABC):
 
     Args:
         members: all at the same epoch.
-        failed: called with a member whose own code failed and what it raised; it leaves the unit.
+        failed: called with a member and the exception if its own code fails; the member leaves the unit.
 
     Attributes:
-        members: those still in it.
-        can_wait: whether a step may be made after later batches have been loaded, because no code of a user sees it.
+        members: those still in the unit.
+        can_wait: whether a step may be made after later batches have been loaded, because no user code can notice.
     """
 
     can_wait = False

@@ -1,9 +1,9 @@
-"""Whether a unit does to its members what their own models do: looked at before its first step.
+"""Compare a unit with its members' own models before its first step.
 
-A step is rehearsed on the batch that comes, in the mode, type and kernels that will run, in full precision: once as it
-is recorded, once replayed. Outputs, losses, the gradient of every parameter, buffers and the positions of random
-streams have to agree with those of the members' own models. Weights are moved a little before, for what starts at zero,
-or equal to something else, hides mistakes. What has a state of its own makes a second step.
+A step is tried on the next batch, with the mode, dtype and kernels of training, in full precision: once while it is
+recorded, once replayed. Outputs, losses, the gradient of every parameter, buffers and the positions of random streams
+must agree with those of the members' own models. Weights are changed a little first, because weights that are zero, or
+equal to others, hide mistakes. Members with other state (buffers, random streams) are compared in a second step too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ from nasflow.training.unit.differences import gradient_distances, output_distanc
 from nasflow.training.unit.fused import FusedUnit, TriedStep
 from nasflow.training.unit.member_step import Step, Subject
 
-_TRIES = 3  # a value that rounding takes across a ReLU's corner is another one after the next move
-_MOST_UNITS = 1e3  # in the last place, by which rounding is taken to move weights
+_TRIES = 3  # if rounding moves a value across a ReLU's corner, another move of the weights helps
+_MOST_UNITS = 1e3  # units in the last place by which rounding may move weights, at most
 
 
 def differences(
@@ -28,13 +28,13 @@ def differences(
     batch: tuple[torch.Tensor, torch.Tensor],
     asked: Sequence[Member],
 ) -> dict[Member, str]:
-    """The members to which the unit does something else than their own models do, and what is different.
+    """Return the members for which the unit computes something else than their own models, and the difference.
 
     Args:
-        unit: of several members; nothing of them changes.
-        subjects: all of them.
+        unit: a unit of several members, which do not change.
+        subjects: all its members.
         batch: inputs and targets.
-        asked: those of them that are compared.
+        asked: the members to compare.
     """
     found: dict[Member, str] = {}
     rehearsal = _Rehearsal(unit, subjects, batch)
@@ -50,14 +50,14 @@ def differences(
 
 @dataclass(frozen=True)
 class _MergedStep:
-    """What a unit does in a step, as a whole and to each member that is compared."""
+    """A unit's results in a step, as a whole and for each compared member."""
 
     whole: TriedStep
     steps: dict[Member, Step]
 
 
 class _Rehearsal:
-    """Steps of a unit and of its members' own models that are not made."""
+    """Tries steps of a unit and of its members' own models, without updates."""
 
     def __init__(self, unit: FusedUnit, subjects: Mapping[Member, Subject], batch: tuple[torch.Tensor, torch.Tensor]):
         self._unit, self._subjects, self._batch = unit, subjects, batch
@@ -65,20 +65,20 @@ class _Rehearsal:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Whatever runs inside, all members' models and streams are as before, but for weights that train."""
+        """Restore all members' models and streams afterwards, except trained weights."""
         with ExitStack() as stack:
             for subject in self._subjects.values():
                 stack.enter_context(subject.unchanged())
             yield
 
     def differences(self, asked: Sequence[Member], move: int) -> dict[Member, str]:
-        """The first difference of each member in a step, and in another one of those that have a state."""
+        """Return each member's first difference in a step, and in a second step if the member has other state."""
         _move(self._unit.trained_tensors, move)
         try:
             recorded, replayed = self._merged(asked), self._merged(asked)
         except Exception:
             if all(isinstance(own, str) for own in map(self._own, asked)):
-                return {}  # the batch is to blame: all of them will fail on it in training, and be told why
+                return {}  # the batch is the cause: all will fail on it in training too, with the reason
             raise
         owns = {member: self._own(member) for member in asked}
         found = self._unlike(owns, replayed)
@@ -107,14 +107,14 @@ class _Rehearsal:
         return _MergedStep(whole, steps)
 
     def _own(self, member: Member) -> Step | str:
-        """A step of its own model; if that fails, what it raises. Merged it has to fail, too."""
+        """Return a step of the member's own model, or what it raises; the merged step must then fail, too."""
         try:
             return self._subjects[member].own_step(self._batch)
         except (Exception, SystemExit) as error:
             return f"by itself it raises {type(error).__name__}"
 
     def _unlike(self, owns: Mapping[Member, Step | str], merged: _MergedStep) -> dict[Member, str]:
-        """What is different, by member; those whose own step failed are left out."""
+        """Return the differences by member; members with a failed own step are left out."""
         found = {}
         for member, own in owns.items():
             if isinstance(own, str):
@@ -128,9 +128,9 @@ class _Rehearsal:
         return found
 
     def _rounding(self, member: Member, distance: float) -> dict[str, float]:
-        """How far a member's own gradients move when its weights do, so that its output moves by about `distance`.
+        """Return how far a member's own gradients move if its weights move so that its output moves by `distance`.
 
-        That is far where many values are at the corner of a ReLU, or where large ones cancel each other.
+        This is far if many values are at the corner of a ReLU, or if large values cancel each other.
         """
         subject, units, found = self._subjects[member], 1.0, dict[str, float]()
         weights = [parameter.detach() for parameter in subject.trained.values()]
@@ -149,20 +149,20 @@ class _Rehearsal:
 
 @torch.no_grad()
 def _move(tensors: Iterable[torch.Tensor], step: int) -> None:
-    """Move weights a little, each number its own way, whatever the others are: of members that left they may be NaN."""
+    """Move each weight a little, independently of the others, because those of members that left may be NaN."""
     for tensor, ways in _with_ways(tensors, step):
         tensor.add_(ways.mul_(tensor.abs().mul_(0.01).add_(1e-3)))
 
 
 @torch.no_grad()
 def _nudge(tensors: Iterable[torch.Tensor], units: float) -> None:
-    """Move weights by about so many units in the last place."""
+    """Move weights by about this many units in the last place."""
     for tensor, ways in _with_ways(tensors, 0):
         tensor.addcmul_(tensor, ways, value=units * torch.finfo(tensor.dtype).eps)
 
 
 def _with_ways(tensors: Iterable[torch.Tensor], step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each tensor that has weights, and numbers from -1 to 1 of its shape, others in each step."""
+    """Yield each tensor of weights, and a tensor of its shape with values from -1 to 1 that differ in each step."""
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
             places = torch.arange(1, tensor.numel() + 1, device=tensor.device, dtype=torch.float32)
@@ -171,7 +171,7 @@ def _with_ways(tensors: Iterable[torch.Tensor], step: int) -> Iterator[tuple[tor
 
 @contextmanager
 def _kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Whatever is written into the tensors inside, their values are as before."""
+    """Restore the tensors' values afterwards."""
     values = [tensor.detach().clone() for tensor in tensors]
     try:
         yield
@@ -182,7 +182,7 @@ def _kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _in_full_precision(device: torch.device) -> Iterator[None]:
-    """Whatever the training uses."""
+    """Use full precision, whatever the training uses."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device.type, enabled=False))
         backends: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if device.type == "cuda" else []

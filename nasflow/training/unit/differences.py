@@ -1,4 +1,4 @@
-"""How much a member's step in a unit differs from one of its own model, and whether rounding explains it."""
+"""Compare a member's step in a unit with one of its own model: differences that rounding does not explain."""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ import torch
 from nasflow.training.unit.member_step import Step
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}  # of a tensor's largest value; 1e-2 for shorter types
-_OF_GRADIENTS = 5  # times as much: they are sums over many numbers, each of which rounding may move across a corner
-_OF_LARGEST = 1e-2  # as much of that, of the member's largest gradient: rounding where the true gradient is zero
+_OF_GRADIENTS = 5  # times as much: gradients are sums of many values, any of which rounding may move across a corner
+_OF_LARGEST = 1e-2  # times that, of the member's largest gradient: for rounding where the true gradient is zero
 _AS_FAR = 10  # times as far as rounding moves the member's own gradients
 _AT_MOST = 0.1  # of the largest value: a larger change is not rounding, but for example a backward that draws numbers
 
@@ -21,7 +21,7 @@ def unlike_values(own: Step, merged: Step) -> str:
     if own.output.numel() != merged.output.numel():
         return f"its output has the shape {tuple(merged.output.shape)} instead of {tuple(own.output.shape)}"
     if own.position != merged.position:
-        return "its random stream stands elsewhere"
+        return "its random stream is at another position"
     pairs = {"its output": _outputs(own, merged), "its loss": (own.loss, merged.loss)}
     pairs |= {name: (buffer, merged.buffers[name]) for name, buffer in own.buffers.items()}
     for name, (its, other) in pairs.items():
@@ -74,7 +74,7 @@ def _gradients(one: Step, other: Step) -> dict[str, tuple[torch.Tensor, torch.Te
 
 
 def _sizes(pairs: _Pairs) -> dict[str, tuple[float, float]]:
-    """The largest value of the first of each pair, and the largest difference from the second."""
+    """Return the largest value of the first tensor of each pair, and its largest difference from the second."""
     names = [name for name, (own, _) in pairs.items() if own.numel() > 0]
     if not names:
         return {}
@@ -85,5 +85,5 @@ def _sizes(pairs: _Pairs) -> dict[str, tuple[float, float]]:
 
 
 def _is_far(distance: float, scale: float, like: torch.Tensor) -> bool:
-    """Whether the distance is more than rounding explains. Numbers that are not finite can't be compared."""
+    """Whether the distance is more than rounding explains; False if the scale is not finite: nothing to compare."""
     return math.isfinite(scale) and not distance <= _TOLERANCE.get(like.dtype, 1e-2) * scale

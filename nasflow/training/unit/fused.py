@@ -36,7 +36,7 @@ class TriedStep:
         outputs: `[n, B, ...]`.
         losses: `[n]`.
         of_stacks: the gradient of each stack, None for one that got none.
-        failed: members whose own code raised.
+        failed: members in which the member's own code raised.
     """
 
     outputs: torch.Tensor
@@ -63,7 +63,7 @@ class TriedStep:
 
 
 class FusedUnit(Unit):
-    """Members with a ready-made evaluator, whose models run as one.
+    """Members with a ready-made evaluator, with models that run as one.
 
     A member that fails stays in the stacks, unread, until they are compacted before the next epoch; no operation lets
     its values reach the others.
@@ -316,7 +316,7 @@ def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list
 
 @torch.no_grad()
 def _are_finite(stacks: Sequence[Stack], members: int) -> list[bool]:
-    """By member, whether the norms of all its parameters are finite."""
+    """Return, by member, whether the norms of all its parameters are finite."""
     norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
     finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
     owners = [member for stack in stacks for member in stack.members]

@@ -126,10 +126,10 @@ class Former:
         return self.planner
 
     def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
-        """Return the members whose steps in the unit differ from those of their own models, and the difference.
+        """Return the members for which a step in the unit differs from one of their own models, and the difference.
 
         A structure is not compared again with kernels with which it agreed before. Of the other members, all that run
-        code of their own are compared, and so many of the rest that each operation of each batch is one of theirs.
+        code of their own are compared, and enough of the rest to include each operation of each batch.
         """
         subjects = {member: Subject(member, graphs[member]) for member in unit.members}
         model = unit.model
@@ -203,7 +203,7 @@ class Former:
 
 
 def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
-    """Return few members whose sets together have all elements, found greedily."""
+    """Return a few members with sets that together have all elements, found greedily."""
     found: list[Member] = []
     missing = set().union(*sets.values())
     while missing:

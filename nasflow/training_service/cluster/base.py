@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 _POLL = 0.05  # seconds between two checks of files
 _LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
-_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was told to end is considered hung
+_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was asked to end is considered hung
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
 
@@ -51,8 +51,8 @@ class ClusterService(RootHere):
     """Submits jobs to a cluster, at most `max_jobs` at a time, and follows them by their files.
 
     Submitted jobs need no controller. The others wait here until the next call of any controller submits them. A run's
-    own program (`node_program`) records how it ended; the cluster is queried every `poll_seconds` for runs whose
-    program could not.
+    own program (`node_program`) records how it ended; for runs in which it could not, the cluster is queried every
+    `poll_seconds`.
 
     To add a cluster, implement `validate`, `_give`, `_look` and `_withdraw`.
 
@@ -224,7 +224,7 @@ class ClusterService(RootHere):
             self._ended_since.pop(run.name, None)
             return None
         since = self._ended_since.setdefault(run.name, time.monotonic())
-        if seen is None or not seen.status.finished:  # its program was told to end; the cluster may give the cause
+        if seen is None or not seen.status.finished:  # its program was asked to end; the cluster may give the cause
             return None if time.monotonic() - since < _LAST_WORD else last_word
         if seen.out_of_memory:
             return JobState(status=JobStatus.EXITED, signal=9, oom_kills=1, reason=seen.reason)
@@ -246,7 +246,7 @@ class ClusterService(RootHere):
         return Seen(JobStatus.LOST, f"{self.kind} no longer knows the job")
 
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
-        """Record how a job ended. A lost run may still be alive out of sight, so it is told to end."""
+        """Record how a job ended. A lost run may still be alive out of sight, so it is asked to end."""
         if run is not None:
             if state.status is not JobStatus.EXITED:
                 self._records.revoke(run)
@@ -296,7 +296,7 @@ class ClusterService(RootHere):
     # --- below, the lock is not held -----------------------------------------------------------------------------
 
     def _await_cancelled(self, job_id: str) -> None:
-        """Wait until a job that was told to end has ended, by force if it has not begun or does not react."""
+        """Wait until a job that was asked to end has ended, by force if it has not begun or does not react."""
         begin = time.monotonic()
         next_force = begin
         while True:

@@ -34,7 +34,7 @@ _ENDED = {"memory", "erred"}
 
 
 class DaskService(ClusterService):
-    """Runs each job as a task whose key is the run's name.
+    """Runs each job as a task with the run's name as its key.
 
     The scheduler keeps the task when its client is gone. When a worker is lost, Dask moves its tasks to other workers;
     a job that had begun is LOST nevertheless, so that its restart is on record.

@@ -20,7 +20,7 @@ from nasflow.training_service.local.worker import run_in_child
 from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
 
-_LOOK = 0.25  # seconds between two checks whether the controller has told the run to end
+_LOOK = 0.25  # seconds between two checks whether the controller has asked the run to end
 
 
 class _Told:
@@ -37,7 +37,7 @@ class _Told:
         if not self.why and time.monotonic() - self._looked >= _LOOK:
             self._looked = time.monotonic()
             if not self._run.is_current():
-                self.why = "the controller told it to end"
+                self.why = "the controller asked it to end"
         return self.why
 
 
@@ -52,7 +52,7 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
         sys.stderr.write(f"run {run.token} of job {run.job_id} has begun elsewhere\n")
         return
     if not run.is_current():  # after `begin`: a controller tells it to end, and then checks whether it has begun
-        run.end(JobState(status=JobStatus.LOST, reason="it was told to end before it began"))
+        run.end(JobState(status=JobStatus.LOST, reason="it was asked to end before it began"))
         return
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)

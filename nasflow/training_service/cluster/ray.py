@@ -1,4 +1,4 @@
-"""Runs jobs on a Ray cluster through its Jobs API: each is a Ray job whose entry point is a program."""
+"""Runs jobs on a Ray cluster through its Jobs API: each is a Ray job with a program as its entry point."""
 
 import shlex
 import sys
@@ -30,7 +30,7 @@ _STATUS = {
 
 
 class RayService(ClusterService):
-    """Runs each job as a Ray job whose submission id is the run's name; Ray accepts each id once.
+    """Runs each job as a Ray job with the run's name as its submission id; Ray accepts each id once.
 
     Args:
         config: the address of the cluster's dashboard, and the resources of each job.

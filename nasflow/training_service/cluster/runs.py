@@ -48,7 +48,7 @@ class Run:
         return run_dir(self.root, self.job_id) / f"{self.token}.{kind}"
 
     def is_current(self) -> bool:
-        """Whether no other run has replaced this one and no controller has told it to end."""
+        """Whether no other run has replaced this one and no controller has asked it to end."""
         return _read(_current(self.root, self.job_id)) == self.token
 
     def begin(self) -> bool:

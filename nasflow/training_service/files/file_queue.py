@@ -136,7 +136,7 @@ class JobRecords:
         return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
 
     def drop_claim(self, holder: str, job_id: str) -> None:
-        """Drop a holder's claim on a job whose outcome is on record."""
+        """Drop a holder's claim on a job after its outcome was recorded."""
         (self.claims(holder) / job_id).unlink()
 
     def claims(self, holder: str) -> Path:

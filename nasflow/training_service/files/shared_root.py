@@ -1,4 +1,4 @@
-"""Shared code of services whose root folder is on this machine or on a file system shared with it."""
+"""Shared code of services with a root folder on this machine or on a file system shared with it."""
 
 import os
 import sys

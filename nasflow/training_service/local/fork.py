@@ -16,8 +16,8 @@ def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
     """Fork a worker for each slot and record it in place of this process.
 
     Returns, in the forked processes only, the slot; each has a session, a log and a token of its own. This process
-    stays their parent, so that none is left a zombie, and exits after the last one. A worker whose slot is no longer
-    recorded for this process is not recorded, and so finds that it is dismissed.
+    stays their parent, so that none is left a zombie, and exits after the last one. If a slot is no longer recorded for
+    this process, its worker is not recorded, and so finds that it is dismissed.
     """
     forked = {}
     recorded, record = os.pipe()

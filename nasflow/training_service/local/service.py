@@ -238,7 +238,7 @@ class LocalService(RootHere):
             self._state.cancel_mark(job_id).touch()
 
     def _groups(self, slots: Iterable[str]) -> Iterable[tuple[str, ...]]:
-        """Group the slots whose workers one program can fork: those with the same environment, which libraries read.
+        """Group the slots by environment: libraries read it when imported, so workers forked together must share it.
 
         Workers are found by their environment, and only on Linux can a forked process change the one that others see.
         """

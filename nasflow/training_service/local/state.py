@@ -107,7 +107,7 @@ class LocalState(JobRecords):
 
     @property
     def controller(self) -> Path:
-        """The file whose modification time every call of a controller updates, at most once a second."""
+        """The file with the time of a controller's last call as its modification time, to the second."""
         return self.dir / "controller"
 
     def news(self, slot: str) -> bool:

@@ -65,7 +65,7 @@ class Heartbeat:
 class Worker:
     """Takes jobs from the queue, one at a time.
 
-    It stops when it is told to, after `idle_timeout` seconds without work, or after `abandoned_after` seconds without
+    It stops when it is asked to, after `idle_timeout` seconds without work, or after `abandoned_after` seconds without
     a call of a controller.
     """
 
@@ -79,7 +79,7 @@ class Worker:
 
     def tell_to_end(self, *_: object) -> None:
         """Handle a signal: end the job, if any, and then this process."""
-        self._why_end = self._why_end or "its worker was told to end"
+        self._why_end = self._why_end or "its worker was asked to end"
 
     def serve(self) -> None:
         """Run jobs until it is time to stop."""
@@ -245,7 +245,7 @@ def flush() -> None:
 
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
-    """Import what jobs need, once. An import that fails is left to the job, whose log then shows why."""
+    """Import what jobs need, once. If an import fails, the job repeats it, and its log shows why."""
     gc.disable()  # nearly all objects made by imports stay alive, so collecting is wasted
     try:
         for name in modules:

@@ -14,7 +14,7 @@ from nasflow.errors import ServiceError
 T = TypeVar("T")
 
 UNKNOWN_PID = 0
-"""Stands for a process whose pid the driver does not report."""
+"""Replaces the pid of a process if the driver does not report it."""
 
 _SMI_ANSWERS_WITHIN = 15.0  # seconds; if the driver is not kept loaded, it first initializes every GPU
 _ANSWERS_WITHIN = 40.0  # seconds in total; after that it hangs in the kernel and can't be killed

@@ -58,7 +58,7 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) ->
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants whose own parent ends (Linux; no effect elsewhere)."""
+    """Make this process the parent of any descendant after its own parent ends (Linux; no effect elsewhere)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -135,7 +135,7 @@ def _content_digest(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder to visit. `came_through`: real paths of the folders whose links led here, then its own."""
+    """A folder to visit. `came_through`: real paths of the folders with links that led here, then its own."""
 
     path: str
     rules: tuple[IgnoreRules, ...]

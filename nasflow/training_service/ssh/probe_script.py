@@ -3,7 +3,7 @@
 It runs in the host's Python, which may be any version from 3.6 on, with only the standard library, because a Python
 that is too old for nasflow must be able to report that. It leaves nothing behind.
 
-Arguments: the work_dir, and as JSON the distributions whose versions are wanted.
+Arguments: the work_dir, and as JSON the distributions to report the versions of.
 """
 
 import sys

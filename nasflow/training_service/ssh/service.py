@@ -25,7 +25,7 @@ class SshService(RootHere):
     """Runs jobs on several hosts, each of which takes the next waiting job when it has a free slot.
 
     On each host a LocalService runs the jobs. Their events, logs and checkpoints are copied here as they are written.
-    So a job whose host is lost continues elsewhere, and nothing is left to fetch at the end. A silent host keeps its
+    So if a host is lost, its jobs continue elsewhere, and nothing is left to fetch at the end. A silent host keeps its
     jobs for `config.lost_after` seconds, and they continue meanwhile. When it answers again, the jobs that it should no
     longer run are ended.
 

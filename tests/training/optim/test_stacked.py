@@ -306,5 +306,5 @@ def test_refuses_rows_with_gaps() -> None:
     tensor = torch.zeros(4, 3)[::2].requires_grad_()
     parameters = [nn.Parameter(row) for row in tensor.detach()]
     optimizers = [torch.optim.SGD([parameter]) for parameter in parameters]
-    with pytest.raises(ValueError, match="do not lie one behind the other"):
+    with pytest.raises(ValueError, match="are not one after the other in memory"):
         StackedOptimizer(optimizers, [Stack(tensor, tuple(parameters), (0, 1))], [None, None])

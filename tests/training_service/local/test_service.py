@@ -171,7 +171,7 @@ def test_sigterm_of_a_worker_loses_its_job_at_once(root):
     pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
     os.kill(workers(root)["cpu-0"].process.pid, signal.SIGTERM)
     state = await_status(service, handle, JobStatus.LOST)
-    assert "told to end" in state.reason
+    assert "asked to end" in state.reason
     assert not any(process_id(pid) for pid in pids)
 
 

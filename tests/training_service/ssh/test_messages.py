@@ -213,7 +213,7 @@ def test_what_is_said_of_a_host_that_gives_no_answer(case):
     assert type(error) is Unreachable
     assert str(error) == (
         f"training_service.hosts: '127.0.0.1:{case.host.port}': 127.0.0.1 port {case.host.port} gives no answer within "
-        "0.5 s; check the address, and what lies between (firewall, VPN), or raise training_service.connect_timeout"
+        "0.5 s; check the address, and what is in between (firewall, VPN), or raise training_service.connect_timeout"
     )
 
 

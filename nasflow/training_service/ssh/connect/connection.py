@@ -284,8 +284,8 @@ class SshConnection:
                 return Unreachable(f"{at} can't be reached from the machine before it: {error.text}")
         if seconds >= self._timeout:
             return Unreachable(
-                f"{at} gives no answer within {self._timeout:g} s; check the address, and what lies between (firewall, "
-                "VPN), or raise training_service.connect_timeout"
+                f"{at} gives no answer within {self._timeout:g} s; check the address, and what is in between "
+                "(firewall, VPN), or raise training_service.connect_timeout"
             )
         if hop.proxy_command:
             return Unreachable(

@@ -32,7 +32,7 @@ class Hop:
         identities: more private keys to offer, if they exist.
         agent: whether to offer the keys of a running ssh-agent too.
         known_hosts: files with the hosts' keys.
-        proxy_command: a shell command whose input and output replace a TCP connection.
+        proxy_command: a shell command; its input and output replace a TCP connection.
     """
 
     place: str
