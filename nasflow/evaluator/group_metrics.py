@@ -192,7 +192,7 @@ class _Family(Protocol):
 
 
 def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
-    """Sort the metrics into families, which compute them for all members at once; others are computed member by member."""
+    """Sort the metrics into families, which compute them for all members at once; others go member by member."""
     known: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
         **dict.fromkeys(("accuracy", "f1", "precision", "recall"), _Answers),
         **dict.fromkeys(("mse", "rmse", "mae", "r2"), _Errors),

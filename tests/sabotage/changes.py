@@ -143,7 +143,7 @@ CHANGES = [
             "(mean.clone(), variance.clone())\n        rates",
         ),
         ("batch norm: torch's own momentum", "rates = (self._momentum,", "rates = (0.1,"),
-        ("batch norm: a frozen one trains", "self._frozen = not layers[0].training", "self._frozen = False"),
+        ("batch norm: a frozen one trains", "self._frozen = not self._layer.training", "self._frozen = False"),
         (
             "batch norm: batches are not counted",
             "self._count.add_(1)\n            if by_batch:",
@@ -156,7 +156,7 @@ CHANGES = [
         ),
         ("layer norm: no bias", "return y if self._bias is None else", "return y if True else"),
         ("layer norm: scales are swapped", "y * self._weight.view(places)", "y * self._weight.flip(0).view(places)"),
-        ("group norm: groups over several members", "layers[0].num_groups * self.rows", "layers[0].num_groups"),
+        ("group norm: groups over several members", "self._layer.num_groups * self.rows", "self._layer.num_groups"),
     ),
     *_in(
         "merge/kernels/pooling.py",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,9 @@ def with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield host
 
 
+_OF_PREFECT = re.compile(r"Still processing items: \d+ items remaining")  # as its queues end on a busy machine
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(plain: Sshd, with_gpus: Sshd) -> Iterator[None]:
     yield
@@ -72,7 +76,8 @@ def check(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, env=env or dict(os.environ)
     )
     assert done.returncode == code, done.stdout + done.stderr
-    assert done.stderr == "" or code == 2, done.stderr
+    said = [line for line in done.stderr.splitlines() if not _OF_PREFECT.match(line)]
+    assert not said or code == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
