@@ -164,7 +164,7 @@ def test_secrets_come_from_the_environment(server, searches):
     done = made(server, config, "--secret", "from-env", FROM_ENV="1.20")
     assert [done[name] for name in names] == ["found", "changed"]
     assert [secret(server, name) for name in names] == ["pass word\\", "1.20"]
-    with pytest.raises(UserError, match="made of letters, digits and dashes"):
+    with pytest.raises(UserError, match="consist of letters, digits and dashes"):
         secret_names(["a b"], None)
 
 
