@@ -15,3 +15,19 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Let collections skip the objects that exist now, because they outlive what runs inside.
+
+    Afterwards they are collected as before. Otherwise the cycles that one job leaves would never be freed in a process
+    that runs several.
+    """
+    own = gc.get_freeze_count() == 0  # else a parent process froze what it shares with its children
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if own:
+            gc.unfreeze()

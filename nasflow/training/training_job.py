@@ -19,6 +19,7 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
+from nasflow.gc_control import frozen
 from nasflow.job.events import Ended, Entered, Event, Evicted, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.resumable.job import Job, JobRunner, State
@@ -64,7 +65,10 @@ class TrainingJob:
 
     def run(self) -> None:
         """Run the job to its end. What it raises is the whole job's failure; a member's failure only evicts it."""
-        gc.freeze()  # the objects that exist now outlive the job; collections need not look through them
+        with frozen():
+            self._run()
+
+    def _run(self) -> None:
         job = Job(
             init=[self._load], epoch=[self._save], exit=[self._end], stop=[lambda state: not state["roster"].turn]
         )

@@ -1,5 +1,6 @@
 """Runs a job in this process, as close as possible to how a separate program would run it."""
 
+import gc
 import sys
 import traceback
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ def run_here(runner: str, folder: Path) -> int:
         except (Exception, SystemExit):
             traceback.print_exc()
             return 1
+        finally:
+            gc.collect()  # a module and its trainer refer to each other, and would keep memory until a later collection
 
 
 class _Tee:

@@ -137,7 +137,9 @@ def test_compiled_and_back() -> None:
 def test_a_step_that_can_not_be_sent(step: Any) -> None:
     with pytest.raises(ConfigError, match="of epoch can't be sent to another process; make it a function of a module"):
         Job(epoch=[step]).compile()
-    with pytest.raises(ConfigError, match=r"an argument of step tests\.resumable\.counting_job:add of epoch is not JSON"):
+    with pytest.raises(
+        ConfigError, match=r"an argument of step tests\.resumable\.counting_job:add of epoch is not JSON"
+    ):
         Job(epoch=[Call(add, amount=torch.ones(1))]).compile()
 
 
