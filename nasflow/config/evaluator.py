@@ -15,9 +15,13 @@ from nasflow.config.values import (
 )
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
+"""torch's optimizers, by their names in lower case."""
 ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear"]
+"""Learning-rate schedules, stepped once an epoch."""
 RegressionLoss = Literal["mse", "mae", "huber"]
+"""Losses of `kind: regression`."""
 Direction = Literal["minimize", "maximize"]
+"""Which way a metric is better."""
 
 
 def to_loss(value: float, direction: Direction) -> float:

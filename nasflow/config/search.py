@@ -83,6 +83,7 @@ DATED_LENGTH = 24
 
 
 LoggerName = Literal["csv", "tensorboard", "mlflow"]
+"""Lightning's loggers that a search can write to."""
 
 
 class SearchConfig(Section):

@@ -35,7 +35,7 @@ class JobStatus(StrEnum):
 
 
 class JobState(BaseModel):
-    """A job's status and the evidence for it.
+    """A job's status and the evidence for it. A value that the service can't determine is None.
 
     Attributes:
         exit_code: of an EXITED process; None if a signal ended it.
@@ -45,8 +45,6 @@ class JobState(BaseModel):
         oom_kills: number of processes in the job's cgroup that the kernel killed for lack of memory around its end.
         peak_rss: peak resident memory of the largest of the job's processes, in bytes.
         memory_share: memory that the slot can use without taking from other slots, in bytes.
-
-        A value that the service can't determine is None.
     """
 
     model_config = ConfigDict(frozen=True)
