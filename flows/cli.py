@@ -104,7 +104,7 @@ def recover(
     Searches that are finished, running, cancelled or failed are left alone.
     """
     from .commands.recover import recover_one  # noqa: PLC0415
-    from .recover.resume import recover_all  # noqa: PLC0415
+    from .recovery.resume import recover_all  # noqa: PLC0415
 
     url = _load(config).store if config else store
     if study is not None:

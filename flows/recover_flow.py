@@ -7,8 +7,8 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from .recover.judge import GRACE
-from .recover.resume import recover_all
+from .recovery.judge import GRACE
+from .recovery.resume import recover_all
 from .ui.artifacts import artifact_key, show_markdown
 
 DEFAULT_STORE = "sqlite:///nasflow.db"

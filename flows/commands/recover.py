@@ -3,7 +3,7 @@
 from nasflow.study.study import Study
 
 from ..budget import is_finished
-from ..recover.resume import BURIED, search_runs
+from ..recovery.resume import BURIED, search_runs
 from ..server.client import prefect_client, set_up_prefect
 from .console import console
 from .run import run_search

@@ -15,8 +15,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nasflow.config.search import load_config
 from nasflow.errors import StudyError
-from nasflow.flows.recover.judge import Standing
-from nasflow.flows.recover.resume import look
+from nasflow.flows.recovery.judge import Standing
+from nasflow.flows.recovery.resume import look
 from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.recover.test_kill import CONFIG, assert_nothing_lost_or_repeated, processes, wait_for_epochs
+from tests.flows.recovery.test_kill import CONFIG, assert_nothing_lost_or_repeated, processes, wait_for_epochs
 from tests.flows.searches import PrefectServer, Searches
 
 __all__ = ["CONFIG"]  # the fixture `undisturbed` runs it

@@ -13,7 +13,7 @@ import pytest
 
 from nasflow.config.search import parse_config
 from nasflow.flows.budget import is_finished, rounds_left
-from nasflow.flows.recover.judge import Facts, Run, Standing, judge
+from nasflow.flows.recovery.judge import Facts, Run, Standing, judge
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Controller
 from nasflow.study.records import RoundState
