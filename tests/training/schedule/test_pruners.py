@@ -291,13 +291,13 @@ def test_custom() -> None:
         ({"kind": "median", "warmup": 1}, "config: pruner.warmup: unknown key; did you mean 'warmup_epochs'?"),
         ({"kind": "hyperband"}, "config: pruner.kind: there is no 'hyperband'; it should be one of median, halving"),
         (
-            {"kind": "custom", "target": "test_pruning.py:search"},
-            "pruner.target: 'test_pruning.py:search' is no subclass of",
+            {"kind": "custom", "target": "test_pruners.py:search"},
+            "pruner.target: 'test_pruners.py:search' is no subclass of",
         ),
-        ({"kind": "custom", "target": "test_pruning.py:no"}, "target 'test_pruning.py:no': 'test_"),
+        ({"kind": "custom", "target": "test_pruners.py:no"}, "target 'test_pruners.py:no': 'test_"),
         (
-            {"kind": "custom", "target": "test_pruning.py:Slowest", "params": {"most": 1}},
-            "pruner.params: test_pruning.py:Slowest does not take these params: got an unexpected",
+            {"kind": "custom", "target": "test_pruners.py:Slowest", "params": {"most": 1}},
+            "pruner.params: test_pruners.py:Slowest does not take these params: got an unexpected",
         ),
     ],
     ids=["factor", "key", "kind", "no pruner", "no name", "params"],
