@@ -50,7 +50,11 @@ def test_custom(tmp_path):
     ("target", "params", "message"),
     [
         ("mine.py:Other", {}, r"training_service\.target: 'mine\.py:Other' is not a subclass"),
-        ("mine.py:Mine", {"slots": 2}, r"training_service\.params: mine\.py:Mine can't be built .*'places'"),
+        (
+            "mine.py:Mine",
+            {"slots": 2},
+            r"training_service\.params: mine\.py:Mine does not take these params: .*'places'",
+        ),
         ("mine.py:Nobody", {}, "has no 'Nobody'"),
     ],
 )
@@ -69,7 +73,7 @@ def test_slurm(tmp_path):
     ("config", "module"), [(RayServiceConfig(), "ray"), (DaskServiceConfig(), "distributed")], ids=["ray", "dask"]
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
-    monkeypatch.delitem(sys.modules, f"nasflow.training_service.{config.kind}_jobs", raising=False)
+    monkeypatch.delitem(sys.modules, f"nasflow.training_service.cluster.{config.kind}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
     with pytest.raises(ServiceError, match=text):
