@@ -1,6 +1,7 @@
 """Python's collector of cyclic garbage."""
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,13 +22,22 @@ def uncollected() -> Iterator[None]:
 def frozen() -> Iterator[None]:
     """Let collections skip the objects that exist now, because they outlive what runs inside.
 
-    Afterwards they are collected as before. Otherwise the cycles that one job leaves would never be freed in a process
-    that runs several.
+    Afterwards they are collected as before, except in the children of a process that called `freeze_shared`. Otherwise
+    the cycles that one job leaves would never be freed in a process that runs several.
     """
-    own = gc.get_freeze_count() == 0  # else a parent process froze what it shares with its children
     gc.freeze()
     try:
         yield
     finally:
-        if own:
+        if not _shared.is_set():
             gc.unfreeze()
+
+
+def freeze_shared() -> None:
+    """Free garbage, and keep the collectors of this process's children from copying the pages that they share."""
+    gc.collect()
+    gc.freeze()
+    _shared.set()
+
+
+_shared = threading.Event()

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from nasflow.gc_control import freeze_shared
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
@@ -254,8 +255,7 @@ def warm_up(modules: list[str], runner: str, root: Path) -> None:
     except Exception:
         traceback.print_exc()
     gc.enable()
-    gc.collect()
-    gc.freeze()  # keeps the children's garbage collectors from copying shared pages
+    freeze_shared()
 
 
 def await_call(state: LocalState, slot: str) -> None:
