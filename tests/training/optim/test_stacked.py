@@ -94,6 +94,16 @@ def _change_constants(member: int, group: dict[str, Any]) -> None:
         group["betas"] = (group["betas"][0], 0.99) if member % 2 else (0.9, 0.999)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum(nesterov: bool) -> None:
+    makes = [made(torch.optim.SGD, lr=0.1, momentum=momentum, nesterov=nesterov) for momentum in (0.9, 0.5)]
+    unit = Unit(makes, [Layer((5, 3), (0, 1)), Layer((7,), (1,), rows=False)])
+    for _ in range(3):
+        unit.give_grads()
+        unit.step()
+        unit.check()
+
+
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_without_the_fused_kernel(
