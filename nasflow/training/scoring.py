@@ -1,6 +1,5 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import with_weights
 from nasflow.training.training_job import load_job_data
+from nasflow.training.unit.base import guarding
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
@@ -65,21 +65,22 @@ class _ScoredModule(FedModule):
 
     def on_validation_epoch_start(self) -> None:
         """Call the member's own hook."""
-        self._call(self._member.start_validation)
+        with guarding(self._member, _raise):
+            self._member.start_validation()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score the member on a batch."""
-        self._call(self._member.validate_batch, batch, batch_idx)
+        with guarding(self._member, _raise):
+            self._member.validate_batch(batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Call the member's own hook."""
-        self._call(self._member.end_validation)
+        with guarding(self._member, _raise):
+            self._member.end_validation()
 
-    def _call(self, action: Callable[..., None], *args: Any) -> None:
-        try:
-            action(*args)
-        except (Exception, SystemExit) as error:
-            raise TrialError(error_text(error)) from error
+
+def _raise(_: Member, error: BaseException) -> None:
+    raise TrialError(error_text(error)) from error
 
 
 def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> Candidate:

@@ -8,7 +8,6 @@ the orphans of its job, so it can end everything the job started, however the jo
 
 import argparse
 import faulthandler
-import gc
 import importlib
 import os
 import signal
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from nasflow.gc_control import freeze_shared
+from nasflow.gc_control import freeze_shared, uncollected
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
@@ -247,14 +246,13 @@ def flush() -> None:
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
     """Import what jobs need, once. If an import fails, the job repeats it, and its log shows why."""
-    gc.disable()  # nearly all objects made by imports stay alive, so collecting is wasted
-    try:
-        for name in modules:
-            importlib.import_module(name)
-        load_target(runner, root)
-    except Exception:
-        traceback.print_exc()
-    gc.enable()
+    with uncollected():
+        try:
+            for name in modules:
+                importlib.import_module(name)
+            load_target(runner, root)
+        except Exception:
+            traceback.print_exc()
     freeze_shared()
 
 

@@ -1,6 +1,5 @@
 """The local service with `reuse: false`, where each job is a program of its own, keeps the contract too."""
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -10,10 +9,11 @@ import pytest
 
 from nasflow.config.services import LocalServiceConfig
 from nasflow.process_id import process_id
-from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
+from nasflow.testing.training_service import TrainingServiceContract, await_status, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState
+from tests.training_service.local.jobs import kill_worker, report
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 
@@ -26,19 +26,13 @@ class TestLocalPrograms(TrainingServiceContract):
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):
-        (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
-        psutil.Process(pid).parent().kill()
+        kill_worker(service, handle)
 
 
 @pytest.fixture
 def root(tmp_path):
     yield tmp_path / "root"
     make(tmp_path / "root").cleanup()
-
-
-def report(service: LocalService, job_id: str) -> dict:
-    assert finish(service, service.submit(script(job_id, ["report", "report.json"]))).exit_code == 0
-    return json.loads(service.fetch(f"jobs/{job_id}/report.json").read_text())
 
 
 def test_each_job_is_a_program_of_its_own(root):

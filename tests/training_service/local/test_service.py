@@ -23,9 +23,10 @@ from nasflow.testing.training_service import (
     script,
     until,
 )
-from nasflow.training_service.base import JobHandle, JobStatus, TrainingService
+from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState, WorkerRecord
+from tests.training_service.local.jobs import kill_worker, report
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 
@@ -47,17 +48,11 @@ def stop(root: Path, worker: ProcessId) -> None:
         worker.send(signal.SIGSTOP)
 
 
-def report(service: TrainingService, job_id: str) -> dict:
-    assert finish(service, service.submit(script(job_id, ["report", "report.json"]))).exit_code == 0
-    return json.loads(service.fetch(f"jobs/{job_id}/report.json").read_text())
-
-
 class TestLocalService(TrainingServiceContract):
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):
-        (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
-        psutil.Process(pid).parent().kill()
+        kill_worker(service, handle)
 
 
 @pytest.fixture
