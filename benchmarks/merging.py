@@ -21,7 +21,7 @@ from benchmarks.merging_pinning import pin
 
 def main() -> int:
     """Run one workload. Return the exit code."""
-    if sys.argv[1:2] != ["W6"]:  # processes that share a GPU need cores of their own
+    if sys.argv[1:2] != ["W6"]:  # processes that share a GPU need their own cores
         pin("benchmarks.merging")
     from benchmarks.merging_command import run_command  # noqa: PLC0415 - torch reads its environment when imported
 

@@ -1,4 +1,4 @@
-"""Peak memory of a job in a process of its own: `python -m benchmarks.merging_memory JOB.json ROOT`."""
+"""Peak memory of a job in a separate process: `python -m benchmarks.merging_memory JOB.json ROOT`."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""The program of one trial in a process of its own: `python -m benchmarks.merging_trial TRIAL.json`.
+"""The program of one trial in a separate process: `python -m benchmarks.merging_trial TRIAL.json`.
 
 It imports torch and nothing else that is slow: no Lightning, no scikit-learn (its batches come as a file of tensors),
 no client of a tuner. The program that NNI starts for a trial costs more.

@@ -117,12 +117,12 @@ class OptunaBare(Contestant):
 
 
 class RayTune(Contestant):
-    """`tune.Tuner(...).fit()` on a Ray that it starts itself, in an environment of its own."""
+    """`tune.Tuner(...).fit()` on a Ray that it starts itself, in its own environment."""
 
     def __init__(self, work_dir: Path, reuse: bool):
         self._environment, self._reuse = work_dir / "ray-environment", reuse
         self.name = "Ray Tune, reuse_actors" if reuse else "Ray Tune"
-        self.does = f"reports a number, in {'an actor that is there' if reuse else 'an actor of its own'}"
+        self.does = f"reports a number, in {'an actor that is there' if reuse else 'its own actor'}"
 
     def prepare(self) -> None:
         install(self._environment, RAY_REQUIREMENTS)
@@ -138,7 +138,7 @@ class NniLocal(Contestant):
     """An NNI 3.0 experiment on its local service."""
 
     name = "NNI 3.0 local"
-    does = "reports a number, in a program of its own, which imports nothing but NNI"
+    does = "reports a number, in its own program, which imports nothing but NNI"
 
     def __init__(self, work_dir: Path):
         self._environment, self._home = work_dir / "nni-environment", work_dir / "nni-home"

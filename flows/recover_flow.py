@@ -23,7 +23,7 @@ DEFAULT_STORE = "sqlite:///nasflow.db"
 def recover(
     store: str | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
 ) -> State[int]:
-    """Resume the dead searches of a store and wait for their end, each in a process of its own.
+    """Resume the dead searches of a store and wait for their end, each in a separate process.
 
     The state is FAILED if one of them did not end well. The log and a Markdown artifact have a line about each search.
 

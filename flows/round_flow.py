@@ -68,7 +68,7 @@ def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
 
 
 def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
-    """Train each trial in a job of its own, with retries. Trials that fail every retry are recorded as failed."""
+    """Train each trial in its own job, with retries. Trials that fail every retry are recorded as failed."""
     retry = session.config.retry
     train = train_alone.with_options(retries=retry.alone, retry_delay_seconds=retry.delay_seconds)
     futures = {trial.number: train.submit(session, trial.number, trial.round) for trial in trials}

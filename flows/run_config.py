@@ -1,4 +1,4 @@
-"""The config of a flow run. A run of a deployment may have a study or a budget of its own."""
+"""The config of a flow run. A run of a deployment may have its own study or budget."""
 
 from datetime import UTC, datetime
 

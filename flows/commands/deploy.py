@@ -54,6 +54,6 @@ def described(config: SearchConfig, schedule: "SCHEDULE_TYPES | None", overlap: 
     if schedule is not None and config.recurring is None:
         parts.append(
             f"every run resumes study '{config.name}', so those after its end find nothing to do: 'recurring: "
-            "{study: new}' in the config gives each a study of its own, 'continue' lets it grow"
+            "{study: new}' in the config gives each its own study, 'continue' lets it grow"
         )
     return "\n".join(parts)

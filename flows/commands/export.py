@@ -29,7 +29,7 @@ _AT_ONCE = 500  # trials for which the epochs are read together
 
 
 def export_models(study: Study, out: Path, top: int) -> None:
-    """Write the `top` best trained models, each into a folder of its own.
+    """Write the `top` best trained models, each into its own folder.
 
     Raises:
         UserError: nothing is scored yet, or a folder can't be written.

@@ -107,7 +107,7 @@ class SearchRuns:
             return False
         recurring = config.get("recurring")
         if run.deployment_id is not None and recurring is not None and recurring.get("study") != "continue":
-            return False  # it has, or will have, a dated study of its own
+            return False  # it has, or will have, its own dated study
         return str(config.get("work_dir", self._config.work_dir)) == str(self._config.work_dir)
 
 

@@ -133,7 +133,7 @@ class JointSaver:
                 other.store.link(other.epoch, file, other.ranking)
             except OSError as error:
                 unlinked[position] = other
-                logger.info("checkpoint of trial %s gets a file of its own: %s", other.store.trial, error)
+                logger.info("checkpoint of trial %s gets a separate file: %s", other.store.trial, error)
         if others and len(unlinked) == len(others):
             self._links = False
         place.store.sync()

@@ -8,9 +8,9 @@ from nasflow.config.values import Section
 
 
 class MergeConfig(Section):
-    """How trials share jobs. `enabled: false` trains each trial in a job of its own."""
+    """How trials share jobs. `enabled: false` trains each trial in a separate job."""
 
-    enabled: bool = Field(default=True, description="false trains each trial in a job of its own")
+    enabled: bool = Field(default=True, description="false trains each trial in a separate job")
     max_members: PositiveInt = Field(default=16, description="trials of a job that train at a time")
     jobs_per_slot: PositiveInt = Field(
         default=1,

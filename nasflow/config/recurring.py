@@ -12,7 +12,7 @@ class RecurringConfig(Section):
 
     study: Literal["new", "continue", "warm_start"] = Field(
         default="new",
-        description="new: a study of its own, named by date and time; continue: the study of the name goes on, and the "
+        description="new: a new study, named by date and time; continue: the study of the name goes on, and the "
         "budget counts for each run; warm_start: new, and it begins with the best architectures of the earlier ones",
     )
     best: PositiveInt = Field(

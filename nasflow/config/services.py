@@ -21,7 +21,7 @@ class LocalServiceConfig(Section):
         default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"
     )
     reuse: bool = Field(
-        default=True, description="run jobs in forks of a warm worker; false: each in a program of its own"
+        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
     )
     idle_timeout: PositiveFloat = Field(
         default=600.0, description="seconds without work after which an abandoned worker ends itself"
@@ -75,7 +75,7 @@ class CodeConfig(Section):
 
 
 class SshServiceConfig(Section):
-    """Hosts reached by SSH, each with warm workers of its own; none needs a way back to the controller."""
+    """Hosts reached by SSH, each with its own warm workers; none needs a way back to the controller."""
 
     kind: Literal["ssh"] = Field(default="ssh", description="hosts reached by SSH")
     hosts: list[SshHostConfig] = Field(min_length=1, description="where jobs run")
@@ -98,7 +98,7 @@ class SshServiceConfig(Section):
         description="ship this nasflow to the hosts, or use the one installed there: the same version",
     )
     reuse: bool = Field(
-        default=True, description="run jobs in forks of a warm worker; false: each in a program of its own"
+        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
     )
     idle_timeout: PositiveFloat = Field(
         default=600.0, description="seconds without work after which an abandoned worker ends itself"

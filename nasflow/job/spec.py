@@ -5,7 +5,7 @@ Everything a job reads or writes is below one root folder, so that a service can
     <root>/jobs/<job_id>/job.json        the JobSpec
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
-                         own-code        the trial that runs code of its own (nasflow.job.blame)
+                         own-code        the trial that runs its own code (nasflow.job.blame)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the

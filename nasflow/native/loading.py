@@ -1,4 +1,4 @@
-"""Loads a compiled library. A process of its own tries that first, because a bad library may crash what loads it.
+"""Loads a compiled library. A separate process tries that first, because a bad library may crash what loads it.
 
 That process runs this file as a script, so it imports only the standard library.
 """
@@ -36,7 +36,7 @@ def load(path: Path, layout: Sequence[int]) -> ctypes.CDLL:
 
 
 def try_out(path: Path, layout: Sequence[int]) -> None:
-    """Load a library in a process of its own, and compute something with it.
+    """Load a library in a separate process, and compute something with it.
 
     Raises:
         OSError: this failed or crashed.

@@ -70,7 +70,7 @@ def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSample
 class OptunaStrategy(Strategy):
     """Asks an Optuna sampler for every choice when the space asks for it.
 
-    Samplers have random and other state of their own, so a resumed search replays the record: each round is asked for
+    Samplers have their own random and other state, so a resumed search replays the record: each round is asked for
     again and compared. If the proposals differ (another version of Optuna, or a trial that failed then and was
     retried since), the sampler gets the rest of the record as finished trials and learns from these.
 

@@ -15,7 +15,7 @@ _DRAWS = 20  # for a new architecture, before the space is enumerated for one
 
 
 class NoveltyStrategy(GivenFirst):
-    """Draws each trial's architecture with random numbers of its own, so that a resumed search needs no replay.
+    """Draws each trial's architecture with its own random numbers, so that a resumed search needs no replay.
 
     An architecture is proposed once while the space has others. When draws find nothing new, the first one in the
     order of enumeration that is new is proposed; when a finite space has none left, `ask` returns fewer. Only if the

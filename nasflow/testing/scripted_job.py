@@ -5,7 +5,7 @@ The steps are in the spec's `space.params["steps"]`, each a list of a word and i
     ["epoch", n]      report epoch n of trial 0; from its "checkpoint" (`replayed`) if an earlier run got that far
     ["wait", name]    wait until the file <root>/<name> exists
     ["print", text]   print to the log
-    ["spawn", how]    start a process that sleeps: `child`, `session` (in a session of its own) or `daemon` (also
+    ["spawn", how]    start a process that sleeps: `child`, `session` (in its own session) or `daemon` (also
                       without parent and environment); its pid is appended to the job's file `pids`
     ["ignore", n]     ignore signal n
     ["hold", n]       hold n bytes of memory until the end

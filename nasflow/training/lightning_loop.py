@@ -126,7 +126,7 @@ def run(driver: Driver, validate: bool = True) -> None:
 
 
 def make_trainer(precision: Any) -> Trainer:
-    """A Trainer that only drives: no logger, no progress bar, no checkpoints of its own, one device."""
+    """A Trainer that only drives: no logger, no progress bar, no checkpoints, one device."""
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")

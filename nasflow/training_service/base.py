@@ -74,7 +74,7 @@ class TrainingService(ABC):
 
     A service owns one root folder per study (layout: `nasflow.job.spec`). It starts `python -m
     nasflow.training.runner <root>/jobs/<job_id>/job.json`, or calls the same function in a warm process, so that each
-    job has a process of its own and even a crash affects no other job.
+    job has a separate process and even a crash affects no other job.
 
     Every implementation keeps these promises (`nasflow.testing.training_service` checks them). Only a service that runs
     jobs in the calling process is exempt from some (`nasflow.testing.in_process_service` checks the rest):

@@ -17,7 +17,7 @@ _SLOT = "here"
 class DebugService(RootHere):
     """Runs waiting jobs one after another inside the call of `status` for the last of them.
 
-    Without processes of its own it can't keep every promise: a job ends with its controller (it is then LOST and can be
+    Without separate processes it can't keep every promise: a job ends with its controller (it is then LOST and can be
     started again), a job's crash ends the controller, and `cancel` from another thread waits for a running job's end.
     """
 

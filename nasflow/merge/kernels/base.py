@@ -15,7 +15,7 @@ class Kernel(ABC):
     A row must not depend on the other rows, bit for bit, not even if they hold NaN. That rules out reductions over
     rows, and products with zeros in place of other members' weights.
 
-    A kernel that is also `nasflow.merge.tape.tape.Tapeable` records calls of its own for a tape; others run there by
+    A kernel that is also `nasflow.merge.tape.tape.Tapeable` records its own calls for a tape; others run there by
     autograd. `nasflow.merge.trace.fx_template` decides which layers arrive whole, as nodes with a module, and
     `nasflow.merge.trace.op_properties` which draw random numbers or keep a state.
 

@@ -259,7 +259,7 @@ class MergedModel:
         return regions
 
     def _is_tapeable(self, index: int) -> bool:
-        """Whether the batch's inputs and output are tensors, with a row of their own for each member."""
+        """Whether the batch's inputs and output are tensors with one row for each member."""
         batch = self.plan.batches[index]
         if self._kernels[index] is None or batch.operations[0].node.opaque:
             return False

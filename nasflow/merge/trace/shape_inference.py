@@ -89,7 +89,7 @@ class Scalar:
 
 
 def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the spec of `target(*args, **kwargs)`; nodes among the arguments stand for their specs.
+    """Return the spec of `target(*args, **kwargs)`; nodes among the arguments represent their specs.
 
     Args:
         key: calls with equal keys have equal results.

@@ -1,4 +1,4 @@
-"""Random streams: code that draws from the global generators draws from a stream of its own instead."""
+"""Random streams: code that draws from the global generators draws from a stream that is not shared."""
 
 import ctypes
 import random

@@ -303,7 +303,7 @@ class FusedUnit(Unit):
 
 
 def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
-    """The model's stacks, and a stack of its own for every parameter that is in none."""
+    """The model's stacks, and a new stack for every parameter that is in none."""
     stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
     placed = {parameter for stack in stacks for parameter in stack.parameters}
     for position, member in enumerate(members):

@@ -15,7 +15,7 @@ from nasflow.training_service.local.state import TOKEN_VARIABLE, LocalState
 def fork_workers(state: LocalState, slots: Sequence[str]) -> str:
     """Fork a worker for each slot and record it in place of this process.
 
-    Returns, in the forked processes only, the slot; each has a session, a log and a token of its own. This process
+    Returns, in the forked processes only, the slot; each has its own session, log and token. This process
     stays their parent, so that none is left a zombie, and exits after the last one. If a slot is no longer recorded for
     this process, its worker is not recorded, and so finds that it is dismissed.
     """

@@ -16,7 +16,7 @@ _KILLED_WITHIN = 20.0  # seconds; a process that survives SIGKILL for longer han
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Return the running descendants of `pid`, including those in sessions of their own."""
+    """Return the running descendants of `pid`, including those in their own sessions."""
     try:
         return [p for p in psutil.Process(pid).children(recursive=True) if _running(p)]
     except psutil.NoSuchProcess:

@@ -46,7 +46,7 @@ def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
 
     Args:
         archive: the tar.gz, read from its current position.
-        folder: where archives are unpacked, each in a folder of its own; created if missing.
+        folder: where archives are unpacked, each in its own folder; created if missing.
         digest: `tree_digest` of the expected content.
 
     Returns:
