@@ -31,7 +31,7 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
     with (
         suspendable(config),
         search_session(config) as session,
-        interruptible(session.is_interrupted, session.interrupt),
+        interruptible(lambda: session.interrupted, session.interrupt),
         controlled(session) as control,
     ):
         reset = session.study.reset_failed()

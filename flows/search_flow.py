@@ -44,7 +44,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
     with (
         suspendable(config),
         search_session(config) as session,
-        interruptible(session.is_interrupted, session.interrupt),
+        interruptible(lambda: session.interrupted, session.interrupt),
         controlled(session) as control,
     ):
         session.flow_began = time.monotonic()

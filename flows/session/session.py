@@ -139,10 +139,6 @@ class SearchSession:
             self.check(trial)
         return self._outlines[trial.number]
 
-    def is_interrupted(self) -> bool:
-        """Whether `interrupt` was called."""
-        return self.interrupted
-
     def interrupt(self) -> None:
         """Ask the threads that follow jobs to end soon, and then the session."""
         self.interrupted = True

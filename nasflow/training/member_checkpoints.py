@@ -91,10 +91,8 @@ class MemberCheckpoints:
         self._background.wait()  # at most one epoch is being written
         ended = [member for member in members if member.finished]
         going_on = [member for member in members if not member.finished]
-        for some in (
-            ended,
-            going_on,
-        ):  # apart: files of ended members are kept, and with them all their content
+        # apart: files of ended members are kept, and with them all their content
+        for some in (ended, going_on):
             due = [member for member in some if self._is_due(member)]
             parts, errors = self._saver.take([self._as_save(member) for member in due])
             for position, error in errors.items():
