@@ -27,6 +27,7 @@ from typing import Any
 
 from nasflow.job.events import Ended, Epoch, EventWriter, Started
 from nasflow.job.spec import trial_dir
+from nasflow.training_service.files.file_queue import write_aside
 
 _SLEEP = "sleep 300"
 _HELD: list[bytes] = []
@@ -87,7 +88,7 @@ def step(folder: Path, root: Path, word: str, argument: Any) -> None:
                 "session": os.getsid(0),
                 "modules": sorted(sys.modules),
             }
-            (folder / argument).write_text(json.dumps({**about, "environment": dict(os.environ)}))
+            write_aside(folder / argument, json.dumps({**about, "environment": dict(os.environ)}))
         case _:
             raise ValueError(f"unknown step '{word}'")
 
