@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from tests.flows.forked_commands import run_forked
+
 HERE = Path(__file__).parent
 NASFLOW = [sys.executable, "-m", "nasflow.flows.cli"]
 
@@ -162,7 +164,7 @@ class Searches:
         return path
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """A running command."""
+        """A running command, in a program of its own."""
         return subprocess.Popen(
             [*NASFLOW, *map(str, arguments)],
             cwd=self.folder,
@@ -173,10 +175,10 @@ class Searches:
         )
 
     def run(self, *arguments: object, code: int = 0) -> str:
-        """The output of a command that ends with `code`."""
-        with self.start(*arguments) as process:
-            output, _ = process.communicate(timeout=600)
-        assert process.returncode == code, output
+        """What a command that ends with `code` prints, its errors last."""
+        ended = run_forked(arguments, self.folder, self.server.env)
+        output = ended.stdout + ended.stderr
+        assert ended.returncode == code, output
         return output
 
     def json(self, *arguments: object) -> Any:

@@ -16,6 +16,7 @@ from sqlalchemy import update
 from nasflow.flows.commands.doctor.prefect import clock_finding
 from nasflow.flows.server.automations import ZOMBIES
 from nasflow.study.store import SchemaRow, Store
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import HERE, NASFLOW, PrefectServer, Searches
 
 POOL = "doctored"
@@ -49,7 +50,7 @@ class Patient:
         compiler.parent.mkdir()
         compiler.touch(0o755)
         self.env = {"PATH": f"{compiler.parent}:{os.environ['PATH']}"}
-        self.before: list[str | Path] = []
+        self.before: list[str | Path] = []  # the program that starts the doctor
         self.searches = searches
         self.config = searches.write("search", **SEARCH)
         self.pool = POOL
@@ -60,15 +61,15 @@ class Patient:
         return f"sqlite:///{self.folder / 'nasflow.db'}"
 
     def look(self, *arguments: object) -> tuple[int, str, str]:
-        ended = subprocess.run(
-            [*self.before, *NASFLOW, "doctor", self.config, "--work-pool", self.pool, *map(str, arguments)],
-            cwd=self.folder,
-            env={**self.server.env, **self.env},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        command = ["doctor", self.config, "--work-pool", self.pool, *arguments]
+        env = {**self.server.env, **self.env}
+        if self.before:
+            program = [*self.before, *NASFLOW, *map(str, command)]
+            ended = subprocess.run(
+                program, cwd=self.folder, env=env, capture_output=True, text=True, timeout=240, check=False
+            )
+        else:
+            ended = run_forked(command, self.folder, env, timeout=240)
         return ended.returncode, ended.stdout, ended.stderr
 
     def findings(self, code: int) -> dict[str, tuple[str, str]]:
@@ -98,10 +99,14 @@ class Patient:
         self.before = [*enter, sys.executable, HERE / "doctored_disk.py", folder, state]
 
 
+def set_up(server: PrefectServer) -> None:
+    run_forked(["setup", "--work-pool", POOL], Path.cwd(), server.env, timeout=120).check_returncode()
+
+
 @pytest.fixture(scope="module")
 def sound_server(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """The session's server, set up by `nasflow setup`, with a live worker; afterwards without the automation."""
-    subprocess.run([*NASFLOW, "setup", "--work-pool", POOL], env=prefect_server.env, check=True, timeout=120)
+    set_up(prefect_server)
     worker_command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "nurse"]
     log = tmp_path_factory.mktemp("worker") / "log"
     with log.open("wb") as output:
@@ -176,6 +181,7 @@ def test_a_fastapi_with_which_the_server_does_not_start(patient, tmp_path_factor
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fastapi\nVersion: 0.165.0\n")
     patient.env["PYTHONPATH"] = str(place)
+    patient.before = ["env"]  # Python reads the variable when it starts
     words = ("fastapi 0.165.0 is installed", "server does not start", "-m pip install 'fastapi<0.151'")
     patient.fault("packages", "broken", *words)
 
@@ -228,7 +234,7 @@ def test_the_automation_is_missing_off_or_too_impatient(patient):
     try:
         patient.fault("automation", "broken", "there is no automation", "stays Running", "'nasflow setup' creates it")
     finally:
-        subprocess.run([*NASFLOW, "setup", "--work-pool", POOL], env=patient.server.env, check=True, timeout=120)
+        set_up(patient.server)
 
 
 def test_a_gpu_that_is_not_there(patient):

@@ -13,7 +13,8 @@ import psutil
 import pytest
 import yaml
 
-from tests.flows.searches import NASFLOW, PrefectServer
+from tests.flows.forked_commands import run_forked
+from tests.flows.searches import PrefectServer
 from tests.sshd import Sshd, fake_program, free_port, make_key, public_key, ssh_section, start_sshd
 
 SMI = """#!/bin/sh
@@ -71,10 +72,7 @@ def check(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a folder, which ends with `code`."""
     (folder / "search.yaml").write_text(yaml.safe_dump(SEARCH | {"training_service": service}))
-    command = [*NASFLOW, "hosts", "check", "search.yaml", *options]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, env=env or dict(os.environ)
-    )
+    done = run_forked(["hosts", "check", "search.yaml", *options], folder, env or os.environ, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     said = [line for line in done.stderr.splitlines() if not _OF_PREFECT.match(line)]
     assert not said or code == 2, done.stderr

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nasflow.errors import UserError
 from nasflow.flows.commands.setup.pool import searches_at_once
 from nasflow.flows.commands.setup.secrets import secret_names
 from nasflow.flows.server.automations import ZOMBIES
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import NASFLOW, PrefectServer
 
 POOL = "set-up-here"
@@ -25,15 +27,8 @@ SEARCH = {
 
 
 def setup(server: PrefectServer, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*NASFLOW, "setup", "--work-pool", POOL, *map(str, arguments)],
-        env={**server.env, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = ["setup", "--work-pool", POOL, *arguments]
+    return run_forked(command, Path.cwd(), {**server.env, **environment}, timeout=240)
 
 
 def things(server: PrefectServer, *arguments: object, **environment: str) -> list[dict[str, str]]:

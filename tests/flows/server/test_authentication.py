@@ -13,7 +13,8 @@ import pytest
 
 from nasflow.config.search import load_config
 from nasflow.study.study import Study
-from tests.flows.searches import NASFLOW, PrefectProcess, PrefectServer, Searches
+from tests.flows.forked_commands import run_forked
+from tests.flows.searches import PrefectProcess, PrefectServer, Searches
 
 PASSWORD = "admin:correct horse"
 SPOKEN = [PASSWORD.encode(), base64.b64encode(PASSWORD.encode())]
@@ -123,7 +124,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, guarded: PrefectServer) ->
     "command", [["run", "small.yaml"], ["deploy", "small.yaml"], ["recover"], ["setup"], ["doctor"]], ids=" ".join
 )
 def test_without_it_one_sentence_says_so(waiting, command, password, words):
-    ended = run(waiting, [*NASFLOW, *command], password)
+    ended = run_forked(command, waiting.folder, environment(waiting, password))
     sentence = f"Prefect's API at {waiting.server.url} {words}"
     assert ended.returncode == 2, ended.stderr
     assert "admin:" not in ended.stdout + ended.stderr
@@ -144,18 +145,18 @@ def test_secret_blocks(waiting):
     assert "does not accept our PREFECT_API_AUTH_STRING (401)" in run(waiting, program, "admin:wrong").stderr
 
 
-def run(searches: Searches, command: list[str], password: str | None) -> subprocess.CompletedProcess[str]:
-    """A command that ended, with this password or with none."""
-    env = {name: value for name, value in searches.server.env.items() if name != "PREFECT_API_AUTH_STRING"}
+def run(searches: Searches, command: list[str], password: str) -> subprocess.CompletedProcess[str]:
+    """A program that ended, with this password."""
+    env = environment(searches, password)
     return subprocess.run(
-        command,
-        cwd=searches.folder,
-        env=env | ({"PREFECT_API_AUTH_STRING": password} if password else {}),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        command, cwd=searches.folder, env=env, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+def environment(searches: Searches, password: str | None) -> dict[str, str]:
+    """That of the server, with this password or with none."""
+    env = {name: value for name, value in searches.server.env.items() if name != "PREFECT_API_AUTH_STRING"}
+    return env | ({"PREFECT_API_AUTH_STRING": password} if password else {})
 
 
 def unfinished(searches: Searches, name: str, rounds: int) -> None:
