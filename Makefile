@@ -40,7 +40,7 @@ test: ## install nasflow and its development tools, run all tests but the long o
 test-quick: $(VENV)/dev.stamp ## the tests that start no server, no cluster and no browser
 	$(PYTEST) --numprocesses $(WORKERS) -m "not long" $(addprefix tests/,$(QUICK)) $(ARGS)
 
-test-long: $(VENV)/dev.stamp ## the long tests: faults, a team's server, the tutorial, models of other libraries
+test-long: $(VENV)/long.stamp ## the long tests: faults, hosts, a team's server, the UI in a browser, Ray, models of other libraries
 	$(PYTEST) --numprocesses $(WORKERS) -m long $(ARGS)
 
 test-repeat: $(VENV)/dev.stamp ## the tests of ARGS='...' TIMES times, while something else keeps the machine busy
@@ -83,6 +83,11 @@ $(VENV)/search.stamp: $(VENV)/venv.stamp
 $(VENV)/dev.stamp: $(VENV)/venv.stamp
 	$(PIP) -e '.[dev]'
 	@touch $(VENV)/search.stamp $@
+
+# Apart from the others: where transformers is installed, torchmetrics imports it, a second at each start of a worker.
+$(VENV)/long.stamp: $(VENV)/dev.stamp
+	$(PIP) -e '.[dev,ray,zoo]'
+	@touch $(VENV)/search.stamp $(VENV)/dev.stamp $@
 
 $(VENV)/docs.stamp: $(VENV)/venv.stamp
 	$(PIP) -e '.[docs]'

@@ -1,5 +1,6 @@
 """Fixtures and rules of all rooms' tests."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,9 @@ __all__ = [
     "screenshots",
     "store_url",
 ]
+
+# A shell starts what runs in the background with SIGINT ignored, and the programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("nasflow.testing")  # a failed assert there shows its values too
 

@@ -128,6 +128,9 @@ def _end(code: object) -> None:
 
 
 if __name__ == "__main__":
+    from nasflow.flows.server.client import set_up_prefect
+
+    set_up_prefect(verbose=False)  # as commands do before they import Prefect
     for module in ("nasflow.flows.search_flow", "nasflow.flows.cli"):
         importlib.import_module(module)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

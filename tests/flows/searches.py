@@ -181,6 +181,13 @@ class Searches:
         assert ended.returncode == code, output
         return output
 
+    def run_program(self, *arguments: object) -> str:
+        """What a command that ends well prints, run as a program of its own."""
+        with self.start(*arguments) as process:
+            output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+        return output
+
     def json(self, *arguments: object) -> Any:
         """What a command prints with `--json`."""
         return json.loads(self.run(*arguments, "--json"))

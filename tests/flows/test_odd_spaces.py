@@ -37,7 +37,7 @@ def config(space: dict[str, Any], data: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["stages", "lazily"])
+@pytest.mark.parametrize("name", ["stages", pytest.param("lazily", marks=pytest.mark.long)])
 def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     searches.write(name, **config(**(STAGES if name == "stages" else LAZILY)))
     told = searches.run("validate", f"{name}.yaml")

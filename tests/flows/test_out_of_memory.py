@@ -49,6 +49,7 @@ def test_a_batch_too_large_for_memory_trains_in_smaller_groups(searches):
     assert batch["state"]["message"] == "4 of 4 trials trained, at most 2 at a time for want of memory"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_trial_too_large_for_memory_fails_and_the_others_are_trained(searches):
     shown = run(searches, [50, 51, 4000])

@@ -55,6 +55,7 @@ def study_with_an_epoch(folder: Path) -> str:
     raise AssertionError("no epoch was ever on record")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_run_that_is_killed_and_retried_goes_on_with_its_own_study(searches, deployments):
     slow = {**CONFIG["space"]["params"], "delay": 0.05}  # the run shall last till another was started and cancelled
@@ -82,6 +83,7 @@ def test_a_run_that_is_killed_and_retried_goes_on_with_its_own_study(searches, d
         assert all(trial.status.scored for trial in study.trials())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_study_grows_by_each_run_and_a_run_waits_for_the_one_before(searches, deployments):
     searches.write(

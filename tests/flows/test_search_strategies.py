@@ -18,10 +18,11 @@ import json, sys
 from pathlib import Path
 import torch
 from nasflow.config.search import load_config
+from nasflow.config.services import DebugServiceConfig
 from nasflow.flows import search
 
 for file in sys.argv[1:]:
-    config = load_config(Path(file))
+    config = load_config(Path(file)).model_copy(update={"training_service": DebugServiceConfig()})
     result = search(config)
     best = result.best
     outputs = best.model(torch.zeros(3, 64))

@@ -96,6 +96,7 @@ def test_the_round_that_proposes_it_ends_before_it_trains(searches: Searches) ->
     assert [state["state"] for state in shown["rounds"]] == ["completed", "completed"]
 
 
+@pytest.mark.long
 def test_the_job_that_meets_it_trains_nothing_and_blames_no_trial(searches: Searches) -> None:
     file = write(searches, "own", SCALED)
     refused(searches, "run", "trials 0 and 1 of models.py:own would train the same 'scale' (Scaled)")

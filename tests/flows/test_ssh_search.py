@@ -104,6 +104,7 @@ def assert_whole(searches: Searches, undisturbed: list[dict[str, Any]]) -> None:
     assert rows == {number: [1, 2, 3, 4, 5, 6] for number in range(TRIALS)}, "one row of metrics a trial and epoch"
 
 
+@pytest.mark.long
 def test_three_hosts_and_nothing_is_left_on_them(searches, undisturbed, hosts):
     write(searches, hosts)
     searches.run("run", "search.yaml")
@@ -129,6 +130,7 @@ def test_a_host_is_lost_in_the_middle_of_an_epoch(searches, undisturbed, hosts):
         assert not files(host)
 
 
+@pytest.mark.long
 def test_a_connection_drops_for_a_minute(searches, undisturbed, hosts):
     write(searches, hosts)
     controller = searches.start("run", "search.yaml")
@@ -145,6 +147,7 @@ def test_a_connection_drops_for_a_minute(searches, undisturbed, hosts):
     assert set(starts) == {1}
 
 
+@pytest.mark.long
 def test_kill_of_the_controller(searches, undisturbed, hosts):
     """Its jobs live on, and the next one finds them."""
     kill_controller(searches, hosts)
@@ -153,6 +156,7 @@ def test_kill_of_the_controller(searches, undisturbed, hosts):
     assert not any(attempt["restarts"] for attempt in searches.json("show", "search")["attempts"])
 
 
+@pytest.mark.long
 def test_kill_of_the_controller_and_cleanup(searches, undisturbed, hosts):
     kill_controller(searches, hosts)
     searches.run("cleanup", "search")
@@ -162,6 +166,7 @@ def test_kill_of_the_controller_and_cleanup(searches, undisturbed, hosts):
     assert_whole(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_interrupt(searches, undisturbed, hosts):
     write(searches, hosts)
     controller = searches.start("run", "search.yaml")

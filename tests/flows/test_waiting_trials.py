@@ -5,6 +5,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from tests.flows.searches import Searches
 
 WIDTHS = [8, 10, 12, 14, 16, 18, 20, 22]
@@ -52,6 +54,7 @@ def test_a_crash_is_blamed_on_those_that_had_begun(searches: Searches) -> None:
     assert together, "some waited"
 
 
+@pytest.mark.long
 def test_a_lost_worker_changes_no_verdict(searches: Searches) -> None:
     pruner = {"kind": "halving", "reduction_factor": 2}
     searches.write("whole", **config(["ok"], WIDTHS, max_members=3, pruner=pruner))

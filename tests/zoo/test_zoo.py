@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("transformers", reason="needs the zoo's models: install nasflow[zoo]")
+
 from tests.zoo.command import MODES
 from tests.zoo.runs import TOLERANCE, Group
 from tests.zoo.spaces import ARCHITECTURES

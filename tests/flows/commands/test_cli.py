@@ -24,13 +24,10 @@ CONFIG: dict[str, Any] = {"space": SPACE, "evaluator": EVALUATOR, "budget": {"ro
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, prefect_server):
-    """A finished search, and what it printed, as a program of its own."""
+    """A finished search, and what it printed."""
     searches = Searches(tmp_path_factory.mktemp("done"), prefect_server)
     searches.write("small", **CONFIG)
-    with searches.start("run", "small.yaml", "--export-best", "best") as process:
-        output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    return searches, output
+    return searches, searches.run_program("run", "small.yaml", "--export-best", "best")
 
 
 def test_run_ends_with_leaderboard_model_and_ui(done):

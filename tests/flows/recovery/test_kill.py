@@ -69,7 +69,7 @@ def assert_nothing_lost_or_repeated(searches: Searches, undisturbed: list[dict[s
     assert not processes(searches), "workers are left behind"
 
 
-@pytest.mark.parametrize("epochs_before", [1, 26])
+@pytest.mark.parametrize("epochs_before", [pytest.param(1, marks=pytest.mark.long), 26])
 def test_kill_of_the_controller(searches, undisturbed, epochs_before):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
@@ -93,6 +93,7 @@ def test_kill_of_a_worker(searches, undisturbed):
     assert lost and all(attempt["state"] == "succeeded" for attempt in lost)
 
 
+@pytest.mark.long
 def test_kill_of_a_job(searches, undisturbed):
     """From outside, and not for want of memory: the batch is lost to its infrastructure, no trial is blamed."""
     searches.write("search", **CONFIG)
@@ -145,6 +146,7 @@ def stop_between_two_steps(searches: Searches, controller: subprocess.Popen[str]
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_search_taken_over_from_a_controller_that_stood_still(searches, undisturbed):
     searches.write("search", **CONFIG)
     first = searches.start("run", "search.yaml")

@@ -154,6 +154,7 @@ def test_dead_searches_are_resumed(searches, undisturbed):
     ]
 
 
+@pytest.mark.long
 def test_what_was_stopped_on_purpose_is_resumed_by_its_name_only(searches, undisturbed):
     end_in_round(searches, "stopped", 0, signal.SIGINT)
     assert "stopped: left alone: unfinished; its flow run was cancelled" in searches.run("recover", "--grace", 0)
@@ -176,6 +177,7 @@ def test_a_run_of_a_deployment_goes_back_to_its_worker(searches):
     assert "deployed: well: Prefect has its flow run Scheduled" in searches.run("recover", "--grace", 0)
 
 
+@pytest.mark.long
 def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     end_in_round(searches, "scheduled", 1, signal.SIGKILL)
     code = "from nasflow.flows import recover\nprint(recover(grace_seconds=0))"
@@ -196,7 +198,7 @@ def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     assert "scheduled: dead: its controller died" in shown[0]["data"] and "ended well" in shown[0]["data"]
 
 
-@pytest.mark.parametrize("persist", ["false", "true"])
+@pytest.mark.parametrize("persist", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_the_same_flow_run_again_resumes(searches, undisturbed, persist):
     """As `prefect flow-run retry`, a worker of a deployment or a flow's `retries` do, with persisted results or none.
 

@@ -60,7 +60,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, guarded: PrefectServer) -
     watcher = threading.Thread(target=watch, args=(done, told))
     watcher.start()
     try:
-        assert "trained best model" in searches.run("run", "small.yaml", "--verbose")
+        assert "trained best model" in searches.run_program("run", "small.yaml", "--verbose")
     finally:
         done.set()
         watcher.join()

@@ -258,6 +258,7 @@ def test_work_pools_take_the_templates(shipped, kind):
     ensure_pool(shipped.server, f"nasflow-{kind}", kind, json.loads((DEPLOYMENTS / f"{kind}-pool.json").read_text()))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_worker_runs_a_deployment_with_the_parameters_of_the_command_line(prefect_server, tmp_path):
     searches, deployments = Searches(tmp_path, prefect_server), Deployments(tmp_path, prefect_server)

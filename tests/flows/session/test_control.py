@@ -62,7 +62,7 @@ def trained_seconds(searches: Searches) -> float:
 # --- a search in a process that no runner started -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by_round", [False, True])
+@pytest.mark.parametrize("by_round", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undisturbed, by_round):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
@@ -109,6 +109,7 @@ def test_a_paused_search_leaves_the_machine_and_goes_on_when_it_is_resumed(searc
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_a_paused_search_can_be_cancelled_by_ctrl_c_and_has_a_time_limit(searches):
     endless = CONFIG | {"evaluator": {**CONFIG["evaluator"], "epochs": 10_000}}
     searches.write("search", **endless)
@@ -134,6 +135,7 @@ def test_a_paused_search_can_be_cancelled_by_ctrl_c_and_has_a_time_limit(searche
     assert not processes(searches)
 
 
+@pytest.mark.long
 def test_sigterm_leaves_a_resumable_study(searches, undisturbed):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
@@ -166,8 +168,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServ
             start_new_session=True,
         )
     yield log
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(30)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def start_run(searches: Searches, **config: Any) -> dict[str, Any]:
@@ -182,6 +184,7 @@ def start_run(searches: Searches, **config: Any) -> dict[str, Any]:
     return dict(run)
 
 
+@pytest.mark.long
 def test_a_suspended_run_is_resumed_by_its_worker(searches, undisturbed, worker):
     run = start_run(searches)
     set_state(searches.server, run, paused(4, suspended=True), force=True)  # as both UIs do
@@ -199,6 +202,7 @@ def test_a_suspended_run_is_resumed_by_its_worker(searches, undisturbed, worker)
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_a_run_cancelled_by_its_worker_can_be_resumed(searches, undisturbed, worker):
     run = start_run(searches)
     set_state(searches.server, run, CANCELLING)

@@ -21,7 +21,7 @@ from tests.flows.searches import PrefectProcess, PrefectServer, Searches
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 PATIENCE = 240_000  # milliseconds; the UI asks for a page's parts one after the other, and the machine may be busy
 ROUNDS, TRIALS = 2, 6

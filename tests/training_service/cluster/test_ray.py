@@ -20,6 +20,7 @@ from nasflow.training_service.base import JobStatus
 
 ray_service = pytest.importorskip("nasflow.training_service.cluster.ray", reason="needs Ray: install nasflow[ray]")
 
+pytestmark = pytest.mark.long
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_RAY"
 CPUS = 3
