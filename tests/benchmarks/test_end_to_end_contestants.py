@@ -24,6 +24,8 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data import DigitsRows
 from nasflow.space.architecture import Architecture
 
+pytestmark = pytest.mark.long
+
 WORKLOAD = Workload(trials=24, epochs=1, rounds=1, seed=0)
 
 

@@ -24,6 +24,8 @@ from nasflow.job.events import Epoch, Planned
 from nasflow.space.architecture import Architecture
 from nasflow.training.training_job import TrainingJob
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

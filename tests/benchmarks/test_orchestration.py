@@ -18,6 +18,8 @@ from benchmarks.orchestration_contestants import (
 )
 from nasflow.config.search import parse_config
 
+pytestmark = pytest.mark.long
+
 
 class Scripted(Contestant):
     """Gives what it is told to."""

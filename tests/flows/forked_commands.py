@@ -129,9 +129,10 @@ def _end(code: object) -> None:
 
 if __name__ == "__main__":
     from nasflow.flows.server.client import set_up_prefect
+    from nasflow.training_service.local.service import PRELOAD  # what jobs of the debug service need
 
     set_up_prefect(verbose=False)  # as commands do before they import Prefect
-    for module in ("nasflow.flows.search_flow", "nasflow.flows.cli"):
+    for module in ("nasflow.flows.search_flow", "nasflow.flows.cli", *PRELOAD):
         importlib.import_module(module)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     gc.freeze()  # else a collection in a fork copies all that was imported

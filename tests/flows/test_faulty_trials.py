@@ -32,7 +32,7 @@ def faulty(tmp_path_factory, prefect_server):
     """A search with one bad candidate of each kind at each width, and one without any."""
     searches = Searches(tmp_path_factory.mktemp("faulty"), prefect_server)
     searches.write("faulty", **config(["ok", "raise", "nan", "exit"]))
-    searches.write("healthy", **config(["ok"]))
+    searches.write("healthy", **config(["ok"], training_service={"kind": "debug"}))
     searches.run("run", "faulty.yaml")
     searches.run("run", "healthy.yaml")
     return searches

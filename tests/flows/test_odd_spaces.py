@@ -34,13 +34,14 @@ def config(space: dict[str, Any], data: str) -> dict[str, Any]:
         "budget": {"rounds": 2, "trials_per_round": 3},
         "strategy": {"kind": "tpe", "params": {"n_startup_trials": 2}},
         "merge": {"fuse": "always"},
+        "training_service": {"kind": "debug"},
     }
 
 
 @pytest.mark.parametrize("name", ["stages", pytest.param("lazily", marks=pytest.mark.long)])
 def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     searches.write(name, **config(**(STAGES if name == "stages" else LAZILY)))
-    told = searches.run("validate", f"{name}.yaml")
+    told = searches.run_program("validate", f"{name}.yaml")
     assert f"{name}.yaml is valid" in told
     assert (f"spaces.py:{name}' looks at values while it builds, so it is built for real" in told) == (name == "stages")
     searches.run("run", f"{name}.yaml", "--export-best", "best")

@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "space": {"target": "spaces.py:mixed"},
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 1},
     "budget": {"rounds": 1, "trials_per_round": 2},
-    "training_service": {"kind": "local", "slots": 1},
+    "training_service": {"kind": "debug"},
 }
 
 

@@ -90,6 +90,7 @@ def test_known_architectures_are_replayed_and_say_so(searches: Searches):
         },
         strategy={"kind": "custom", "target": "strategies.py:Stubborn"},
         budget={"rounds": 2, "trials_per_round": 3},
+        training_service={"kind": "debug"},
     )
     searches.run("run", "again.yaml")
     shown = searches.json("show", "again")

@@ -62,7 +62,7 @@ def write(searches: Searches, space: str, evaluator: dict[str, Any], rounds: int
         evaluator=evaluator,
         strategy={"kind": "grid"},
         budget={"rounds": rounds, "trials_per_round": 2},
-        **config,
+        **{"training_service": {"kind": "debug"}, **config},
     )
     return file
 
@@ -98,7 +98,7 @@ def test_the_round_that_proposes_it_ends_before_it_trains(searches: Searches) ->
 
 @pytest.mark.long
 def test_the_job_that_meets_it_trains_nothing_and_blames_no_trial(searches: Searches) -> None:
-    file = write(searches, "own", SCALED)
+    file = write(searches, "own", SCALED, training_service={"kind": "local"})
     refused(searches, "run", "trials 0 and 1 of models.py:own would train the same 'scale' (Scaled)")
     shown = searches.json("show", "search")
     assert [(trial["status"], trial["error"]) for trial in shown["trials"]] == [("submitted", None)] * 2
