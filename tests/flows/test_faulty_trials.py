@@ -93,7 +93,9 @@ def test_retry_trains_only_the_failed(faulty):
 
 
 def test_a_round_without_a_scored_trial_is_a_failed_round(searches):
-    searches.write("hopeless", **config(["raise"], retry={"delay_seconds": [0.1], "alone": 0}))
+    searches.write(
+        "hopeless", **config(["raise"], retry={"delay_seconds": [0.1], "alone": 0}, training_service={"kind": "debug"})
+    )
     output = searches.run("run", "hopeless.yaml", code=1)
     assert "no trial of study 'hopeless' could be scored" in output
     assert [record["state"] for record in searches.json("show", "hopeless")["rounds"]] == ["failed"]

@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
 TRIALS, EPOCHS = 6, 4
 
 
-@pytest.mark.parametrize("store_url", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
+@pytest.mark.long
 def test_two_searches_share_a_database(searches: Searches, store_url: str) -> None:
     names = ["first", "second"]
     for seed, name in enumerate(names):

@@ -81,6 +81,7 @@ def test_kill_of_the_controller(searches, undisturbed, epochs_before):
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_kill_of_a_worker(searches, undisturbed):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
@@ -120,6 +121,7 @@ def test_interrupt_leaves_a_resumable_study(searches, undisturbed):
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_a_second_controller_is_refused(searches):
     searches.write("search", **CONFIG | {"evaluator": {**CONFIG["evaluator"], "epochs": 10_000}})
     first = searches.start("run", "search.yaml")

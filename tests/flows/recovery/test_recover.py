@@ -198,7 +198,8 @@ def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     assert "scheduled: dead: its controller died" in shown[0]["data"] and "ended well" in shown[0]["data"]
 
 
-@pytest.mark.parametrize("persist", [pytest.param("false", marks=pytest.mark.long), "true"])
+@pytest.mark.long
+@pytest.mark.parametrize("persist", ["false", "true"])
 def test_the_same_flow_run_again_resumes(searches, undisturbed, persist):
     """As `prefect flow-run retry`, a worker of a deployment or a flow's `retries` do, with persisted results or none.
 

@@ -100,6 +100,7 @@ def test_the_docs_show_what_setup_makes():
     assert pause.model_dump(mode="json") == no_gain_pause(3).model_dump(mode="json")
 
 
+@pytest.mark.long
 def test_a_new_best_is_told_and_a_search_without_gain_is_paused(searches: Searches, automated):
     searches.write(STUDY, **SEARCH)
     with searches.start("run", f"{STUDY}.yaml") as process:

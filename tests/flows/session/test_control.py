@@ -84,6 +84,7 @@ def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undi
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
 
+@pytest.mark.long
 def test_a_paused_search_leaves_the_machine_and_goes_on_when_it_is_resumed(searches, undisturbed):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")
