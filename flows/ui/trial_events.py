@@ -85,8 +85,8 @@ class TrialEvents:
 
     def _tell_news(self, event: str, round: int, trial: int, **payload: Any) -> None:
         """Emit an event within the rate limit. Above it, only the newest event of each trial waits."""
-        for name, of_round, number, told in self._news.put(trial, (event, round, trial, payload)):
-            self._tell(name, of_round, number, **told)
+        for name, of_round, number, fields in self._news.put(trial, (event, round, trial, payload)):
+            self._tell(name, of_round, number, **fields)
 
     def _tell(self, event: str, round: int, trial: int, **payload: Any) -> None:
         resource = {
@@ -114,8 +114,8 @@ class TrialEvents:
             },
         ]
         # In the context of a task run, Prefect would add its related resources, at half as much work again.
-        told = {"study": self._study, **payload}
-        self._page.context.copy().run(emit_event, event, resource, related=related, payload=told)
+        fields = {"study": self._study, **payload}
+        self._page.context.copy().run(emit_event, event, resource, related=related, payload=fields)
 
 
 def _found(trial: Trial) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _ENDING_SECONDS = 0.02  # between two looks at a job that has written its last e
 
 
 @dataclass
-class _Told:
+class _Reported:
     """What a job's events have reported so far."""
 
     finals: dict[int, FinalRecord] = field(default_factory=dict)
@@ -76,23 +76,23 @@ class AttemptFollower:
             SharedLayerError: the job was refused because of one; its attempt is recorded, and may start again.
         """
         attempt, handle = self._submit_or_reattach(attempt, make_spec)
-        told = _Told()
+        reported = _Reported()
         offset = 0
         while True:
             state = self._service.status(handle)  # asked first: once it says finished, the events are complete
             lines, offset = self._service.events(handle, offset)
-            for event in self._take(attempt, lines, told):
+            for event in self._take(attempt, lines, reported):
                 on_event(event)
             on_look()
             if state.status.finished:
                 break
-            if self._stop.wait(_ENDING_SECONDS if told.ended else self._poll_seconds):
+            if self._stop.wait(_ENDING_SECONDS if reported.ended else self._poll_seconds):
                 raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
         if self._stop.is_set() and state.status is JobStatus.CANCELLED:
             raise InterruptedSearchError(f"attempt {attempt.id} is left for the next run")
-        attempt = self._record(attempt, state, told, handle)
-        if told.ended is not None and told.ended.refused:
-            raise SharedLayerError(told.ended.error)
+        attempt = self._record(attempt, state, reported, handle)
+        if reported.ended is not None and reported.ended.refused:
+            raise SharedLayerError(reported.ended.error)
         return attempt
 
     def plans(self, attempt: Attempt) -> list[Planned]:
@@ -111,7 +111,7 @@ class AttemptFollower:
         handle = self._service.submit(make_spec(job_id(attempt)))
         return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
 
-    def _take(self, attempt: Attempt, lines: list[str], told: _Told) -> list[Event]:
+    def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
         events = [event for line in lines if (event := _parse(line)) is not None]
         epochs = [
             EpochRecord(event.trial, event.epoch, event.metrics, event.seconds, attempt.id)
@@ -123,52 +123,54 @@ class AttemptFollower:
         for event in events:
             match event:
                 case Started():
-                    told.present, told.waiting = set(event.resumed), set(event.waiting)
+                    reported.present, reported.waiting = set(event.resumed), set(event.waiting)
                 case Entered():
-                    told.waiting.discard(event.trial)
+                    reported.waiting.discard(event.trial)
                 case Final():
-                    told.finals[event.trial] = FinalRecord(
+                    reported.finals[event.trial] = FinalRecord(
                         event.trial, event.metrics, event.epochs, event.stopped_early
                     )
-                    told.failures.pop(event.trial, None)
-                case Evicted() if event.trial not in told.finals:
-                    told.failures[event.trial] = event.error
+                    reported.failures.pop(event.trial, None)
+                case Evicted() if event.trial not in reported.finals:
+                    reported.failures[event.trial] = event.error
                 case Ended():
-                    told.ended = event
+                    reported.ended = event
         return events
 
-    def _record(self, attempt: Attempt, state: JobState, told: _Told, handle: JobHandle) -> Attempt:
-        tail = "" if told.ended or state.exit_code is None else self._service.log_tail(handle, 5).strip()
-        verdict = judge(state, told.ended, bool(told.failures), tail)
-        present = told.present or set(attempt.members)
+    def _record(self, attempt: Attempt, state: JobState, reported: _Reported, handle: JobHandle) -> Attempt:
+        tail = "" if reported.ended or state.exit_code is None else self._service.log_tail(handle, 5).strip()
+        verdict = judge(state, reported.ended, bool(reported.failures), tail)
+        present = reported.present or set(attempt.members)
         open_members = [
-            number for number in attempt.members if number in present - told.finals.keys() - told.failures.keys()
+            number
+            for number in attempt.members
+            if number in present - reported.finals.keys() - reported.failures.keys()
         ]
-        places = _fewer_places(attempt, open_members, told) if verdict.out_of_memory else None
+        places = _fewer_places(attempt, open_members, reported) if verdict.out_of_memory else None
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None and places is None:
-            if told.ended is None:
-                open_members = self._suspects(open_members, told, handle, verdict)
+            if reported.ended is None:
+                open_members = self._suspects(open_members, reported, handle, verdict)
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
             headline, *rest = verdict.error.split("\n", 1)
-            told.failures.update(dict.fromkeys(open_members, "\n".join([headline + together, *rest])))
+            reported.failures.update(dict.fromkeys(open_members, "\n".join([headline + together, *rest])))
         return self._study.record_outcome(
             attempt.id,
             verdict.state,
-            [final for number, final in told.finals.items() if number in attempt.members],
-            {number: error for number, error in told.failures.items() if number in attempt.members},
+            [final for number, final in reported.finals.items() if number in attempt.members],
+            {number: error for number, error in reported.failures.items() if number in attempt.members},
             failure=verdict.failure,
-            error=verdict.error or _failures_text(told.failures),
+            error=verdict.error or _failures_text(reported.failures),
             slot=state.slot,
             evidence=state.model_dump(mode="json", exclude_defaults=True, exclude={"slot"}),
             places=places,
         )
 
-    def _suspects(self, open_members: list[int], told: _Told, handle: JobHandle, verdict: Verdict) -> list[int]:
+    def _suspects(self, open_members: list[int], reported: _Reported, handle: JobHandle, verdict: Verdict) -> list[int]:
         """Return the trials that may have ended the job's process: the one it was executing, or all that had begun.
 
         All that have begun use memory, whichever asked last. If all were waiting, all are suspects.
         """
-        begun = [number for number in open_members if number not in told.waiting] or open_members
+        begun = [number for number in open_members if number not in reported.waiting] or open_members
         if verdict.out_of_memory:
             return begun
         try:
@@ -184,9 +186,9 @@ def job_id(attempt: Attempt) -> str:
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
 
 
-def _fewer_places(attempt: Attempt, open_members: Sequence[int], told: _Told) -> int | None:
+def _fewer_places(attempt: Attempt, open_members: Sequence[int], reported: _Reported) -> int | None:
     """Return half as many members at a time as ran out of memory; None if one alone did."""
-    begun = sum(number not in told.waiting for number in open_members)
+    begun = sum(number not in reported.waiting for number in open_members)
     together = min(begun or len(open_members), attempt.places or len(open_members))
     return together // 2 if together > 1 else None
 

@@ -50,6 +50,6 @@ def running(trial: int) -> AbstractContextManager[None]:
 
 def blamed(path: Path) -> int | None:
     """Return the trial that was running its code when the process that wrote the file ended; None if none was."""
-    told = path.read_bytes()
-    trial = int.from_bytes(told, "little", signed=True) if len(told) == 8 else _NOBODY
+    content = path.read_bytes()
+    trial = int.from_bytes(content, "little", signed=True) if len(content) == 8 else _NOBODY
     return None if trial == _NOBODY else trial

@@ -101,7 +101,9 @@ class RankedCheckpointManager:
         folder = self._path(epoch)
         try:
             files = json.loads((folder / _MANIFEST).read_text())["files"]
-            return all([(folder / name).stat().st_size, _hash(folder / name)] == told for name, told in files.items())
+            return all(
+                [(folder / name).stat().st_size, _hash(folder / name)] == expected for name, expected in files.items()
+            )
         except (OSError, ValueError, KeyError):
             return False
 

@@ -246,7 +246,7 @@ class Space:
             logger.warning(
                 "space '%s' looks at values while it builds, so it is built for real from now on, not on torch's meta "
                 "device: every architecture that is looked at takes about %.2g s and the memory of its weights (%s)",
-                self.name, time.perf_counter() - began, _told(why),
+                self.name, time.perf_counter() - began, _error_text(why),
             )  # fmt: skip
         return built
 
@@ -277,10 +277,10 @@ class Space:
 
     def _explain(self, error: Exception, pick: Pick) -> str:
         """Say in one sentence what the program raised, where, and with which choices."""
-        return f"space '{self.name}' raised {_told(error)}; choices so far: {pick.architecture.to_json()}"
+        return f"space '{self.name}' raised {_error_text(error)}; choices so far: {pick.architecture.to_json()}"
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return an error and the user's line that it came from."""
     frames = traceback.extract_tb(error.__traceback__)
     others = ("site-packages", str(Path(__file__).with_name("meta_build.py")))

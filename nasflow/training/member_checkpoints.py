@@ -98,8 +98,8 @@ class MemberCheckpoints:
             for position, error in errors.items():
                 failed(due[position], error)
             lost = {due[position] for position in errors}
-            told = {member.number: events_of(member) for member in some if member not in lost}
-            self._background.do(partial(self._commit, parts, [member.number for member in due], told))
+            by_trial = {member.number: events_of(member) for member in some if member not in lost}
+            self._background.do(partial(self._commit, parts, [member.number for member in due], by_trial))
 
     def tell_later(self, event: Event) -> None:
         """Report an event after everything that is being saved."""
@@ -161,19 +161,19 @@ class MemberCheckpoints:
         ranking = _ranking(self._config.best, member.history)
         return Save(self._store(member.number), member.finished_epochs, member.state_dict, ranking)
 
-    def _commit(self, parts: Sequence[Taken], trials: Sequence[int], told: Mapping[int, list[Event]]) -> None:
+    def _commit(self, parts: Sequence[Taken], trials: Sequence[int], by_trial: Mapping[int, list[Event]]) -> None:
         """Write the states of `trials`, then report their events."""
         for part in parts:
             errors = self._saver.write(part)
             self._note(f"checkpoints can't be saved in {self._root}", next(iter(errors.values()), None))
             for position in errors:
-                finals = [event for event in told.get(trials[position], []) if isinstance(event, Final)]
+                finals = [event for event in by_trial.get(trials[position], []) if isinstance(event, Final)]
                 for final in finals:  # not reported before its weights are safe
-                    told[trials[position]].remove(final)
+                    by_trial[trials[position]].remove(final)
                     self._unsaved.append(_Unsaved(part.only(position), final))
             for position, place in part.places.items():
                 self._copy(trials[position], place, part)
-        for events in told.values():
+        for events in by_trial.values():
             for event in events:
                 self.tell(event)
 

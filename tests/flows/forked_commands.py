@@ -50,7 +50,9 @@ class ForkingProgram:
 
     def _receive(self, timeout: float) -> int:
         self._connection.settimeout(timeout)
-        return int(self._connection.recv(64))
+        answer = self._connection.recv(64)
+        assert answer, "the program that forks for commands has ended"
+        return int(answer)
 
 
 @functools.cache

@@ -60,9 +60,9 @@ def _check_server() -> Iterator[Finding]:
 
 def _check_clock() -> Iterator[Finding]:
     with prefect_client() as client:
-        told = client.hello().headers.get("Date")
-    if told is not None:
-        yield clock_finding(parsedate_to_datetime(told), datetime.now(UTC))
+        date = client.hello().headers.get("Date")
+    if date is not None:
+        yield clock_finding(parsedate_to_datetime(date), datetime.now(UTC))
 
 
 def clock_finding(theirs: datetime, ours: datetime) -> Finding:

@@ -72,8 +72,8 @@ def _ask_space(config: SearchConfig, trials: Sequence[Trial], best: Sequence[Tri
             found.models[trial.number] = model_outline(candidate.model)
         found.domains = space_domains(space, [trial.architecture for trial in trials if trial.status.scored])
     except Exception as error:  # the user's own code, which may have moved or changed since
-        told = error_headline(f"{type(error).__name__}: {error}")
-        found.missing.append(f"The space can't be used here, so its choices' ranges are guessed ({told}).")
+        reason = error_headline(f"{type(error).__name__}: {error}")
+        found.missing.append(f"The space can't be used here, so its choices' ranges are guessed ({reason}).")
     return found
 
 

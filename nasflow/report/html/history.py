@@ -15,10 +15,10 @@ from nasflow.report.html.plot import (
     PLAIN,
     SERIES,
     axis,
+    describe,
     figure,
     hover_text,
     thinned,
-    told,
 )
 from nasflow.report.text import error_headline
 from nasflow.trial import Trial, TrialStatus
@@ -96,7 +96,7 @@ def _points(
         "marker": marker,
         "x": [trial.number for trial in trials],
         "y": [trial.metrics[objective.metric] for trial in trials],
-        "text": [told(trial, metrics) for trial in trials],
+        "text": [describe(trial, metrics) for trial in trials],
         "hovertemplate": "%{text}<extra></extra>",
     }
 

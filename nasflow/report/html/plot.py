@@ -56,7 +56,7 @@ def hover_text(*lines: str) -> str:
     return "<br>".join(map(words, lines))
 
 
-def told(trial: Trial, metrics: Collection[str]) -> str:
+def describe(trial: Trial, metrics: Collection[str]) -> str:
     """Return the hover label of a trial."""
     values = [f"{metric} {trial.metrics[metric]:.5g}" for metric in metrics if metric in trial.metrics]
     choices = wrap(architecture_text(trial.architecture), _LINE)

@@ -12,24 +12,24 @@ def events_of(member: Member) -> list[Event]:
     """Return the events of a member after an epoch; none before the first."""
     if not member.finished_epochs:
         return []
-    told: list[Event] = [
+    reported: list[Event] = [
         _epoch(member.number, member.finished_epochs, member.history[-1], member.seconds[-1], replayed=False)
     ]
     if member.finished:
-        told.append(_final(member.number, member.history, member.parameters, member.stopped_early, member.pruned))
-    return told
+        reported.append(_final(member.number, member.history, member.parameters, member.stopped_early, member.pruned))
+    return reported
 
 
 def replayed(trial: int, state: Mapping[str, Any]) -> list[Event]:
     """Return the events of all epochs in a trial's checkpoint."""
-    told: list[Event] = [
+    reported: list[Event] = [
         _epoch(trial, epoch, metrics, seconds, replayed=True)
         for epoch, (metrics, seconds) in enumerate(zip(state["history"], state["seconds"], strict=True), 1)
     ]
     if state["finished"]:
         ended_by = (state["stopped_early"], state["pruned"])
-        told.append(_final(trial, state["history"], state["parameters"], *ended_by))
-    return told
+        reported.append(_final(trial, state["history"], state["parameters"], *ended_by))
+    return reported
 
 
 def _epoch(trial: int, epoch: int, metrics: Mapping[str, float], seconds: float, replayed: bool) -> Epoch:

@@ -13,11 +13,11 @@ from nasflow.training.unit.grouping import Former
 
 def planned(units: Sequence[Unit], former: Former) -> Planned:
     """Return the event that reports units that were just formed."""
-    told = [_told(unit, model, former.planner) for unit in units if (model := merged_model(unit)) is not None]
-    together = {number for unit in told for number in unit.members}
+    merged = [_planned_unit(unit, model, former.planner) for unit in units if (model := merged_model(unit)) is not None]
+    together = {number for unit in merged for number in unit.members}
     numbers = [member.number for unit in units for member in unit.members]
     return Planned(
-        units=told,
+        units=merged,
         alone={
             number: former.reasons.get(number, "there is no other to fuse it with").partition("\n")[0]
             for number in numbers
@@ -31,7 +31,7 @@ def merged_model(unit: Unit) -> MergedModel | None:
     return unit.model if isinstance(unit, FusedUnit) and isinstance(unit.model, MergedModel) else None
 
 
-def _told(unit: Unit, model: MergedModel, planner: Planner | None) -> PlannedUnit:
+def _planned_unit(unit: Unit, model: MergedModel, planner: Planner | None) -> PlannedUnit:
     outlined = outline(model)
     measured = planner if planner is not None and planner.costs is not None else None
     return PlannedUnit(

@@ -23,7 +23,7 @@ from nasflow.training_service.machine.processes import adopt_orphans, die_with_p
 _LOOK = 0.25  # seconds between two checks whether the controller has asked the run to end
 
 
-class _Told:
+class _EndReason:
     """Collects why the job must end; called, it returns the reason, or an empty string."""
 
     def __init__(self, run: Run):
@@ -43,9 +43,9 @@ class _Told:
 
 def run_one(run: Run, runner: str, memory_share: int) -> None:
     """Run a job to its end and record the outcome; do nothing if another process has begun the run."""
-    told = _Told(run)
+    end = _EndReason(run)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told.by_signal)
+        signal.signal(number, end.by_signal)
     die_with_parent(os.getppid(), signal.SIGTERM)
     adopt_orphans()
     if not run.begin():
@@ -57,9 +57,12 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)
     log, job = folder / "job.log", folder / "job.json"
-    state = run_in_child(log, lambda: int(load_target(runner, run.root)(job)), told, memory_share)
-    if told.why and state.signal in (signal.SIGTERM, signal.SIGKILL):  # some clusters also signal the job's process
-        state = JobState(status=JobStatus.LOST, reason=told.why)
+    state = run_in_child(log, lambda: int(load_target(runner, run.root)(job)), end, memory_share)
+    if end.why and state.signal in (
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ):  # some clusters also signal the job's process
+        state = JobState(status=JobStatus.LOST, reason=end.why)
     run.end(state)
 
 

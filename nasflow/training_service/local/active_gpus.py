@@ -31,7 +31,7 @@ class ActiveGpus:
         self._state, self._slots = state, slots
         self._read_at: float | None = None  # None again when that is too long ago
         self._reading: threading.Thread | None = None
-        self._told: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
 
     def look(self) -> None:
         """Start a reading of the GPUs if one is due. The service calls this often, and holds the lock."""
@@ -89,11 +89,11 @@ class ActiveGpus:
     def _tell(self, reasons: Mapping[int, str]) -> None:
         """Log each change once."""
         for reason in dict.fromkeys(reasons.values()):
-            if reason and reason not in self._told.values():
+            if reason and reason not in self._reported.values():
                 _LOG.warning("%s: no new job starts there until this changes", reason)
-        for index in [index for index, reason in reasons.items() if self._told.get(index) and not reason]:
+        for index in [index for index, reason in reasons.items() if self._reported.get(index) and not reason]:
             _LOG.info("GPU %d is no longer used by others", index)
-        self._told = dict(reasons)
+        self._reported = dict(reasons)
 
 
 def _below(workers: set[int], pid: int) -> bool | None:

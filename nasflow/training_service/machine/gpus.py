@@ -93,15 +93,15 @@ def _from_nvml() -> list[Gpu] | None:
 def _by_handle(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def told(ask: Callable[[Any], T]) -> T | None:
+    def value_of(ask: Callable[[Any], T]) -> T | None:
         try:
             return ask(handle)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             return None
 
-    memory = told(nvml.nvmlDeviceGetMemoryInfo)
-    rates = told(nvml.nvmlDeviceGetUtilizationRates)
-    processes = told(nvml.nvmlDeviceGetComputeRunningProcesses_v3)
+    memory = value_of(nvml.nvmlDeviceGetMemoryInfo)
+    rates = value_of(nvml.nvmlDeviceGetUtilizationRates)
+    processes = value_of(nvml.nvmlDeviceGetComputeRunningProcesses_v3)
     return Gpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),

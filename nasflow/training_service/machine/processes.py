@@ -41,15 +41,15 @@ def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) ->
     Raises:
         TimeoutError: a process outlived SIGKILL.
     """
-    start, told = time.monotonic(), set()
+    start, signalled = time.monotonic(), set()
     while processes := list(find()):
         waited = time.monotonic() - start
         if waited > grace + _KILLED_WITHIN:
             raise TimeoutError(f"processes {[p.pid for p in processes]} are still running after SIGKILL")
         for process in processes:
-            if waited < grace and process in told:
+            if waited < grace and process in signalled:
                 continue
-            told.add(process)
+            signalled.add(process)
             try:
                 process.send_signal(signal.SIGTERM if waited < grace else signal.SIGKILL)
             except psutil.NoSuchProcess:

@@ -111,10 +111,10 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
         [host.python, "-", host.work_dir, json.dumps([*NEEDED, "nasflow"])], program, timeout=_ANSWERS_WITHIN
     )
     ended = time.time()
-    told = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe_script.MARK)]
-    if done.returncode != 0 or not told:
+    marked = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe_script.MARK)]
+    if done.returncode != 0 or not marked:
         raise ServiceError(f"{connection.place}: {_not_started(host, done)}")
-    found = json.loads(told[-1].removeprefix(probe_script.MARK))
+    found = json.loads(marked[-1].removeprefix(probe_script.MARK))
     at = found.pop("time", (began + ended) / 2)
     try:
         report = HostReport.model_validate(found)
