@@ -41,6 +41,7 @@ class Sshd:
             "PATH": os.pathsep.join([*map(str, path_prefix), "/usr/local/bin", "/usr/bin", "/bin"]),
         }
         self._listener: psutil.Popen | None = None
+        self._paused: list[psutil.Process] = []
 
     @property
     def known_hosts(self) -> Path:
@@ -93,16 +94,15 @@ class Sshd:
     def pause(self) -> None:
         """Neither listener nor connections answer: what a client sees of a cut network."""
         assert self._listener is not None
-        self._listener.suspend()
-        for process in self.connections():
+        self._paused = [self._listener, *self.connections()]
+        for process in self._paused:
             process.suspend()
 
     def resume(self) -> None:
         """Answer again, on the connections from before, too."""
-        assert self._listener is not None
-        for process in self.connections():
-            process.resume()
-        self._listener.resume()
+        while self._paused:  # not `connections()`: one of them may since be the program that it was forked for
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._paused.pop().resume()
 
     def kill_connections(self) -> None:
         """Kill what holds the connections; the listener goes on, and so does what the connections started."""
