@@ -1,6 +1,5 @@
 """Deployments on a real server: programs that run them, and what became of their runs."""
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -101,6 +100,7 @@ class Deployments:
             yield process
         finally:
             process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # Prefect's worker sometimes never stops, under load
-                process.wait(30)
-            process.kill()
+            try:
+                process.wait(PATIENCE)
+            finally:
+                process.kill()

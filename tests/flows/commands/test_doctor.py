@@ -118,8 +118,8 @@ def sound_server(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPat
             time.sleep(0.2)
         yield prefect_server
     finally:
-        worker.kill()
-        worker.wait()
+        worker.terminate()
+        worker.wait(60)
         for automation in automations(prefect_server):
             prefect_server.call("DELETE", f"/automations/{automation['id']}")
 

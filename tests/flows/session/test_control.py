@@ -169,8 +169,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServ
             start_new_session=True,
         )
     yield log
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(30)
 
 
 def start_run(searches: Searches, **config: Any) -> dict[str, Any]:
