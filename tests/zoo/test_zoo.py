@@ -10,6 +10,8 @@ from tests.zoo.command import MODES
 from tests.zoo.runs import TOLERANCE, Group
 from tests.zoo.spaces import ARCHITECTURES
 
+pytestmark = pytest.mark.long
+
 # The variety first: residual, attention, mixer; tied parameters, and draws of their own.
 SHORT = [
     "ResNet CIFAR",
@@ -28,7 +30,6 @@ def test_it_is_a_zoo() -> None:
     assert len(ARCHITECTURES) >= 60
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", SHORT)
 def test_merged_is_alone(name: str, tmp_path: Path) -> None:
     group = Group(name, tmp_path)
@@ -38,7 +39,6 @@ def test_merged_is_alone(name: str, tmp_path: Path) -> None:
         assert not result.rounding, "whole trainings are compared"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["SqueezeNext"])
 def test_where_rounding_is_amplified_first_gradients_are_compared(name: str, tmp_path: Path) -> None:
     result = Group(name, tmp_path).compare("always")
