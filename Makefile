@@ -86,8 +86,8 @@ $(VENV)/dev.stamp: $(VENV)/venv.stamp
 
 # Apart from the others: where transformers is installed, torchmetrics imports it, a second at each start of a worker.
 $(VENV)/long.stamp: $(VENV)/dev.stamp
-	$(PIP) -e '.[dev,ray,zoo]'
-	@touch $(VENV)/search.stamp $(VENV)/dev.stamp $@
+	$(PIP) -e '.[ray,zoo]'
+	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/venv.stamp
 	$(PIP) -e '.[docs]'

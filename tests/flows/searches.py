@@ -164,7 +164,7 @@ class Searches:
         return path
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """A running command, in a program of its own."""
+        """A running command, in a separate program."""
         return subprocess.Popen(
             [*NASFLOW, *map(str, arguments)],
             cwd=self.folder,
@@ -182,7 +182,7 @@ class Searches:
         return output
 
     def run_program(self, *arguments: object) -> str:
-        """What a command that ends well prints, run as a program of its own."""
+        """What a command that ends well prints, run as a separate program."""
         with self.start(*arguments) as process:
             output, _ = process.communicate(timeout=600)
         assert process.returncode == 0, output

@@ -233,8 +233,8 @@ class ClusterService(RootHere):
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
-        reported = last_word is not None and run.name not in self._seen
-        return JobState(status=JobStatus.LOST, reason=last_word.reason if last_word and reported else seen.reason)
+        source = last_word if last_word is not None and run.name not in self._seen else seen
+        return JobState(status=JobStatus.LOST, reason=source.reason)
 
     def _seen_of(self, run: Run) -> Seen | None:
         """Return what the cluster reports of a submitted run; None if it must be queried first."""

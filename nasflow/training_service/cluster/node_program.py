@@ -58,10 +58,8 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
     folder = job_dir(run.root, run.job_id)
     log, job = folder / "job.log", folder / "job.json"
     state = run_in_child(log, lambda: int(load_target(runner, run.root)(job)), end, memory_share)
-    if end.why and state.signal in (
-        signal.SIGTERM,
-        signal.SIGKILL,
-    ):  # some clusters also signal the job's process
+    # some clusters also signal the job's process
+    if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
         state = JobState(status=JobStatus.LOST, reason=end.why)
     run.end(state)
 

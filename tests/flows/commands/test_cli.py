@@ -10,7 +10,8 @@ import pytest
 from nasflow.flows.cli import main
 from nasflow.training_service.local.state import ROOT_VARIABLE
 from nasflow.training_service.machine.processes import carriers
-from tests.flows.searches import NASFLOW, Searches
+from tests.flows.forked_commands import run_forked
+from tests.flows.searches import Searches
 
 SPACE = {"target": "spaces.py:mixed", "params": {"widths": [8, 12, 16, 20]}}
 EVALUATOR = {
@@ -130,10 +131,7 @@ def test_unknown_study_and_store(searches):
 def test_an_unreachable_prefect_server_is_named(searches):
     searches.write("offline", **CONFIG)
     env = {**searches.server.env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    command = [*NASFLOW, "run", "offline.yaml"]
-    ended = subprocess.run(
-        command, cwd=searches.folder, env=env, capture_output=True, text=True, timeout=200, check=False
-    )
+    ended = run_forked(["run", "offline.yaml"], searches.folder, env, timeout=200)
     assert ended.returncode == 2, ended.stderr
     assert "Prefect's API at http://127.0.0.1:9/api can't be reached" in ended.stderr
 
