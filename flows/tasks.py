@@ -142,14 +142,16 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
     trial = study.trial(number)
     again = ""
     if not trial.status.finished:
-        again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), trial.error))
+        before = trial.error
+        again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), before))
         ended = _follow(session, study.new_alone_attempt(number), [trial])
         if ended.failure is FailureKind.INFRASTRUCTURE:
             return failed(InfrastructureError(ended.error))
         trial = study.trial(number)
         if not trial.status.scored:
             error = trial.error or "the job ended without a result for the trial"
-            return failed((RepeatedTrialError if _repeats(session, ended) else TrialError)(error))
+            hangs = _too_long(ended) and _headline(ended.error) == _headline(before)
+            return failed((RepeatedTrialError if hangs or _repeats(session, ended) else TrialError)(error))
     return Completed(message=f"trial {number}: {trial.status}{again}", data=trial)
 
 
@@ -231,6 +233,11 @@ def _repeats(session: SearchSession, ended: Attempt) -> bool:
         and _headline(attempt.error) == _headline(ended.error)
         for attempt in session.study.attempts(trial=number)
     )
+
+
+def _too_long(attempt: Attempt) -> bool:
+    """Whether an attempt's last job was ended because it exceeded a limit."""
+    return bool(attempt.endings) and "limit" in attempt.endings[-1].evidence
 
 
 def _headline(error: str | None) -> str:

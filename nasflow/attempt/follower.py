@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nasflow.attempt.verdict import Verdict, judge
 from nasflow.errors import InterruptedSearchError, SharedLayerError
-from nasflow.job import blame
+from nasflow.job import activity
 from nasflow.job.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
 from nasflow.job.spec import JobSpec
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
@@ -174,10 +174,10 @@ class AttemptFollower:
         if verdict.out_of_memory:
             return begun
         try:
-            culprit = blame.blamed(self._service.fetch(f"jobs/{handle.job_id}/{blame.FILE}"))
+            doing = activity.read(self._service.fetch(f"jobs/{handle.job_id}/{activity.FILE}"))
         except FileNotFoundError:  # it crashed before it wrote one
-            culprit = None
-        return [culprit] if culprit in open_members else begun
+            doing = None
+        return [doing.trial] if doing is not None and doing.trial in open_members else begun
 
 
 def job_id(attempt: Attempt) -> str:

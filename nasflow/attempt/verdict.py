@@ -49,6 +49,8 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
         return Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
     if state.status is JobStatus.LOST:
         return _lost(f"the job was lost: {state.reason}")
+    if state.limit is not None:
+        return _too_long(state)
     if state.signal == signal.SIGKILL and state.oom_kills:
         return _out_of_memory(state)
     if state.signal is not None:
@@ -72,6 +74,13 @@ def _out_of_memory(state: JobState) -> Verdict:
     if state.peak_rss < _BYSTANDER * state.memory_share:
         return _lost(f"{ended} that others had taken\n{held}")
     return Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{ended}\n{held}", out_of_memory=True)
+
+
+def _too_long(state: JobState) -> Verdict:
+    """Blame the trials for a limit, but for that of a job, which says nothing about them."""
+    if state.limit == "job":
+        return _lost(state.reason)
+    return _crashed(f"{state.reason}\n{state.stack}" if state.stack else state.reason)
 
 
 def _lost(error: str) -> Verdict:

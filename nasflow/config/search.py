@@ -23,6 +23,7 @@ from nasflow.config.evaluator import (
     Target,
     TrainingConfig,
 )
+from nasflow.config.limits import LimitsConfig
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
 from nasflow.config.recurring import RecurringConfig
@@ -57,6 +58,7 @@ __all__ = [
     "GridConfig",
     "HalvingPrunerConfig",
     "LightningConfig",
+    "LimitsConfig",
     "MedianPrunerConfig",
     "MergeConfig",
     "Objective",
@@ -106,6 +108,7 @@ class SearchConfig(Section):
         default=None, description="stops trials that do worse than others; none: each trains to its end"
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="how often failed work is tried again")
+    limits: LimitsConfig = Field(default=LimitsConfig(), description="how long jobs and their parts may take")
     training_service: ServiceConfig = Field(default=LocalServiceConfig(), description="where jobs run")
     checkpoint: CheckpointConfig = Field(
         default=CheckpointConfig(), description="which checkpoints are kept, and where"

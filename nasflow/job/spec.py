@@ -5,7 +5,7 @@ Everything a job reads or writes is below one root folder, so that a service can
     <root>/jobs/<job_id>/job.json        the JobSpec
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
-                         own-code        the trial that runs its own code (nasflow.job.blame)
+                         activity        what it is doing and since when (nasflow.job.activity)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from nasflow.config.limits import LimitsConfig
 from nasflow.config.search import (
     CheckpointConfig,
     DataConfig,
@@ -70,6 +71,7 @@ class JobSpec(BaseModel):
         places: how many members may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
         peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
+        limits: how long the job and its parts may take.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,6 +90,7 @@ class JobSpec(BaseModel):
     pruner: PrunerConfig | None = None
     objectives: list[Objective] = []
     peers: list[PeerSpec] = []
+    limits: LimitsConfig = LimitsConfig()
 
     @classmethod
     def of_search(
@@ -117,6 +120,7 @@ class JobSpec(BaseModel):
             pruner=config.pruner,
             objectives=config.objectives,
             peers=list(peers),
+            limits=config.limits,
         )
 
 

@@ -12,7 +12,7 @@ from pytorch_lightning import Trainer
 from torch import nn
 
 from nasflow.evaluator.data_source import Data
-from nasflow.job import blame
+from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
@@ -74,6 +74,10 @@ class Driver(ABC):
         """Return units of the members for batches like this one."""
         return [SoloUnit([member], self.fail) for member in members]
 
+    def must_stop(self, member: Member) -> bool:
+        """Whether a member that has ended an epoch, and would train on, is to stop early."""
+        return False
+
     def save(self, members: Sequence[Member]) -> None:
         """Save members that enter the job to train from the start."""
         return
@@ -104,10 +108,13 @@ class Driver(ABC):
         for loader in (self.data.train, self.data.validation):
             if isinstance(loader, SeededLoader):
                 loader.epoch = self.roster.epoch
+        if not self.turn:
+            activity.end_epochs()
         return bool(self.turn)
 
     def start_epoch(self) -> None:
         """Call the hooks before the first batch."""
+        activity.begin_epoch()
         self._batches = 0
         self._each(Member.start_epoch)
         self._frozen.part()  # a hook may have unfrozen something
@@ -128,6 +135,7 @@ class Driver(ABC):
         for unit, number, batch in steps:
             if unit in self._units:
                 self._guard_unit(unit, unit.train_batch, batch, number)
+                activity.progress()
 
     def start_validation(self) -> None:
         """Call the hooks before the first validation batch."""
@@ -137,6 +145,7 @@ class Driver(ABC):
         """Score every member on a batch."""
         for unit in self._turning():
             self._guard_unit(unit, unit.validate_batch, batch, index)
+            activity.progress()
 
     def end_validation(self) -> None:
         """Call the hooks after the last validation batch."""
@@ -151,9 +160,12 @@ class Driver(ABC):
         for member in self.turn:
             if member.number in stopped:
                 member.prune()
+            elif not member.finished and self.must_stop(member):
+                member.stop()
         self.save_turn(list(self.turn))
         for member in [member for member in self.active if member.finished]:
             self.remove(member)
+        activity.end_epoch()
 
     def fail(self, member: Member, error: BaseException) -> None:
         """Evict a member that has failed."""
@@ -172,7 +184,7 @@ class Driver(ABC):
         del self.modules[str(member.number)]
 
     def _admit(self, number: int) -> None:
-        with blame.running(number):
+        with activity.running(number):
             member = self.build(number)
         if member is None:
             self.roster.leave(number)
@@ -215,7 +227,7 @@ class Driver(ABC):
     def _stand_in(self, number: int) -> Member | None:
         """A member that has left, as it was when it came."""
         try:
-            with blame.running(number):
+            with activity.running(number):
                 member = self.rebuild(number)
                 if member is not None:
                     self._prepare(member)

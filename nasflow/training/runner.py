@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 from nasflow.errors import InfrastructureError, SharedLayerError
-from nasflow.job import blame
+from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
@@ -26,7 +26,7 @@ def run_job_file(path: Path) -> int:
     try:
         spec = JobSpec.model_validate_json(path.read_text())
         # relative paths among the user's params start at base_dir
-        with contextlib.chdir(spec.base_dir), blame.told_in(path.parent / blame.FILE):
+        with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
     except Exception as error:
         return _tell_why(events, error)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
+from nasflow.config.durations import duration_text
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
@@ -20,7 +21,7 @@ from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.gc_control import frozen
-from nasflow.job.events import Ended, Entered, Event, Evicted, Started
+from nasflow.job.events import Alert, Ended, Entered, Event, Evicted, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
@@ -213,6 +214,16 @@ class _JobDriver(SpecDriver):
             self._checkpoints.tell_later(event)
         else:  # it never trained, so none of its epochs is being saved
             self._checkpoints.tell(event)
+
+    def must_stop(self, member: Member) -> bool:
+        """Whether a member has trained for longer than a trial may."""
+        limit = self._spec.limits.trial
+        if limit is None or sum(member.seconds) <= limit:
+            return False
+        after = f"trial {member.number} stops after epoch {member.finished_epochs}"
+        text = f"{after}: limits.trial is {duration_text(limit)}"
+        self._checkpoints.tell_later(Alert(text=text))
+        return True
 
     def split(self, members: Sequence[Member], error: Exception) -> None:
         """Take members back to their checkpoints; their next units have at most half as many members."""

@@ -45,6 +45,8 @@ class JobState(BaseModel):
         oom_kills: number of processes in the job's cgroup that the kernel killed for lack of memory around its end.
         peak_rss: peak resident memory of the largest of the job's processes, in bytes.
         memory_share: memory that the slot can use without taking from other slots, in bytes.
+        limit: the key of `limits` that the job exceeded, for which it was ended; None otherwise.
+        stack: where its main thread was then, the innermost call first, a line each.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +59,8 @@ class JobState(BaseModel):
     oom_kills: int | None = None
     peak_rss: int | None = None
     memory_share: int | None = None
+    limit: str | None = None
+    stack: str = ""
 
 
 class JobHandle(BaseModel):

@@ -5,9 +5,11 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nasflow.attempt.verdict import judge
+from nasflow.config.limits import LimitsConfig
 from nasflow.config.services import LocalServiceConfig
 from nasflow.job.events import Ended
 from nasflow.study.records import AttemptState
@@ -188,3 +190,38 @@ def test_memory_that_the_job_itself_is_refused_is_its_own_failure(service):
     assert (state.exit_code, state.oom_kills) == (1, 0)
     verdict = judge(state, None, log_tail=service.log_tail(service.submit(script("job"))))
     assert verdict.failure is TRIAL and "MemoryError" in verdict.error
+
+
+LIMITS = {"epoch": TRIAL, "trial": TRIAL, "start": TRIAL, "stalled": TRIAL, "job": INFRASTRUCTURE}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_is_the_trials_failure_but_for_that_of_the_job(limit):
+    state = killed(limit=limit, reason=f"limits.{limit}", stack='File "x.py", line 3 in forward', oom_kills=1)
+    verdict = judge(state, None)
+    assert (verdict.failure, verdict.out_of_memory) == (LIMITS[limit], False)
+    assert verdict.error.partition("\n")[0] == f"limits.{limit}"
+    assert ("in forward" in verdict.error) == (limit != "job")
+    assert judge(state, Ended()).state is SUCCEEDED, "it had done all its work"
+
+
+def test_a_job_that_exceeds_a_limit_is_ended_and_shows_where_it_was(service):
+    spec = script("hangs", ["ignore", signal.SIGTERM], ["spawn", "session"], ["wait", "never"])
+    handle = service.submit(spec.model_copy(update={"limits": LimitsConfig(start=0.5)}))
+    state = finish(service, handle)
+    assert (state.status, state.limit, state.exit_code) == (JobStatus.EXITED, "start", None)
+    assert state.reason == "the start of the job took longer than limits.start allows (0.5s)"
+    assert "scripted_job.py" in state.stack and " in step" in state.stack
+    assert not any(
+        psutil.pid_exists(pid) for pid in [*numbers(service, "jobs/hangs/pids"), *numbers(service, "jobs/hangs/runs")]
+    )
+    after = finish(service, service.submit(script("after")))
+    assert after.exit_code == 0, "the worker takes the next job"
+
+
+def test_a_stopped_job_that_exceeds_a_limit_is_ended(service):
+    handle = service.submit(
+        script("stops", ["signal", signal.SIGSTOP]).model_copy(update={"limits": LimitsConfig(job=0.5)})
+    )
+    state = finish(service, handle)
+    assert (state.limit, state.stack) == ("job", "")

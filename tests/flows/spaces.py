@@ -1,6 +1,8 @@
 """Spaces for the tests of the flows: small, some of them ill-behaved."""
 
 import os
+import signal
+import threading
 import time
 
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 
 
 class Behaviour(nn.Module):
-    """Passes `[B, F]` through, or fails in its own way in training."""
+    """Passes `[B, F]` through, or fails in its own way in training; `hang` also ignores SIGTERM."""
 
     def __init__(self, kind, delay=0.0):
         super().__init__()
@@ -22,6 +24,9 @@ class Behaviour(nn.Module):
         if self.steps > 30:
             if self.kind == "raise":
                 raise ValueError("this candidate always raises")
+            if self.kind == "hang":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                threading.Event().wait()
             if self.kind == "exit":
                 os._exit(1)
             if self.kind == "nan":

@@ -202,9 +202,14 @@ class Member:
         self.finished = stop or self.finished_epochs >= self.epochs
         self.stopped_early = stop and self.finished_epochs < self.epochs
 
+    def stop(self) -> None:
+        """End training after this epoch."""
+        self.finished = self.stopped_early = True
+
     def prune(self) -> None:
         """End training after this epoch, because other members do better."""
-        self.finished = self.stopped_early = self.pruned = True
+        self.stop()
+        self.pruned = True
 
     def note(self, metrics: dict[str, float], seconds: float, are_weights_finite: bool) -> None:
         """Take the results of an epoch from its unit, in place of its own steps."""

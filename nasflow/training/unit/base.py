@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nasflow.errors import NasflowError
-from nasflow.job import blame
+from nasflow.job import activity
 from nasflow.training.member.member import Member
 
 
@@ -18,7 +18,7 @@ class DiffersError(NasflowError):
 def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
     """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises."""
     try:
-        with blame.running(member.number):
+        with activity.running(member.number):
             yield
     except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
         failed(member, error)

@@ -12,7 +12,7 @@ from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.group_metrics import SupervisedGroup
-from nasflow.job import blame
+from nasflow.job import activity
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
@@ -208,7 +208,7 @@ class FusedUnit(Unit):
             if member not in self.members:
                 raise LeftError
             try:
-                with blame.running(member.number):
+                with activity.running(member.number):
                     return run()
             except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
                 failed(row, error)

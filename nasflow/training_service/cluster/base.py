@@ -14,7 +14,7 @@ from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.files.shared_root import RootHere
-from nasflow.training_service.local.worker import GRACE
+from nasflow.training_service.machine.job_process import GRACE
 
 _LOG = logging.getLogger(__name__)
 

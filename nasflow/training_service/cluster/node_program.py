@@ -16,7 +16,7 @@ from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
-from nasflow.training_service.local.worker import run_in_child
+from nasflow.training_service.machine.job_process import run_in_child
 from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
 
@@ -56,8 +56,7 @@ def run_one(run: Run, runner: str, memory_share: int) -> None:
         return
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)
-    log, job = folder / "job.log", folder / "job.json"
-    state = run_in_child(log, lambda: int(load_target(runner, run.root)(job)), end, memory_share)
+    state = run_in_child(folder / "job.json", lambda job: int(load_target(runner, run.root)(job)), end, memory_share)
     # some clusters also signal the job's process
     if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
         state = JobState(status=JobStatus.LOST, reason=end.why)

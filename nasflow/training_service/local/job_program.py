@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 from nasflow.load_target import load_target
+from nasflow.training_service.machine.job_process import show_stacks
 
 
 def main() -> None:
     """Run the job and exit with the runner's exit code."""
+    show_stacks()
     runner, job = sys.argv[1], Path(sys.argv[2])
     sys.exit(load_target(runner, job.parents[2])(job))
 

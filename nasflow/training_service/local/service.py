@@ -25,8 +25,8 @@ from nasflow.training_service.files.shared_root import RootHere, import_path
 from nasflow.training_service.local.active_gpus import ActiveGpus
 from nasflow.training_service.local.slots import gpu_slots, slot_environments
 from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
-from nasflow.training_service.local.worker import GRACE
 from nasflow.training_service.machine.gpus import read_gpus
+from nasflow.training_service.machine.job_process import GRACE
 from nasflow.training_service.machine.processes import carriers, descendants, end_all
 
 RUNNER = "nasflow.training.runner:run_job_file"

@@ -7,59 +7,25 @@ the orphans of its job, so it can end everything the job started, however the jo
 """
 
 import argparse
-import faulthandler
 import importlib
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from nasflow.gc_control import freeze_shared, uncollected
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
-from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.local.fork import fork_workers, write_to
 from nasflow.training_service.local.state import LocalState
-from nasflow.training_service.machine.memory import KillWatch, memory_limit, peak_bytes
-from nasflow.training_service.machine.processes import (
-    adopt_orphans,
-    be_first_to_die_for_memory,
-    descendants,
-    die_with_parent,
-    end_all,
-)
+from nasflow.training_service.machine.job_process import flush, run_in_child
+from nasflow.training_service.machine.memory import memory_limit
+from nasflow.training_service.machine.processes import adopt_orphans
 
-IDLE_POLL, JOB_POLL = 0.03, 0.01  # seconds
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-
-
-class Heartbeat:
-    """Detects that no controller has called for more than `patience` seconds; None for no limit."""
-
-    def __init__(self, file: Path, patience: float | None):
-        self._file, self.patience = file, patience
-        self._latest, self._since = self._beat(), time.monotonic()
-
-    def stopped(self) -> bool:
-        """Whether the time is over. Call this often. Counts from creation, by a monotonic clock."""
-        if self.patience is None:
-            return False
-        beat, now = self._beat(), time.monotonic()
-        if beat != self._latest:
-            self._latest, self._since = beat, now
-        return now - self._since > self.patience
-
-    def _beat(self) -> int | None:
-        try:
-            return self._file.stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
+_POLL = 0.03  # seconds between two looks for work
 
 
 class Worker:
@@ -74,7 +40,7 @@ class Worker:
     ):
         self._state = LocalState(root)
         self._root, self._slot, self._runner, self._idle_timeout = root, slot, runner, idle_timeout
-        self._fresh, self._heartbeat = fresh, Heartbeat(self._state.controller, abandoned_after)
+        self._fresh, self._calls = fresh, ControllerCalls(self._state.controller, abandoned_after)
         self._why_end = ""
 
     def tell_to_end(self, *_: object) -> None:
@@ -104,12 +70,12 @@ class Worker:
                     self._run(job_id, slots)
                     idle_since = time.monotonic()
                     continue
-            time.sleep(IDLE_POLL)
+            time.sleep(_POLL)
 
     def _must_end(self) -> str:
         """Return why this process must end; empty if it need not."""
-        if not self._why_end and self._heartbeat.stopped():
-            self._why_end = f"no controller has called for {self._heartbeat.patience:g} s"
+        if not self._why_end and self._calls.stopped():
+            self._why_end = f"no controller has called for {self._calls.patience:g} s"
         return self._why_end
 
     def _dismissed(self) -> bool:
@@ -121,8 +87,8 @@ class Worker:
         folder = job_dir(self._root, job_id)
         cancel = self._state.cancel_mark(job_id)
         state = run_in_child(
-            folder / "job.log",
-            partial(self._work, folder / "job.json"),
+            folder / "job.json",
+            self._work,
             lambda: self._must_end() or ("it was cancelled" if cancel.exists() else ""),
             memory_limit() // slots,
             self._slot,
@@ -138,110 +104,6 @@ class Worker:
             program = [sys.executable, "-P", "-X", "faulthandler", "-m", "nasflow.training_service.local.job_program"]
             os.execv(program[0], [*program, self._runner, str(job)])  # noqa: S606
         return int(load_target(self._runner, self._root)(job))
-
-
-def run_in_child(
-    log: Path, run: Callable[[], int], told_to_end: Callable[[], str], memory_share: int, slot: str | None = None
-) -> JobState:
-    """Run a job in a forked child, end all processes it left, and return how it ended.
-
-    This process must adopt orphans and have no threads.
-
-    Args:
-        log: the job's output is appended to it.
-        run: runs the job and returns its exit code.
-        told_to_end: polled; once it returns a reason, the job is ended and LOST for that reason.
-        memory_share: memory in bytes that the job can use without taking from others.
-        slot: where it runs.
-    """
-    kills = KillWatch()
-    flush()
-    worker, child = os.getpid(), os.fork()
-    if child == 0:
-        become_job(worker, log, run)
-    while (end := reap(child)) is None and not (why := told_to_end()):
-        kills.look()
-        time.sleep(JOB_POLL)
-    oom_kills = kills.recent()
-    end_all(lambda: descendants(worker), GRACE)
-    reap(child)
-    if end is None:
-        return JobState(status=JobStatus.LOST, slot=slot, reason=why)
-    return JobState(
-        status=JobStatus.EXITED,
-        exit_code=end.code if end.code >= 0 else None,
-        signal=-end.code if end.code < 0 else None,
-        slot=slot,
-        reason=last_line(log),
-        oom_kills=oom_kills,
-        peak_rss=end.peak,
-        memory_share=memory_share,
-    )
-
-
-def become_job(worker: int, log: Path, run: Callable[[], int]) -> NoReturn:
-    """In the forked child: become an ordinary process, run the job, and exit without the worker's clean-up."""
-    code = 1
-    try:
-        try:
-            os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            die_with_parent(worker)
-            be_first_to_die_for_memory()
-            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(file, 1)
-            os.dup2(file, 2)
-            os.close(file)
-            faulthandler.enable()  # a crash in native code prints the Python traceback
-            code = run()
-        except SystemExit as leave:
-            if isinstance(leave.code, str):
-                sys.stderr.write(leave.code + "\n")
-            code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        flush()
-    finally:
-        os._exit(code & 0xFF)
-
-
-@dataclass(frozen=True)
-class End:
-    """How a process ended: exit code (negative for a signal), and peak memory in bytes of it or a descendant."""
-
-    code: int
-    peak: int
-
-
-def reap(child: int) -> End | None:
-    """Reap the children that ended, and return the end of `child` if it is among them."""
-    end = None
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return end
-        if pid == 0:
-            return end
-        if pid == child:
-            end = End(os.waitstatus_to_exitcode(status), peak_bytes(usage.ru_maxrss))
-
-
-def last_line(log: Path) -> str:
-    """Return the last non-empty line of a log, cut to 300 characters."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    return next((line[:300] for line in reversed(lines) if line), "")
-
-
-def flush() -> None:
-    """Flush standard output and error."""
-    sys.stdout.flush()
-    sys.stderr.flush()
 
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:

@@ -1,0 +1,80 @@
+"""Candidates that hang: the search goes on without them, and the others come to the same results."""
+
+from typing import Any
+
+import pytest
+
+from tests.flows.searches import Searches
+
+WIDTHS = [8, 12, 16, 24]
+ERROR = "a trial took longer than limits.trial allows (5s)"
+
+
+def config(kinds: list[str], **changes: Any) -> dict[str, Any]:
+    return {
+        "space": {"target": "spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
+        "evaluator": {
+            "kind": "classification",
+            "data": {"target": "nasflow.evaluator.data:DigitsRows"},
+            "epochs": 3,
+            "precision": "64-true",
+        },
+        "strategy": {"kind": "grid"},
+        "budget": {"rounds": 1, "trials_per_round": 8},
+        "retry": {"delay_seconds": [0.1], "alone": 5},
+        "training_service": {"kind": "local", "slots": 1},
+        **changes,
+    }
+
+
+def trials(searches: Searches, study: str) -> dict[tuple[str, int], dict[str, Any]]:
+    shown = searches.json("show", study)["trials"]
+    return {(trial["architecture"]["kind"], trial["architecture"]["width"]): trial for trial in shown}
+
+
+def test_a_candidate_that_hangs_and_ignores_sigterm(searches: Searches) -> None:
+    others = [{"kind": "ok", "width": width} for width in WIDTHS]
+    five = {"rounds": 1, "trials_per_round": 5}
+    hangs = {"begin_with": [*others, {"kind": "hang", "width": 8}], "budget": five, "limits": {"trial": "5s"}}
+    answers = {"begin_with": [*others, {"kind": "calm", "width": 8}], "budget": five}
+    searches.write("hangs", **config(["ok", "hang"], **hangs))
+    searches.write("answers", **config(["ok", "calm"], **answers))
+    searches.run("run", "hangs.yaml")
+    searches.run("run", "answers.yaml")
+    with_it, without = trials(searches, "hangs"), trials(searches, "answers")
+    for width in WIDTHS:
+        assert with_it["ok", width]["status"] == "trained"
+        assert with_it["ok", width]["metrics"] == without["ok", width]["metrics"], "to the last bit"
+    hung = with_it["hang", 8]
+    assert hung["status"] == "failed" and hung["error"].startswith(ERROR)
+    assert "spaces.py" in hung["error"], "it says where the candidate was"
+    assert {trial["status"] for trial in without.values()} == {"trained"}
+
+    server = searches.server
+    (run,) = server.post("/task_runs/filter", {"task_runs": {"name": {"any_": ["train trial 4 of round 0 alone"]}}})
+    assert (run["run_count"], run["state_type"]) == (1, "FAILED"), "alone it hung again; once more would show nothing"
+    assert ERROR in run["state"]["message"]
+
+
+@pytest.mark.long
+def test_a_process_of_a_loader_that_hangs(searches: Searches) -> None:
+    data = {"target": "slow_data.py:Digits", "params": {"hangs": {"pick": [False, True]}}}
+    evaluator = {**config([])["evaluator"], "data": data}
+    searches.write("loader", **config(["ok"], evaluator=evaluator, limits={"epoch": "15s"}))
+    searches.run("run", "loader.yaml")
+    by_data: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for trial in searches.json("show", "loader")["trials"]:
+        by_data[trial["architecture"]["data.params.hangs"]].append(trial)
+    assert [trial["status"] for trial in by_data[False]] == ["trained"] * 4
+    assert [trial["status"] for trial in by_data[True]] == ["failed"] * 4
+    assert all("limits.epoch allows (15s)" in trial["error"] for trial in by_data[True])
+
+
+def test_a_trial_that_trains_for_too_long_stops_after_an_epoch(searches: Searches) -> None:
+    space = {"target": "spaces.py:mixed", "params": {"kinds": ["ok"], "widths": WIDTHS, "delay": 0.02}}
+    slow = {"space": space, "training_service": {"kind": "debug"}, "limits": {"trial": "0.1s"}}
+    searches.write("slow", **config([], **slow, budget={"rounds": 1, "trials_per_round": 2}))
+    searches.run("run", "slow.yaml")
+    for trial in searches.json("show", "slow")["trials"]:
+        assert (trial["status"], trial["epochs"]) == ("stopped_early", 1)
+        assert trial["metrics"]["val_accuracy"] > 0
