@@ -6,9 +6,14 @@ from nasflow.study.records import RoundRecord, RoundState
 from nasflow.study.study import Study
 from nasflow.trial import TrialStatus
 
+TIME_IS_OVER = "budget.hours is over"
+
 
 def rounds_left(study: Study) -> Iterator[int]:
-    """Yield the numbers of the rounds to run: unfinished rounds, and new ones while the budget lasts."""
+    """Yield the numbers of the rounds to run: unfinished rounds, and new ones while the budget lasts.
+
+    Once the hours are over, unfinished rounds are left out as well if the search is to stop then.
+    """
     budget = study.config.budget
     waiting = study.trials((TrialStatus.SUBMITTED, TrialStatus.RUNNING))
     open_rounds = {trial.round for trial in waiting if trial.replayed_from is None}  # some may come from a killed retry
@@ -19,9 +24,16 @@ def rounds_left(study: Study) -> Iterator[int]:
         begun = bool(study.trials(round=number, limit=1))
         spent = budget.hours is not None and study.seconds_spent() >= 3600 * budget.hours
         full = budget.trials is not None and sum(study.counts().values()) >= budget.trials
-        if (spent or full) and not begun:
+        if ((spent or full) and not begun) or (spent and budget.on_timeout == "stop"):
             return
         yield number
+
+
+def unfinished_text(study: Study) -> str:
+    """Return what to add to a finished search's message about trials that its hours did not suffice for."""
+    counts = study.counts()
+    left = counts[TrialStatus.SUBMITTED] + counts[TrialStatus.RUNNING]
+    return f"; {TIME_IS_OVER}: a larger one goes on with {left} unfinished trials" if left else ""
 
 
 def is_finished(study: Study) -> bool:

@@ -122,6 +122,18 @@ def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOv
 
 
 @app.command()
+def stop_trial(
+    study: StudyName,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The trial's number.")],
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """End one trial of a running search after its present epoch, on the machine that runs the search."""
+    from .commands import stop_trial  # noqa: PLC0415
+
+    stop_trial.stop_trial(load_study(store, study), number)
+
+
+@app.command()
 def setup(
     config: OptionalConfigFile = None,
     *,

@@ -11,7 +11,7 @@ from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
-from .budget import rounds_left
+from .budget import TIME_IS_OVER, rounds_left, unfinished_text
 from .record import show_search
 from .result import SearchResult
 from .round_flow import sampling_round
@@ -19,6 +19,7 @@ from .run_config import config_of_this_run
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
+from .session.time_limit import time_limited
 from .ui.heartbeats import without_engine_heartbeats
 
 
@@ -46,6 +47,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
         search_session(config) as session,
         interruptible(lambda: session.interrupted, session.interrupt),
         controlled(session) as control,
+        time_limited(session),
     ):
         session.flow_began = time.monotonic()
         while True:
@@ -53,13 +55,16 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
                 _run_rounds(session)
                 break
             except InterruptedSearchError as error:
+                if session.time_is_over:
+                    break
                 if not control.resumed():
                     return _final(Cancelled(message=str(error)))
         best = session.study.leaderboard(1)
         if not best:
             raise TrialError(f"no trial of study '{config.name}' could be scored: nasflow show {config.name} says why")
         show_search(session)
-        return _final(Completed(message=f"best is trial {best[0].number}", data=SearchResult(config)))
+        message = f"best is trial {best[0].number}{unfinished_text(session.study)}"
+        return _final(Completed(message=message, data=SearchResult(config)))
 
 
 def _run_rounds(session: SearchSession) -> None:
@@ -68,6 +73,8 @@ def _run_rounds(session: SearchSession) -> None:
         session.refuse_interrupted()
         state = _run_round(session, number)
         if state.is_cancelled():
+            if session.time_is_over:
+                session.study.end_round(number, RoundState.COMPLETED, TIME_IS_OVER)
             raise InterruptedSearchError(state.message)
         if not session.study.trials(round=number, limit=1):
             return  # the space is exhausted

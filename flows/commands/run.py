@@ -18,6 +18,7 @@ from nasflow.config.services import LocalServiceConfig
 from nasflow.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 
+from ..budget import unfinished_text
 from ..server.client import set_up_prefect
 from ..session.signals import leave_on_sigterm
 from .console import console, score_command
@@ -45,10 +46,12 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
         if result is None:
             return _say_interrupted(terminal, config)
         study = session.study
-        trained = study.seconds_spent()
+        trained, unfinished = study.seconds_spent(), unfinished_text(study)
         board = leaderboard_table(study.leaderboard(10), config.objectives, 10)
     terminal.print(board)
     say = functools.partial(terminal.print, soft_wrap=True)
+    if unfinished:
+        say(f"study '{config.name}'{unfinished}")
     best = result.best
     say(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
     if export_best is not None:

@@ -6,6 +6,7 @@ flow run, it does not notice a cancellation at all. So a thread polls the run's 
 
 import contextvars
 import functools
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +31,16 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Scheduled, Suspended
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import InterruptedSearchError, StudyError
+from nasflow.errors import InterruptedSearchError, NasflowError, StudyError
 from nasflow.study.lease import LEASE_SECONDS
 from nasflow.study.study import Study
 
 from ..ui.heartbeats import Heartbeats
 from .session import SearchSession
+from .stop_events import StopEvents
 
 POLL_SECONDS = 1.0
+_STOP_EVENTS_EVERY = 5  # looks at the run's state
 _ANSWER_SECONDS = 10.0
 _UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 
@@ -63,6 +66,7 @@ class Control:
         self._session = session
         self._run = run
         self._rounds: dict[UUID, Heartbeats] = {}
+        self._stop_events = StopEvents(session.config.name)
         self._paused = False
         self._too_late = False
         self._ended = threading.Event()
@@ -120,14 +124,19 @@ class Control:
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),  # the next look is the retry
             get_client(httpx_settings={"timeout": _ANSWER_SECONDS}, sync_client=True) as client,
         ):
-            while not self._session.interrupted and not self._ended.wait(POLL_SECONDS):
+            for look in itertools.count(1):
+                if self._session.interrupted or self._ended.wait(POLL_SECONDS):
+                    return
                 for heartbeats in list(self._rounds.values()):
                     heartbeats.send_due()
                 try:
                     runs = _read(client, [self._run.id, *self._rounds])
+                    to_stop = self._stop_events.take(client) if look % _STOP_EVENTS_EVERY == 0 else []
                 except httpx.HTTPError:
                     continue
                 self._obey({run.id: run.state for run in runs if run.state})
+                for trial in to_stop:
+                    self._stop_trial(trial)
 
     def _obey(self, states: Mapping[UUID, State]) -> None:
         now = [states[run] for run in [self._run.id, *self._rounds] if run in states]  # not rounds that ended
@@ -148,6 +157,15 @@ class Control:
         elif not self._paused:
             self._paused = True
             self._do(self._session.pause, "paused: its jobs end, and this process waits until it is resumed")
+
+    def _stop_trial(self, number: int) -> None:
+        log = get_run_logger()
+        try:
+            self._session.service.stop_trial(number)
+        except NasflowError as error:
+            log.warning("an event asks to stop trial %d: %s", number, error)
+        else:
+            log.info("an event asks to stop trial %d: it ends after its present epoch", number)
 
     def _do(self, act: Callable[[], None], why: str) -> None:
         get_run_logger().info("study '%s' is %s", self._session.config.name, why)

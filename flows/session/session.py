@@ -74,6 +74,7 @@ class SearchSession:
         flow_began: when the search flow's own code began, by `time.monotonic`.
         stop: set while the threads that follow jobs are to end soon.
         interrupted: whether the session is to end, too.
+        time_is_over: whether the hours of the budget are over.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SearchSession:
         self.space = space
         self.listeners = listeners
         self.stop = threading.Event()
-        self.interrupted = False
+        self.interrupted = self.time_is_over = False
         self.flow_began: float | None = None
         self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
         self.service.validate()
@@ -148,6 +149,11 @@ class SearchSession:
         """Ask the threads that follow jobs to end soon, and end the service's processes now, until `go_on`."""
         self.stop.set()
         self._end_processes()
+
+    def end_in_time(self) -> None:
+        """As `pause`, because the hours of the budget are over."""
+        self.time_is_over = True
+        self.pause()
 
     def go_on(self) -> None:
         """Continue after `pause`. Call it once no thread follows a job any more."""

@@ -4,8 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from nasflow.config.durations import Duration
 from nasflow.config.secrets import Secret
 from nasflow.config.values import Section
+
+DAY = 86400.0
+"""Seconds."""
 
 _GpuIndices = list[Annotated[int, Field(ge=0)]]
 
@@ -25,6 +29,10 @@ class LocalServiceConfig(Section):
     )
     idle_timeout: PositiveFloat = Field(
         default=600.0, description="seconds without work after which an abandoned worker ends itself"
+    )
+
+    abandoned_after: Duration = Field(
+        default=DAY, description="without a controller, after which a worker ends its job and itself"
     )
 
     @model_validator(mode="after")
@@ -103,8 +111,8 @@ class SshServiceConfig(Section):
     idle_timeout: PositiveFloat = Field(
         default=600.0, description="seconds without work after which an abandoned worker ends itself"
     )
-    abandoned_after: PositiveFloat = Field(
-        default=86400.0, description="seconds without a controller after which a worker ends its job and itself"
+    abandoned_after: Duration = Field(
+        default=DAY, description="without a controller, after which a worker ends its job and itself"
     )
     code: CodeConfig = Field(default=CodeConfig(), description="what is shipped of the code beside the config")
 
@@ -135,6 +143,9 @@ class SlurmServiceConfig(Section):
     python: str | None = Field(default=None, description="interpreter on the nodes; default: this one")
     env_setup: str | None = Field(default=None, description="shell commands that make 'python' ready")
     poll_seconds: PositiveFloat = Field(default=2.0, description="between two looks at Slurm's queue")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job on a node ends itself"
+    )
 
 
 class RayServiceConfig(Section):
@@ -145,6 +156,9 @@ class RayServiceConfig(Section):
     max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
     cpus_per_job: PositiveFloat = Field(default=1.0, description="cores of a job")
     gpus_per_job: float = Field(default=0.0, ge=0, description="GPUs of a job")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job on a node ends itself"
+    )
 
 
 class DaskServiceConfig(Section):
@@ -154,6 +168,9 @@ class DaskServiceConfig(Section):
     address: str = Field(default="tcp://127.0.0.1:8786", description="of the scheduler")
     max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
     resources: dict[str, float] = Field(default={}, description="what a job takes of a worker's, as {GPU: 1}")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job on a node ends itself"
+    )
 
 
 class DebugServiceConfig(Section):

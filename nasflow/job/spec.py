@@ -7,6 +7,7 @@ Everything a job reads or writes is below one root folder, so that a service can
                          job.log         standard output and error
                          activity        what it is doing and since when (nasflow.job.activity)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
+                           stop             asks the job to end the trial after its present epoch
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
 folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
@@ -132,3 +133,8 @@ def job_dir(root: Path, job_id: str) -> Path:
 def trial_dir(root: Path, number: int) -> Path:
     """The folder that holds a trial's checkpoints."""
     return root / "trials" / f"{number:05d}"
+
+
+def stop_mark(root: Path, number: int) -> Path:
+    """The file that asks a job to end a trial after its present epoch."""
+    return trial_dir(root, number) / "stop"

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from nasflow.config.limits import LimitsConfig
 from nasflow.job.events import parse_event
 from nasflow.testing.in_process_service import InProcessServiceContract, Open
 from nasflow.testing.service_jobs import await_status, epochs, finish, mentions, numbers, running, script, until
@@ -125,6 +126,21 @@ class TrainingServiceContract(InProcessServiceContract):
         assert (state.status, state.exit_code, state.signal) == (JobStatus.EXITED, exit_code, number)
         assert epochs(service, JobHandle(service="any", job_id="bad")) == [(1, False)]
         assert finish(service, service.submit(script("next"))).exit_code == 0
+
+    def test_a_job_that_exceeds_a_limit_is_ended(self, service: TrainingService) -> None:
+        """A job that exceeds one of its limits is ended with all its processes, although it ignores SIGTERM."""
+        spec = script("hangs", ["ignore", int(signal.SIGTERM)], ["spawn", "session"], ["wait", "never"])
+        handle = service.submit(spec.model_copy(update={"limits": LimitsConfig(start=1)}))
+        state = finish(service, handle)
+        assert (state.status, state.limit, state.exit_code) == (JobStatus.EXITED, "start", None)
+        assert not self.living([*numbers(service, "jobs/hangs/pids"), *numbers(service, "jobs/hangs/runs")])
+
+    def test_one_trial_can_be_stopped(self, service: TrainingService) -> None:
+        """A job finds the mark that asks it to end a trial, also if it has been submitted before."""
+        handle = service.submit(script("job", ["wait", "trials/00000/stop"]))
+        await_status(service, handle, JobStatus.RUNNING)
+        service.stop_trial(0)
+        assert finish(service, handle).exit_code == 0
 
     def test_what_a_job_left_running_ends_with_it(self, service: TrainingService) -> None:
         """Processes that a job started end with it, so the slot is clean for the next job."""

@@ -22,7 +22,7 @@ from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.gc_control import frozen
 from nasflow.job.events import Alert, Ended, Entered, Event, Evicted, Started
-from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.job.spec import JobSpec, MemberSpec, stop_mark
 from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
@@ -216,12 +216,16 @@ class _JobDriver(SpecDriver):
             self._checkpoints.tell(event)
 
     def must_stop(self, member: Member) -> bool:
-        """Whether a member has trained for longer than a trial may."""
-        limit = self._spec.limits.trial
-        if limit is None or sum(member.seconds) <= limit:
+        """Whether a member has trained for longer than a trial may, or someone has asked for its end; report which."""
+        limit, mark = self._spec.limits.trial, stop_mark(self._root, member.number)
+        if mark.exists():
+            mark.unlink()
+            why = "that was asked for"
+        elif limit is not None and sum(member.seconds) > limit:
+            why = f"limits.trial is {duration_text(limit)}"
+        else:
             return False
-        after = f"trial {member.number} stops after epoch {member.finished_epochs}"
-        text = f"{after}: limits.trial is {duration_text(limit)}"
+        text = f"trial {member.number} stops after epoch {member.finished_epochs}: {why}"
         self._checkpoints.tell_later(Alert(text=text))
         return True
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 
 
@@ -131,6 +132,14 @@ class TrainingService(ABC):
     @abstractmethod
     def cancel(self, handle: JobHandle) -> None:
         """End the job now and keep its finished epochs."""
+
+    def stop_trial(self, number: int) -> None:
+        """Let the job that trains a trial end it after its present epoch; if it waits, after its first.
+
+        Raises:
+            ServiceError: the service can only cancel whole jobs, as one does that does not implement this.
+        """
+        raise ServiceError(f"training_service: {type(self).__name__} can't stop trial {number} without its whole job")
 
     @abstractmethod
     def list(self) -> Sequence[JobHandle]:

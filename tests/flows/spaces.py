@@ -41,6 +41,12 @@ def mixed(pick, kinds=("ok",), widths=(8, 16), delay=0.0):
     return nn.Sequential(nn.Linear(64, width), nn.Dropout(0.1), nn.ReLU(), Behaviour(kind, delay), nn.Linear(width, 10))
 
 
+def uneven(pick, delay):
+    """A network that trains at once, and one that waits in each step."""
+    kind = pick("kind", ["fast", "slow"])
+    return nn.Sequential(nn.Linear(64, 8), Behaviour(kind, delay if kind == "slow" else 0.0), nn.Linear(8, 10))
+
+
 def conflicting(pick):
     """Asks one label with two lists of options."""
     return nn.Linear(pick("width", [64]), pick("width", [10, 12]))

@@ -1,5 +1,8 @@
 """Candidates that hang: the search goes on without them, and the others come to the same results."""
 
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -7,6 +10,12 @@ import pytest
 from tests.flows.searches import Searches
 
 WIDTHS = [8, 12, 16, 24]
+EMIT = """
+import sys
+from prefect.events import emit_event
+for resource in sys.argv[1:]:
+    emit_event("nasflow.trial.stop", resource={"prefect.resource.id": resource})
+"""
 ERROR = "a trial took longer than limits.trial allows (5s)"
 
 
@@ -78,3 +87,46 @@ def test_a_trial_that_trains_for_too_long_stops_after_an_epoch(searches: Searche
     for trial in searches.json("show", "slow")["trials"]:
         assert (trial["status"], trial["epochs"]) == ("stopped_early", 1)
         assert trial["metrics"]["val_accuracy"] > 0
+
+
+@pytest.mark.long
+def test_hours_that_are_over_stop_the_round_and_larger_ones_go_on(searches: Searches) -> None:
+    space = {"target": "spaces.py:uneven", "params": {"delay": 0.2}}
+    budget = {"rounds": 2, "trials_per_round": 2, "on_timeout": "stop"}
+    rest = {"space": space, "merge": {"enabled": False}, "training_service": {"kind": "local", "slots": 2}}
+    searches.write("hours", **config([], **rest, budget={**budget, "hours": 0.004}))
+    printed = searches.run("run", "hours.yaml")
+    note = "budget.hours is over: a larger one goes on with 1 unfinished trials"
+    assert note in printed
+    by_kind = {trial["architecture"]["kind"]: trial for trial in searches.json("show", "hours")["trials"]}
+    assert by_kind["fast"]["status"] == "trained" and by_kind["slow"]["status"] == "running"
+    assert note in searches.run("run", "hours.yaml"), "nothing is left to do"
+    searches.write("hours", **config([], **rest, budget={**budget, "hours": 1}))
+    assert "budget.hours" not in searches.run("run", "hours.yaml")
+    assert {trial["status"] for trial in searches.json("show", "hours")["trials"]} == {"trained"}
+
+
+@pytest.mark.long
+def test_trials_are_stopped_by_a_command_and_by_an_event(searches: Searches) -> None:
+    space = {"target": "spaces.py:mixed", "params": {"kinds": ["ok"], "widths": WIDTHS, "delay": 0.02}}
+    evaluator = {**config([])["evaluator"], "epochs": 40}
+    searches.write("four", **config([], space=space, evaluator=evaluator, budget={"rounds": 1, "trials_per_round": 4}))
+    stops = ["nasflow.trial.four.2", "nasflow.trial.four.more.3", "nasflow.trial.for.3"]
+    with searches.start("run", "four.yaml") as process:
+        while not any(event["kind"] == "epoch" for event in searches.events("four")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        printed = searches.run("stop-trial", "four", "1")
+        assert "trial 1 of study 'four' ends after its present epoch" in " ".join(printed.split())
+        subprocess.run([sys.executable, "-c", EMIT, *stops], check=True, env=searches.server.env)
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    shown = {trial["number"]: trial for trial in searches.json("show", "four")["trials"]}
+    assert {number: trial["status"] for number, trial in shown.items()} == {
+        0: "trained",
+        1: "stopped_early",
+        2: "stopped_early",
+        3: "trained",
+    }
+    refused = searches.run("stop-trial", "four", "0", code=2)
+    assert "trial 0 of study 'four' is trained: only one in training can be stopped" in " ".join(refused.split())

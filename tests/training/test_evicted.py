@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from nasflow.checkpoint.store import CheckpointStore
-from nasflow.job.events import Ended, Epoch, Event, Evicted, Final, Planned, Started
-from nasflow.job.spec import trial_dir
+from nasflow.config.limits import LimitsConfig
+from nasflow.job.events import Alert, Ended, Epoch, Event, Evicted, Final, Planned, Started
+from nasflow.job.spec import stop_mark, trial_dir
 from tests.training.jobs import Outcome, evaluator, evictions, make_job, outcome, train
 
 CONFIG = evaluator(epochs=3, optimizer={"lr": {"pick": [0.01, 1e8]}}, gradient_clip_val={"pick": [1.0, 1e30]})
@@ -160,3 +161,34 @@ def test_a_job_whose_every_member_is_evicted_ends(fault: str, tmp_path: Path) ->
     assert [type(event) for event in events if not isinstance(event, Planned)] == [Started, Evicted, Evicted, Ended]
     assert isinstance(events[-1], Ended)
     assert events[-1].error is None
+
+
+@pytest.mark.parametrize("fuse", ["never", "always"])
+def test_a_trial_that_is_to_stop_ends_after_its_epoch(fuse: Literal["never", "always"], tmp_path: Path) -> None:
+    members = {trial: {**GOOD, **NETS[0]} for trial in (1, 4, 5)}
+    whole = train(make_job(SPACE, CONFIG, members, fuse=fuse), tmp_path / "whole")
+    stop_mark(tmp_path / "stopped", 4).parent.mkdir(parents=True)
+    stop_mark(tmp_path / "stopped", 4).touch()
+    events = train(make_job(SPACE, CONFIG, members, fuse=fuse), tmp_path / "stopped")
+    for trial in (1, 5):
+        assert outcome(events, tmp_path / "stopped", trial) == outcome(whole, tmp_path / "whole", trial)
+    (final,) = (event for event in events if isinstance(event, Final) and event.trial == 4)
+    (first, *_) = (event for event in whole if isinstance(event, Epoch) and event.trial == 4)
+    assert (final.epochs, final.stopped_early, final.pruned) == (1, True, False)
+    assert final.metrics == {**first.metrics, "parameters": final.metrics["parameters"]}
+    assert [event.text for event in events if isinstance(event, Alert)] == [
+        "trial 4 stops after epoch 1: that was asked for"
+    ]
+    assert not stop_mark(tmp_path / "stopped", 4).exists()
+    again = train(make_job(SPACE, CONFIG, members, fuse=fuse), tmp_path / "stopped")
+    assert [event.epochs for event in again if isinstance(event, Final) and event.trial == 4] == [1]
+
+
+def test_a_trial_that_trains_for_longer_than_its_limit_stops(tmp_path: Path) -> None:
+    spec = make_job(SPACE, CONFIG, {1: {**GOOD, **NETS[0]}, 4: {**GOOD, **NETS[1]}})
+    events = train(spec.model_copy(update={"limits": LimitsConfig(trial=1e-9)}), tmp_path)
+    finals = {event.trial: (event.epochs, event.stopped_early) for event in events if isinstance(event, Final)}
+    assert finals == {1: (1, True), 4: (1, True)}
+    assert {event.text for event in events if isinstance(event, Alert)} == {
+        f"trial {trial} stops after epoch 1: limits.trial is 1e-09s" for trial in (1, 4)
+    }

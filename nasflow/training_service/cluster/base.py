@@ -60,13 +60,16 @@ class ClusterService(RootHere):
         root: the folder of the study's jobs and checkpoints, which the nodes see under the same path.
         max_jobs: the most jobs submitted to the cluster at a time.
         poll_seconds: seconds between two queries of the cluster.
+        abandoned_after: seconds without a call of a controller after which a job ends itself.
+        runner: `module:function` that runs one `job.json` and returns an exit code.
     """
 
     kind: ClassVar[str]
     """The service's name, as in its config."""
 
-    def __init__(self, root: Path, max_jobs: int, poll_seconds: float):
+    def __init__(self, root: Path, max_jobs: int, poll_seconds: float, abandoned_after: float, runner: str):
         super().__init__(root)
+        self._abandoned_after, self._runner = abandoned_after, runner
         self._records = ClusterRecords(self._root, self.kind)
         self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
         self._poll_seconds = poll_seconds
@@ -150,10 +153,23 @@ class ClusterService(RootHere):
             if self._records.dir.exists():
                 shutil.rmtree(self._records.dir)
 
+    def _program(self, run: Run) -> Sequence[str]:
+        """Return the arguments of the Python interpreter that runs a run's own program."""
+        options = ["--runner", self._runner, "--abandoned-after", str(self._abandoned_after)]
+        return [
+            "-P",
+            "-m",
+            "nasflow.training_service.cluster.node_program",
+            *run.arguments,
+            str(self._records.controller),
+            *options,
+        ]
+
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _tend(self, *, fresh: bool = False) -> None:
         """Update the records from the runs' files and the cluster, and submit waiting jobs."""
+        self._records.note_call()
         looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
         for job_id, slot in self._records.taken().items():
             run = self._records.run(job_id)

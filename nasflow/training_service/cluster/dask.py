@@ -48,9 +48,8 @@ class DaskService(ClusterService):
     kind = "dask"
 
     def __init__(self, config: DaskServiceConfig, root: Path, runner: str = RUNNER):
-        super().__init__(root, config.max_jobs, _POLL_SECONDS)
+        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
         self._config = config
-        self._runner = runner
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -82,11 +81,10 @@ class DaskService(ClusterService):
             self._client = None
 
     def _give(self, run: Run) -> None:
-        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
         future = self._ask(
             lambda client: client.submit(
                 start_on_worker,
-                ["-P", "-m", "nasflow.training_service.cluster.node_program", *job],
+                self._program(run),
                 import_path(),
                 str(job_dir(self._root, run.job_id) / "job.log"),
                 key=run.name,

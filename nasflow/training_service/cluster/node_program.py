@@ -16,6 +16,7 @@ from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
+from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.machine.job_process import run_in_child
 from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
@@ -26,8 +27,8 @@ _LOOK = 0.25  # seconds between two checks whether the controller has asked the 
 class _EndReason:
     """Collects why the job must end; called, it returns the reason, or an empty string."""
 
-    def __init__(self, run: Run):
-        self._run, self._looked, self.why = run, time.monotonic(), ""
+    def __init__(self, run: Run, calls: ControllerCalls):
+        self._run, self._calls, self._looked, self.why = run, calls, time.monotonic(), ""
 
     def by_signal(self, number: int, _: object) -> None:
         """Signal handler."""
@@ -36,14 +37,13 @@ class _EndReason:
     def __call__(self) -> str:
         if not self.why and time.monotonic() - self._looked >= _LOOK:
             self._looked = time.monotonic()
-            if not self._run.is_current():
-                self.why = "the controller asked it to end"
+            self.why = self._calls.missing() if self._run.is_current() else "the controller asked it to end"
         return self.why
 
 
-def run_one(run: Run, runner: str, memory_share: int) -> None:
+def run_one(run: Run, runner: str, memory_share: int, calls: ControllerCalls) -> None:
     """Run a job to its end and record the outcome; do nothing if another process has begun the run."""
-    end = _EndReason(run)
+    end = _EndReason(run, calls)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end.by_signal)
     die_with_parent(os.getppid(), signal.SIGTERM)
@@ -69,11 +69,15 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("job_id")
     parser.add_argument("token", help="the run's token")
+    parser.add_argument("controller", type=Path, help="the file that calls of controllers modify")
     parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
+    parser.add_argument("--abandoned-after", type=float, default=float("inf"), help="seconds without a controller")
     parser.add_argument("--memory", type=int, help="bytes available to the job; default: all there is")
     options = parser.parse_args()
     limit = memory_limit()
-    run_one(Run(options.root, options.job_id, options.token), options.runner, min(limit, options.memory or limit))
+    run = Run(options.root, options.job_id, options.token)
+    calls = ControllerCalls(options.controller, options.abandoned_after)
+    run_one(run, options.runner, min(limit, options.memory or limit), calls)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,8 @@ class RayService(ClusterService):
     kind = "ray"
 
     def __init__(self, config: RayServiceConfig, root: Path, runner: str = RUNNER):
-        super().__init__(root, config.max_jobs, _POLL_SECONDS)
+        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
         self._config = config
-        self._runner = runner
         self._client: JobSubmissionClient | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -58,10 +57,9 @@ class RayService(ClusterService):
         }
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
-        program = ["env", *(f"{name}={value}" for name, value in environment.items()), sys.executable, "-P"]
+        variables = (f"{name}={value}" for name, value in environment.items())
+        program = ["env", *variables, sys.executable, *self._program(run)]
         log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
-        program += ["-m", "nasflow.training_service.cluster.node_program", *job]
         entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
 
         def give(client: JobSubmissionClient) -> None:

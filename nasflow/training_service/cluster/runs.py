@@ -39,6 +39,11 @@ class Run:
         return f"{name_prefix(self.root)}{self.job_id}-{self.token}"
 
     @property
+    def arguments(self) -> list[str]:
+        """The arguments of its program that name it."""
+        return [str(self.root), self.job_id, self.token]
+
+    @property
     def given(self) -> Path:
         """The mark that the cluster has accepted the run."""
         return self.file("given")

@@ -63,9 +63,8 @@ class SlurmService(ClusterService):
     kind = "slurm"
 
     def __init__(self, config: SlurmServiceConfig, root: Path, runner: str = RUNNER):
-        super().__init__(root, config.max_jobs, config.poll_seconds)
+        super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
         self._config = config
-        self._runner = runner
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
@@ -131,17 +130,16 @@ class SlurmService(ClusterService):
         environment = {"PYTHONPATH": import_path(), **job_environment(config.cpus_per_job, bool(config.gpus_per_job))}
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        program = [config.python or sys.executable, "-P", "-m", "nasflow.training_service.cluster.node_program"]
-        job = [str(self._root), run.job_id, run.token, "--runner", self._runner]
+        program = [config.python or sys.executable, *self._program(run)]
         if config.memory_gb is not None:
-            job += ["--memory", str(round(config.memory_gb * 2**30))]
+            program += ["--memory", str(round(config.memory_gb * 2**30))]
         log = job_dir(self._root, run.job_id) / "job.log"
         lines = [
             "#!/bin/bash",
             f"exec >>{shlex.quote(str(log))} 2>&1 </dev/null",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
             *([config.env_setup] if config.env_setup else []),
-            f"exec {shlex.join([*program, *job])}",
+            f"exec {shlex.join(program)}",
         ]
         return "\n".join(lines) + "\n"
 

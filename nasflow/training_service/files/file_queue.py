@@ -5,6 +5,7 @@
     <root>/<service>.lock                 held while anything below is changed or read consistently
     <root>/<service>/queue/<n>.<job_id>   waiting jobs, in order
                      workers/<holder>/claim/<job_id>    the job it took: the file from the queue, renamed
+                     controller       its modification time is that of a controller's last call, to the second
     <root>/jobs/<job_id>/job.json         the JobSpec
                          cancel           asks its holder to end the job
                          exit.json        the JobState of a finished job
@@ -16,21 +17,25 @@ does every other process, because the write holds the lock.
 
 import fcntl
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import BinaryIO, Concatenate, ParamSpec, TypeVar
 
 from nasflow.errors import ServiceError
 from nasflow.job.disk_full import is_full, wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.files.locking import acquire_soon
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="JobRecords")
 
 _LOG = logging.getLogger(__name__)
+
+_CALLS_EVERY = 1.0  # seconds between two records of a controller's calls
 
 
 def waiting_for_room(write: Callable[Concatenate[R, P], None]) -> Callable[Concatenate[R, P], None]:
@@ -63,13 +68,19 @@ class JobRecords:
         self._lock_file = root / f"{service}.lock"
         self._queue = self.dir / "queue"
         self._workers = self.dir / "workers"
+        self._called = float("-inf")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the lock against all threads and processes. The system frees it if its holder dies. Creates the root."""
+        with self._locked(lambda file: fcntl.flock(file, fcntl.LOCK_EX)):
+            yield
+
+    @contextmanager
+    def _locked(self, acquire: Callable[[BinaryIO], None]) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
         with self._lock_file.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            acquire(file)
             try:
                 yield
             finally:
@@ -77,14 +88,30 @@ class JobRecords:
 
     @contextmanager
     def service_lock(self) -> Iterator[None]:
-        """As `lock`, for a service's own calls: raises ServiceError if the disk is full."""
+        """As `lock`, for a service's own calls.
+
+        Raises:
+            ServiceError: the disk is full, or another process keeps the lock.
+        """
         try:
-            with self.lock():
+            with self._locked(acquire_soon):
                 yield
         except OSError as error:
             if not is_full(error):
                 raise
             raise ServiceError(f"training_service: {error}: make room there and run the search again") from error
+
+    @property
+    def controller(self) -> Path:
+        """The file that `note_call` modifies."""
+        return self.dir / "controller"
+
+    def note_call(self) -> None:
+        """Record that a controller has called, at most once a second (`controller_calls` reads it)."""
+        now = time.monotonic()
+        if now - self._called > _CALLS_EVERY and self.dir.exists():
+            self.controller.touch()
+            self._called = now
 
     @waiting_for_room
     def enqueue(self, spec: JobSpec) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nasflow.errors import ServiceError
 from nasflow.job.events import read_lines
-from nasflow.job.spec import job_dir
+from nasflow.job.spec import job_dir, stop_mark
 from nasflow.training_service.base import JobHandle, TrainingService
 
 
@@ -35,6 +35,11 @@ class RootHere(TrainingService):
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 1000 * lines))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+    def stop_trial(self, number: int) -> None:  # noqa: D102
+        mark = stop_mark(self._root, number)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
     def fetch(self, path: str) -> Path:
         """Return the path on this machine of `path`, a file or folder relative to the root.

@@ -35,7 +35,6 @@ PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.trai
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
-_BEAT = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,14 @@ class LocalService(RootHere):
     With `use_active_gpu: false`, a slot takes no new job while others compute on its GPU; a job waits while no slot can
     take it. `prepare`, `submit`, `status` and `free_slots` check this.
 
+    After `config.abandoned_after` seconds without one of these calls, a worker ends its job, which is then LOST, and
+    itself.
+
     Args:
         config: the slots and the idle timeout.
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and returns an exit code.
         preload: modules that a worker imports before its first job, unless each job runs as a new program.
-        abandoned_after: seconds without one of these calls after which a worker ends its job, which is then LOST, and
-            itself; None for never.
     """
 
     def __init__(
@@ -74,16 +74,14 @@ class LocalService(RootHere):
         root: Path,
         runner: str = RUNNER,
         preload: Sequence[str] = PRELOAD,
-        abandoned_after: float | None = None,
     ):
         super().__init__(root)
         self._config = config
         self._state = LocalState(self._root)
-        self._abandoned_after, self._beaten = abandoned_after, float("-inf")
         self._active = None if config.use_active_gpu or not config.gpus else ActiveGpus(self._state, gpu_slots(config))
         options = [
             *("--runner", runner, "--idle-timeout", str(config.idle_timeout)),
-            *([] if abandoned_after is None else ["--abandoned-after", str(abandoned_after)]),
+            *("--abandoned-after", str(config.abandoned_after)),
             *(["--preload", *preload] if config.reuse else ["--fresh"]),
         ]
         program = [sys.executable, "-P", "-m", "nasflow.training_service.local.worker", str(self._root)]
@@ -208,10 +206,7 @@ class LocalService(RootHere):
     def _attend(self) -> None:
         """Do the work that is due at every call of a controller."""
         self._bury_the_dead()
-        now = time.monotonic()
-        if self._abandoned_after is not None and now - self._beaten > _BEAT and self._state.dir.exists():
-            self._state.controller.touch()
-            self._beaten = now
+        self._state.note_call()
         if self._active:
             self._active.look()
 

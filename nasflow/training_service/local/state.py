@@ -7,7 +7,6 @@
                                 ready             it has started up
                                 retired           it exits after this job
                  held/<slot>              why the slot takes no new job for now
-                 controller               modified by every call of a controller
                  logs/<slot>.log          the worker's own output
 """
 
@@ -104,11 +103,6 @@ class LocalState(JobRecords):
     def ready(self, slot: str) -> Path:
         """Return the mark that a worker sets when it has started up."""
         return self._workers / slot / "ready"
-
-    @property
-    def controller(self) -> Path:
-        """The file with the time of a controller's last call as its modification time, to the second."""
-        return self.dir / "controller"
 
     def news(self, slot: str) -> bool:
         """Whether there may be work for a slot's worker. Needs no lock."""

@@ -35,9 +35,7 @@ class Worker:
     a call of a controller.
     """
 
-    def __init__(
-        self, root: Path, slot: str, runner: str, idle_timeout: float, *, fresh: bool, abandoned_after: float | None
-    ):
+    def __init__(self, root: Path, slot: str, runner: str, idle_timeout: float, *, fresh: bool, abandoned_after: float):
         self._state = LocalState(root)
         self._root, self._slot, self._runner, self._idle_timeout = root, slot, runner, idle_timeout
         self._fresh, self._calls = fresh, ControllerCalls(self._state.controller, abandoned_after)
@@ -74,8 +72,7 @@ class Worker:
 
     def _must_end(self) -> str:
         """Return why this process must end; empty if it need not."""
-        if not self._why_end and self._calls.stopped():
-            self._why_end = f"no controller has called for {self._calls.patience:g} s"
+        self._why_end = self._why_end or self._calls.missing()
         return self._why_end
 
     def _dismissed(self) -> bool:
@@ -147,7 +144,7 @@ def main() -> None:
     parser.add_argument("--preload", nargs="*", default=[], help="modules to import before the first job")
     parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
     parser.add_argument("--fresh", action="store_true", help="run each job in a new interpreter")
-    parser.add_argument("--abandoned-after", type=float, help="seconds without a controller; default: no limit")
+    parser.add_argument("--abandoned-after", type=float, default=float("inf"), help="seconds without a controller")
     parser.add_argument("--early", action="store_true", help="do not touch ROOT before a line on standard input")
     options = parser.parse_args()
     state = LocalState(options.root)

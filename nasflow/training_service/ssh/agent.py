@@ -67,9 +67,10 @@ class HostAgent:
             use_active_gpu=opening.use_active_gpu,
             reuse=opening.reuse,
             idle_timeout=opening.idle_timeout,
+            abandoned_after=opening.abandoned_after,
         )
         self._root.mkdir(parents=True, exist_ok=True)
-        service = LocalService(config, self._root, opening.runner, opening.preload, opening.abandoned_after)
+        service = LocalService(config, self._root, opening.runner, opening.preload)
         service.validate()
         service.prepare()
         self._service = service

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nasflow.config.search import parse_config
-from nasflow.flows.budget import is_finished, rounds_left
+from nasflow.flows.budget import is_finished, rounds_left, unfinished_text
 from nasflow.flows.recovery.judge import Facts, Run, Standing, judge
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Controller
@@ -88,6 +88,21 @@ def test_what_is_left_to_run(tmp_path):
         study.begin_round(1)
         study.end_round(1, RoundState.COMPLETED)
         assert is_finished(study), "the second round found nothing more to try"
+
+
+def test_once_the_hours_are_over_an_open_round_is_left_only_to_be_finished(tmp_path):
+    store = f"sqlite:///{tmp_path / 'nasflow.db'}"
+    values = {**CONFIG, "name": "late", "store": store, "work_dir": tmp_path, "base_dir": HERE}
+    for on_timeout, left in (("finish", [0]), ("stop", [])):
+        config = parse_config({**values, "budget": {"rounds": 2, "hours": 1e-9, "on_timeout": on_timeout}})
+        with closing(Study.open(config)) as study:
+            study.begin_round(0)
+            if not study.trials():
+                study.submit_trials(0, [Architecture({"kind": "ok", "width": 8})])
+            time.sleep(0.01)
+            study.end_round(0, RoundState.COMPLETED)
+            assert list(rounds_left(study)) == left
+            assert unfinished_text(study) == "; budget.hours is over: a larger one goes on with 1 unfinished trials"
 
 
 # --- real searches -----------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ def test_one_worker_serves_one_job_after_the_other(root):
 
 
 def test_a_worker_whose_controllers_are_silent_ends_its_job_and_itself(root):
-    options = LocalServiceConfig(slots=2, idle_timeout=60)
-    service = LocalService(options, root, runner=SCRIPTED, preload=(), abandoned_after=3.0)
+    options = LocalServiceConfig(slots=2, idle_timeout=60, abandoned_after=3.0)
+    service = LocalService(options, root, runner=SCRIPTED, preload=())
     handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
     await_status(service, handle, JobStatus.RUNNING)
     began = time.monotonic()

@@ -1,0 +1,28 @@
+"""`nasflow stop-trial`: ends one trial; the others of its job train on."""
+
+from nasflow.errors import UserError
+from nasflow.study.study import Study
+from nasflow.training_service.make import make_service
+from nasflow.trial import TrialStatus
+
+from ..server.secrets import use_prefect_blocks
+from .console import console
+
+
+def stop_trial(study: Study, number: int) -> None:
+    """Ask the job of a trial to end it after its present epoch.
+
+    Raises:
+        UserError: there is no such trial, it is not in training, or its service can't do that.
+    """
+    status = study.trial(number).status
+    if status not in (TrialStatus.SUBMITTED, TrialStatus.RUNNING):
+        raise UserError(
+            f"trial {number} of study '{study.config.name}' is {status}: only one in training can be stopped"
+        )
+    use_prefect_blocks()
+    config = study.config
+    make_service(config.training_service, config.study_dir, config.base_dir).stop_trial(number)
+    console().print(
+        f"trial {number} of study '{config.name}' ends after its present epoch; the others of its job train on"
+    )

@@ -1,0 +1,34 @@
+"""Events by which programs and automations end one trial of a running search."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
+
+STOP = "nasflow.trial.stop"
+"""The event's name; its resource is the trial's, as in all events about it: `nasflow.trial.<study>.<number>`."""
+
+
+class StopEvents:
+    """Finds the trials of a study that events ask to end, from now on.
+
+    Args:
+        study: the study's name.
+    """
+
+    def __init__(self, study: str):
+        self._prefix, self._since = f"nasflow.trial.{study}.", datetime.now(UTC)
+        self._taken: set[UUID] = set()
+
+    def take(self, client: SyncPrefectClient) -> list[int]:
+        """Return the numbers of the trials that new events ask to end. Raises httpx.HTTPError."""
+        wanted = EventFilter(
+            occurred=EventOccurredFilter(since=self._since),
+            event=EventNameFilter(name=[STOP]),
+            resource=EventResourceFilter(id_prefix=[self._prefix]),
+        )
+        new = [event for event in client.read_events(wanted).events if event.id not in self._taken]
+        self._taken.update(event.id for event in new)
+        numbers = [event.resource.id.removeprefix(self._prefix) for event in new]
+        return [int(number) for number in numbers if number.isdecimal()]  # others are of a study with a longer name

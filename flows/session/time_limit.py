@@ -1,0 +1,42 @@
+"""Stops a search when the hours of its budget are over."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prefect import get_run_logger
+
+from .session import SearchSession
+
+_LOOK = 0.5  # seconds between two looks at the clock
+
+
+@contextmanager
+def time_limited(session: SearchSession) -> Iterator[None]:
+    """End the session's jobs once `budget.hours` are over, if `budget.on_timeout` is `stop`. Pauses do not count."""
+    budget = session.config.budget
+    if budget.hours is None or budget.on_timeout == "finish":
+        yield
+        return
+    left, ended = 3600 * budget.hours - session.study.seconds_spent(), threading.Event()
+    log = get_run_logger()
+
+    def watch() -> None:
+        nonlocal left
+        before = time.monotonic()
+        while left > 0 and not ended.wait(min(_LOOK, left)):
+            now = time.monotonic()
+            left -= 0 if session.stop.is_set() else now - before
+            before = now
+        if not ended.is_set() and not session.stop.is_set():
+            log.info("study '%s': budget.hours is over, so its jobs are ended", session.config.name)
+            session.end_in_time()
+
+    watcher = threading.Thread(target=watch, name="nasflow-time-limit", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

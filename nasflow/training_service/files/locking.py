@@ -1,0 +1,71 @@
+"""Acquires a file lock, but does not wait for ever for a process that keeps it."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+
+from nasflow.errors import ServiceError
+from nasflow.job import disk_full
+
+_STOPPED = 10.0  # seconds for which a stopped process may keep a lock that others wait for
+_ALIVE = disk_full.SECONDS + 60.0  # seconds for any other, which may be waiting for room on the disk
+_POLL = 0.002  # seconds
+_LOOK = 1.0  # seconds between two looks at the holder
+
+
+def acquire_soon(file: BinaryIO) -> None:
+    """Acquire the exclusive lock (`flock`) of an open file.
+
+    Raises:
+        ServiceError: another process has kept it for too long; the message names that process.
+    """
+    begin = looked = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            now = time.monotonic()
+        if now - looked > _LOOK:
+            looked = now
+            holder = holder_of(file)
+            stopped = holder is not None and _is_stopped(holder)
+            if now - begin > (_STOPPED if stopped else _ALIVE):
+                raise ServiceError(_sentence(file, holder, stopped, now - begin))
+        time.sleep(_POLL)
+
+
+def holder_of(file: BinaryIO) -> psutil.Process | None:
+    """Return the process that holds the lock of an open file, if the system tells (Linux) and it is on this machine."""
+    locks = Path("/proc/locks")
+    if not locks.exists():
+        return None
+    inode = os.fstat(file.fileno()).st_ino
+    for line in locks.read_text().splitlines():
+        words = line.split()  # 1: FLOCK ADVISORY WRITE 1234 fe:00:5678 0 EOF; a waiting process has "->"
+        if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+            try:
+                return psutil.Process(int(words[4]))
+            except (psutil.Error, ValueError):
+                return None
+    return None
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _sentence(file: BinaryIO, holder: psutil.Process | None, stopped: bool, waited: float) -> str:
+    lock = f"training_service: the lock {file.name} was not free for {waited:.0f} s"
+    if holder is None:
+        return f"{lock}; find the process that holds it (fuser {file.name}), end it, and run this again"
+    state = "which is stopped" if stopped else "which does not release it"
+    how = f"continue it (kill -CONT {holder.pid}) or end it (kill -KILL {holder.pid})"
+    return f"{lock}: it is held by process {holder.pid}, {state}; {how}, and run this again"

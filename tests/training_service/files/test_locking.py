@@ -1,0 +1,61 @@
+"""A process that keeps the lock of a study's folder does not keep others waiting for ever."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from nasflow.config.services import LocalServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.testing.service_jobs import script
+from nasflow.training_service.files import locking
+from nasflow.training_service.files.file_queue import JobRecords
+from nasflow.training_service.local.service import LocalService
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from nasflow.training_service.files.file_queue import JobRecords
+with JobRecords(Path(sys.argv[1]), "local").lock():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_stopped_holder_is_named(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr(locking, "_STOPPED", 0.1)
+    service = LocalService(LocalServiceConfig(slots=1), tmp_path)
+    os.kill(holder.pid, signal.SIGSTOP)
+    for call in (lambda: service.submit(script("job")), service.cleanup, service.prepare):
+        with pytest.raises(ServiceError, match=rf"process {holder.pid}, which is stopped; continue it \(kill -CONT"):
+            call()
+
+
+def test_one_that_is_slow_is_waited_for(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr(locking, "_STOPPED", 0.1)
+    threading.Timer(2.0, holder.kill).start()
+    begin = time.monotonic()
+    with JobRecords(tmp_path, "local").service_lock():
+        assert time.monotonic() - begin > 1
+
+
+def test_one_that_never_releases_it_is_named(tmp_path, holder, monkeypatch):
+    monkeypatch.setattr(locking, "_ALIVE", 0.1)
+    with (
+        pytest.raises(ServiceError, match=rf"process {holder.pid}, which does not release it"),
+        JobRecords(tmp_path, "local").service_lock(),
+    ):
+        pytest.fail("it is held")
