@@ -131,12 +131,11 @@ class Control:
                     heartbeats.send_due()
                 try:
                     runs = _read(client, [self._run.id, *self._rounds])
-                    to_stop = self._stop_events.take(client) if look % _STOP_EVENTS_EVERY == 0 else []
                 except httpx.HTTPError:
                     continue
                 self._obey({run.id: run.state for run in runs if run.state})
-                for trial in to_stop:
-                    self._stop_trial(trial)
+                if look % _STOP_EVENTS_EVERY == 0:
+                    self._stop_trials(client)
 
     def _obey(self, states: Mapping[UUID, State]) -> None:
         now = [states[run] for run in [self._run.id, *self._rounds] if run in states]  # not rounds that ended
@@ -158,14 +157,20 @@ class Control:
             self._paused = True
             self._do(self._session.pause, "paused: its jobs end, and this process waits until it is resumed")
 
-    def _stop_trial(self, number: int) -> None:
+    def _stop_trials(self, client: SyncPrefectClient) -> None:
         log = get_run_logger()
         try:
-            self._session.service.stop_trial(number)
-        except NasflowError as error:
-            log.warning("an event asks to stop trial %d: %s", number, error)
-        else:
-            log.info("an event asks to stop trial %d: it ends after its present epoch", number)
+            numbers = self._stop_events.take(client)
+        except httpx.HTTPError as error:
+            log.debug("events that stop trials can't be read: %s", error)
+            return
+        for number in numbers:
+            try:
+                self._session.service.stop_trial(number)
+            except NasflowError as error:
+                log.warning("an event asks to stop trial %d: %s", number, error)
+            else:
+                log.info("an event asks to stop trial %d: it ends after its present epoch", number)
 
     def _do(self, act: Callable[[], None], why: str) -> None:
         get_run_logger().info("study '%s' is %s", self._session.config.name, why)

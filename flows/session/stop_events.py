@@ -10,6 +10,9 @@ STOP = "nasflow.trial.stop"
 """The event's name; its resource is the trial's, as in all events about it: `nasflow.trial.<study>.<number>`."""
 
 
+_MOST = 50  # events of an answer; Prefect refuses more
+
+
 class StopEvents:
     """Finds the trials of a study that events ask to end, from now on.
 
@@ -28,7 +31,7 @@ class StopEvents:
             event=EventNameFilter(name=[STOP]),
             resource=EventResourceFilter(id_prefix=[self._prefix]),
         )
-        new = [event for event in client.read_events(wanted).events if event.id not in self._taken]
+        new = [event for event in client.read_events(wanted, limit=_MOST).events if event.id not in self._taken]
         self._taken.update(event.id for event in new)
         numbers = [event.resource.id.removeprefix(self._prefix) for event in new]
         return [int(number) for number in numbers if number.isdecimal()]  # others are of a study with a longer name

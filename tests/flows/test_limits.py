@@ -67,7 +67,7 @@ def test_a_candidate_that_hangs_and_ignores_sigterm(searches: Searches) -> None:
 
 @pytest.mark.long
 def test_a_process_of_a_loader_that_hangs(searches: Searches) -> None:
-    data = {"target": "slow_data.py:Digits", "params": {"hangs": {"pick": [False, True]}}}
+    data = {"target": "slow_data.py:digits", "params": {"hangs": {"pick": [False, True]}}}
     evaluator = {**config([])["evaluator"], "data": data}
     searches.write("loader", **config(["ok"], evaluator=evaluator, limits={"epoch": "15s"}))
     searches.run("run", "loader.yaml")

@@ -249,7 +249,8 @@ class ClusterService(RootHere):
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
-        source = last_word if last_word is not None and run.name not in self._seen else seen
+        knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
+        source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)
 
     def _seen_of(self, run: Run) -> Seen | None:

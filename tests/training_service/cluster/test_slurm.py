@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -134,6 +135,18 @@ def test_a_controller_killed_at_submitting_submits_once(root, tmp_path, monkeypa
     (root / "go").touch()
     assert finish(service, handle).exit_code == 0
     assert len(numbers(service, "jobs/once/runs")) == 1
+
+
+def test_a_job_whose_controllers_are_silent_ends_itself(root):
+    service = make(root, abandoned_after=2.0)
+    handle = service.submit(script("job", ["ignore", int(signal.SIGTERM)], ["wait", "never"]))
+    began = time.monotonic()
+    while time.monotonic() - began < 3.0 or not numbers(service, "jobs/job/runs"):
+        assert not service.status(handle).status.finished, "it sees that a controller calls"
+        time.sleep(0.1)
+    until(lambda: list((root / "jobs/job/run").glob("*.exit.json")), "end of the abandoned job")
+    state = finish(service, handle)
+    assert (state.status, state.reason) == (JobStatus.LOST, "no controller has called for 2 s")
 
 
 def test_what_ends_a_job_from_outside_loses_it(root, slurm):
