@@ -38,7 +38,8 @@ def test_the_readmes_search_is_short():
 def test_the_readme_names_every_command():
     for command in app.registered_commands:
         assert command.callback is not None
-        assert re.search(rf"`(nasflow )?{command.callback.__name__}\b", README), command.callback.__name__
+        name = command.callback.__name__.replace("_", "-")
+        assert re.search(rf"`(nasflow )?{name}\b", README), name
 
 
 @pytest.mark.parametrize("block", blocks((ROOT / "docs" / "config.md").read_text(), "yaml"))
