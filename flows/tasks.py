@@ -150,7 +150,7 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
         trial = study.trial(number)
         if not trial.status.scored:
             error = trial.error or "the job ended without a result for the trial"
-            hangs = _too_long(ended) and _headline(ended.error) == _headline(before)
+            hangs = _too_long(ended) and _headline(before).startswith(_headline(ended.error))
             return failed((RepeatedTrialError if hangs or _repeats(session, ended) else TrialError)(error))
     return Completed(message=f"trial {number}: {trial.status}{again}", data=trial)
 

@@ -148,7 +148,7 @@ class AttemptFollower:
         ]
         places = _fewer_places(attempt, open_members, reported) if verdict.out_of_memory else None
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None and places is None:
-            if reported.ended is None:
+            if reported.ended is None or state.limit is not None:
                 open_members = self._suspects(open_members, reported, handle, verdict)
             together = f" (trained together: {', '.join(map(str, open_members))})" if len(open_members) > 1 else ""
             headline, *rest = verdict.error.split("\n", 1)

@@ -41,6 +41,8 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
     """
     if ended is not None and (ended.infrastructure or ended.refused):  # no trial is to blame
         return _lost(ended.error or "the job could not go on where it was")
+    if state.limit is not None and (ended is None or ended.error is not None):  # it failed while it was being ended
+        return _too_long(state)
     if ended is not None:
         failed = ended.error is not None or evicted
         kind = FailureKind.TRIAL if failed else None
@@ -49,8 +51,6 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
         return Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
     if state.status is JobStatus.LOST:
         return _lost(f"the job was lost: {state.reason}")
-    if state.limit is not None:
-        return _too_long(state)
     if state.signal == signal.SIGKILL and state.oom_kills:
         return _out_of_memory(state)
     if state.signal is not None:

@@ -203,6 +203,8 @@ def test_a_limit_is_the_trials_failure_but_for_that_of_the_job(limit):
     assert verdict.error.partition("\n")[0] == f"limits.{limit}"
     assert ("in forward" in verdict.error) == (limit != "job")
     assert judge(state, Ended()).state is SUCCEEDED, "it had done all its work"
+    ending = Ended(error="RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert judge(state, ending) == verdict, "it failed while its processes were being ended"
 
 
 def test_a_job_that_exceeds_a_limit_is_ended_and_shows_where_it_was(service):

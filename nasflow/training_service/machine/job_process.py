@@ -58,7 +58,7 @@ def run_in_child(
     if end is None and exceeded is not None:
         stack = _stack(child, log)
     oom_kills = kills.recent()
-    end_all(lambda: descendants(worker), GRACE)
+    end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
     reap(child)
     if end is None and exceeded is not None:
         state = JobState(status=JobStatus.EXITED, signal=signal.SIGKILL, slot=slot, reason=exceeded.reason)
