@@ -1,4 +1,7 @@
-"""The tasks of a round. Each can be run again at any time: what the study has recorded is not done twice."""
+"""The tasks of a round. Each can be run again at any time: what the study has recorded is not done twice.
+
+How often and after which delay a task is tried again, `round_flow` sets from the config's `retry`.
+"""
 
 from collections.abc import Sequence
 
@@ -20,8 +23,8 @@ from nasflow.trial import FailureKind, Trial, TrialStatus
 from .session.control import cancelled_if_interrupted
 from .session.session import SearchSession
 from .ui.artifacts import Progress, artifact_key
-from .ui.retries import failed, tell_retry
 from .ui.run_page import tag_task_run
+from .ui.task_messages import failed, tell_retry
 
 
 class RepeatedTrialError(TrialError):

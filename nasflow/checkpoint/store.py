@@ -1,4 +1,7 @@
-"""The checkpoints of one trial: one file per epoch, which other trials of its job may share; nothing is pickled."""
+"""The checkpoints of one trial on disk: a file an epoch, which other trials of its job may share; nothing is pickled.
+
+`url_store` is the same at a URL; `nasflow.training.member_checkpoints` decides which of them a job uses.
+"""
 
 import logging
 import os

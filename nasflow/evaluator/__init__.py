@@ -1,1 +1,5 @@
-"""How one candidate is trained and scored."""
+"""How one candidate is trained and scored: an evaluator turns a model into a LightningModule, and knows its data.
+
+`supervised` is classification and regression, `lightning` a user's LightningModule; `make` builds the one of a config.
+Imports `config`, `space` and leaves.
+"""

@@ -1,4 +1,7 @@
-"""Measures what kernels cost on this machine, once per operation and number of members, and keeps it on disk."""
+"""Measures what kernels, and gathers between them, cost on this machine, and keeps that on disk.
+
+Each is measured once per operation and number of members.
+"""
 
 import copy
 import dataclasses
