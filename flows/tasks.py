@@ -114,7 +114,7 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
         if not members:
             break
         attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])
-        if attempt.failure is FailureKind.INFRASTRUCTURE:
+        if attempt.failure is FailureKind.INFRASTRUCTURE and not _just_long(session, attempt, members):
             return failed(InfrastructureError(attempt.error))
         if attempt.state is not AttemptState.SUCCEEDED:
             get_run_logger().warning("blamed on its trials: %s", attempt.error)
@@ -148,12 +148,15 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
         before = trial.error
         again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), before))
         ended = _follow(session, study.new_alone_attempt(number), [trial])
+        while _just_long(session, ended, [trial]):
+            trial = study.trial(number)
+            ended = _follow(session, study.new_alone_attempt(number), [trial])
         if ended.failure is FailureKind.INFRASTRUCTURE:
             return failed(InfrastructureError(ended.error))
         trial = study.trial(number)
         if not trial.status.scored:
             error = trial.error or "the job ended without a result for the trial"
-            hangs = _too_long(ended) and _headline(before).startswith(_headline(ended.error))
+            hangs = _limit(ended) is not None and _headline(before).startswith(_headline(ended.error))
             return failed((RepeatedTrialError if hangs or _repeats(session, ended) else TrialError)(error))
     return Completed(message=f"trial {number}: {trial.status}{again}", data=trial)
 
@@ -238,9 +241,21 @@ def _repeats(session: SearchSession, ended: Attempt) -> bool:
     )
 
 
-def _too_long(attempt: Attempt) -> bool:
-    """Whether an attempt's last job was ended because it exceeded a limit."""
-    return bool(attempt.endings) and "limit" in attempt.endings[-1].evidence
+def _just_long(session: SearchSession, attempt: Attempt, before: Sequence[Trial]) -> bool:
+    """Whether an attempt's last job had its whole time and used it: the next one is no retry.
+
+    Args:
+        before: the trials of the job, as they were before it.
+    """
+    if _limit(attempt) != "job":
+        return False
+    after = session.study.trials_numbered(trial.number for trial in before)
+    return sum(trial.epochs for trial in after) > sum(trial.epochs for trial in before)
+
+
+def _limit(attempt: Attempt) -> str | None:
+    """Return the limit for which an attempt's last job was ended; None for none."""
+    return attempt.endings[-1].evidence.get("limit") if attempt.endings else None
 
 
 def _headline(error: str | None) -> str:

@@ -83,6 +83,15 @@ def progress() -> None:
         _place[_PROGRESS] = time.monotonic_ns()
 
 
+def excuse(seconds: float) -> None:
+    """Record that the job has waited so long for something that is not its own: that counts for no limit but `job`."""
+    if _place is not None:
+        _place[_PROGRESS] = time.monotonic_ns()
+        for clock in (_SINCE, _EPOCH):
+            if _place[clock] != _NONE:
+                _place[clock] += round(seconds * 1e9)
+
+
 def begin_epoch() -> None:
     """Record that an epoch begins, unless the end of the one before has begun it."""
     if _place is not None and _place[_EPOCH] == _NONE:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from nasflow.job import activity
+
 T = TypeVar("T")
 
 SECONDS = 300.0
@@ -33,3 +35,4 @@ def wait_for_room(write: Callable[[], T]) -> T:
             if not is_full(error) or time.monotonic() > deadline:
                 raise
         time.sleep(POLL)
+        activity.excuse(POLL)

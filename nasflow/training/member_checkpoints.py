@@ -14,7 +14,7 @@ from nasflow.checkpoint.store import CheckpointStore
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.config.search import Objective
 from nasflow.errors import CheckpointError, InfrastructureError
-from nasflow.job import disk_full
+from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.member import Member
@@ -132,6 +132,7 @@ class MemberCheckpoints:
                 )
             if left:
                 time.sleep(disk_full.POLL)
+                activity.excuse(disk_full.POLL)
 
     def close(self) -> None:
         """End the thread."""
@@ -173,6 +174,7 @@ class MemberCheckpoints:
                     self._unsaved.append(_Unsaved(part.only(position), final))
             for position, place in part.places.items():
                 self._copy(trials[position], place, part)
+                activity.progress()  # the next epoch may have to wait for this
         for events in by_trial.values():
             for event in events:
                 self.tell(event)

@@ -83,3 +83,14 @@ def test_no_file_and_half_a_file(tmp_path: Path) -> None:
     assert activity.read(tmp_path / "it") is None
     (tmp_path / "it").write_bytes(b"\0" * 8)
     assert activity.read(tmp_path / "it") is None
+
+
+def test_time_that_is_excused_counts_for_no_clock(tmp_path: Path) -> None:
+    with activity.recorded_in(tmp_path / "it"), activity.running(3):
+        activity.begin_epoch()
+        before = activity.read(tmp_path / "it")
+        activity.excuse(300.0)
+        after = activity.read(tmp_path / "it")
+        assert before is not None and after is not None
+        assert before.epoch_began is not None and after.epoch_began == pytest.approx(before.epoch_began + 300.0)
+        assert after.since == pytest.approx(before.since + 300.0) and after.progress > before.progress
