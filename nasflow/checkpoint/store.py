@@ -43,7 +43,7 @@ class CheckpointStore:
     def save(self, epoch: int, state: dict[str, Any]) -> Path:
         """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop the oldest ones."""
         bundle = Bundle()
-        bundle.add(self.trial, state)
+        bundle.add(self.trial, epoch, state)
         target = self.write(epoch, bundle.freeze())
         self.sync()
         return target
@@ -90,9 +90,9 @@ class CheckpointStore:
         """Return the state saved for `epoch`, with its tensors on the CPU.
 
         Raises:
-            CheckpointError: there is none, or its file can't be read.
+            CheckpointError: there is none, or its file can't be read or holds another state.
         """
-        return read_state(self.path(epoch), self.trial)
+        return read_state(self.path(epoch), self.trial, epoch)
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""

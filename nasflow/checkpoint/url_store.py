@@ -42,7 +42,7 @@ class UrlStore:
     def save(self, epoch: int, state: dict[str, Any], ranking: Sequence[int] = ()) -> None:
         """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop those not needed."""
         bundle = Bundle()
-        bundle.add(self.trial, state)
+        bundle.add(self.trial, epoch, state)
         self.write(epoch, bundle.freeze(), ranking)
 
     def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> None:
@@ -76,7 +76,7 @@ class UrlStore:
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "state"
             local.write_bytes(data)
-            return read_state(local, self.trial)
+            return read_state(local, self.trial, epoch)
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
