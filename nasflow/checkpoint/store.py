@@ -12,6 +12,7 @@ from typing import Any
 
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.errors import CheckpointError
+from nasflow.small_files import sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +63,7 @@ class CheckpointStore:
 
     def sync(self) -> None:
         """Sync the folder; before this, its new names may not survive a power failure."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._folder)
 
     def link(self, epoch: int, file: Path, ranking: Sequence[int] = ()) -> None:
         """Use a file with this trial's state as the checkpoint of `epoch`, by a hard link; otherwise as `write`.

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from nasflow.checkpoint.store import retained
 from nasflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+_MANIFEST = re.compile(r"epoch-(\d+)\.json")
 
 
 class UrlStore:
@@ -85,7 +88,7 @@ class UrlStore:
             names = [str(path).rpartition("/")[2] for path in self._files.ls(self._folder, detail=False)]
         except FileNotFoundError:
             return []
-        return sorted(int(name[6:-5]) for name in names if name.startswith("epoch-") and name.endswith(".json"))
+        return sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest readable state, or None if there is none."""
