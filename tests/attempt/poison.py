@@ -12,6 +12,11 @@ from nasflow.space.pick import Pick
 TEXT = "no file caf\udce9.png\0 in the archive"
 
 
+def raise_text(_: Path) -> int:
+    """In place of the runner: end by an exception that nothing catches."""
+    raise ValueError(TEXT)
+
+
 def write_lines(path: Path) -> int:
     """In place of the runner: write the lines of the space's params as events, and print the poisonous text."""
     spec = JobSpec.model_validate_json(path.read_text())

@@ -116,6 +116,17 @@ def test_the_log_of_a_job_that_crashed_is_readable(study: Study, again: Study) -
     assert (ending.error, ending.evidence["reason"]) == (ended.error, CLEAN)
 
 
+def test_the_traceback_of_a_job_in_this_process_is_readable(study: Study, again: Study) -> None:
+    config = study.config
+    service = DebugService(DebugServiceConfig(), config.study_dir, runner="tests.attempt.poison:raise_text")
+    ended = follow(
+        study, service, lambda job_id: JobSpec.of_search(config, job_id, config.evaluator.data, members(study))
+    )
+    assert ended.error is not None
+    assert ended.error.endswith(f"ValueError: {CLEAN}")
+    assert again.attempt(ended.id).error == ended.error
+
+
 def test_a_number_that_no_store_holds_is_no_event(study: Study, again: Study, caplog: pytest.LogCaptureFixture) -> None:
     epoch, final = Epoch(trial=0, epoch=1, metrics={"val_accuracy": 0.5}), Final(trial=0, epochs=1, metrics={})
     fields = [(epoch, "epoch"), (epoch, "trial"), (final, "epochs"), (final, "trial")]

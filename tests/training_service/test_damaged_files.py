@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services import DebugServiceConfig, LocalServiceConfig
+from nasflow.config.services import DebugServiceConfig, LocalServiceConfig, SshHostConfig, SshServiceConfig
 from nasflow.job.events import Ended, parse_event, read_lines
 from nasflow.job.spec import job_dir, trial_dir
 from nasflow.process_id import process_id
@@ -18,9 +18,12 @@ from nasflow.training_service.cluster.runs import ClusterRecords, run_dir
 from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState
-from nasflow.training_service.ssh.messages import RemoteFile
+from nasflow.training_service.ssh.agent import HostAgent
+from nasflow.training_service.ssh.host import SshHost
+from nasflow.training_service.ssh.messages import Known, Opening, Poll, RemoteFile, Submission
 from nasflow.training_service.ssh.mirror import Mirror
 from nasflow.training_service.ssh.records import SshRecords
+from nasflow.training_service.ssh.setup import Supplies
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 DAMAGE = {
@@ -152,6 +155,43 @@ def test_the_id_of_the_folders_on_hosts(tmp_path: Path, content: bytes) -> None:
         second = records.study_id()
         assert len(second) == len(first)
         assert records.study_id() == second
+
+
+def test_the_spec_of_a_job_on_a_host(tmp_path: Path) -> None:
+    agent = HostAgent(tmp_path)
+    local = {"slots": 1, "gpu_indices": [], "max_trials_per_gpu": 1, "use_active_gpu": True, "reuse": True}
+    agent.open(Opening(runner=SCRIPTED, preload=[], idle_timeout=60, abandoned_after=60, **local))
+    try:
+        spec = script("job", ["epoch", 1]).model_dump_json()
+        agent.submit(Submission(spec=spec, events="", log="", uploads=[], claim="word"))
+        poll = Poll(jobs={"job": Known(claim="word", events=0, log=0)})
+        until(lambda: (news := agent.poll(poll).jobs["job"]) and news.state.status.finished, "end of the job")
+        (trial_dir(tmp_path, 0) / ".nfs0000000000a1b2c3").touch()
+        news = agent.poll(poll).jobs["job"]
+        assert news is not None
+        assert [file.path for file in news.checkpoints] == ["trials/00000/epoch-1"]
+        (job_dir(tmp_path, "job") / "job.json").write_bytes(b"")
+        news = agent.poll(poll).jobs["job"]
+        assert news is not None
+        assert (news.state.exit_code, news.checkpoints) == (0, [])
+    finally:
+        agent.cleanup()
+
+
+def test_the_spec_of_a_job_for_a_host(tmp_path: Path) -> None:
+    """Instead of failing again at each look, the job is lost, and so submitted again."""
+    config = SshServiceConfig(hosts=[SshHostConfig(host="nowhere")])
+    records = SshRecords(tmp_path)
+    host = SshHost(config, config.hosts[0], records, Supplies(config, tmp_path, tmp_path, str), runner="", preload=[])
+    with records.lock():
+        records.enqueue(script("job"))
+        assert records.take(host.name) == "job"
+        known = records.known(host.name)["job"]
+    (job_dir(tmp_path, "job") / "job.json").write_bytes(b"")
+    host._submit("job", known)
+    with records.lock():
+        lost = records.outcome("job")
+        assert (lost and lost.status, records.claimed(host.name)) == (JobStatus.LOST, [])
 
 
 @damaged
