@@ -1,11 +1,10 @@
 """The program every training service starts: `python -m nasflow.training.runner <root>/jobs/<job_id>/job.json`."""
 
 import contextlib
+import json
 import sys
 import traceback
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from nasflow.errors import InfrastructureError, SharedLayerError
 from nasflow.job import blame
@@ -38,10 +37,12 @@ def run_job_file(path: Path) -> int:
 
 
 def _read_spec(path: Path) -> JobSpec:
+    content = path.read_bytes()
     try:
-        return JobSpec.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise InfrastructureError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
+        json.loads(content)
+    except ValueError as error:
+        raise InfrastructureError(f"{path} is damaged: {error}") from error
+    return JobSpec.model_validate_json(content)
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:
