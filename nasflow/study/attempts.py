@@ -127,7 +127,9 @@ class AttemptLog(StudyBase):
                 row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})
-                    ending = Ending(row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at)
+                    ending = Ending(
+                        row.job_id, failure, row.error, found, places, row.slot, row.started_at, row.ended_at
+                    )
                     row.endings = [*(row.endings or []), _to_json(ending)]
             return _to_record(row, list(members))
 

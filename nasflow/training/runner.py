@@ -1,6 +1,7 @@
 """The program every training service starts: `python -m nasflow.training.runner <root>/jobs/<job_id>/job.json`."""
 
 import contextlib
+import json
 import sys
 import traceback
 from pathlib import Path
@@ -24,7 +25,7 @@ def run_job_file(path: Path) -> int:
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
     try:
-        spec = JobSpec.model_validate_json(path.read_text())
+        spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
@@ -33,6 +34,15 @@ def run_job_file(path: Path) -> int:
     finally:
         events.close()
     return 0
+
+
+def _read_spec(path: Path) -> JobSpec:
+    content = path.read_bytes()
+    try:
+        json.loads(content)
+    except ValueError as error:
+        raise InfrastructureError(f"{path} is damaged: {error}") from error
+    return JobSpec.model_validate_json(content)
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:

@@ -1,9 +1,10 @@
 """Notices that a job exceeds one of its limits, from outside its process."""
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from nasflow.config.durations import duration_text
 from nasflow.config.limits import LimitsConfig
@@ -21,6 +22,10 @@ class Exceeded:
     reason: str
 
 
+class _HasLimits(BaseModel):
+    limits: LimitsConfig = LimitsConfig()
+
+
 class Watchdog:
     """Watches one job, which begins now. Time in which this process was stopped, as by SIGSTOP, does not count.
 
@@ -29,7 +34,7 @@ class Watchdog:
     """
 
     def __init__(self, job: Path):
-        self._limits = LimitsConfig.model_validate(json.loads(job.read_bytes()).get("limits", {}))
+        self._limits = _limits(job)
         self._file = job.with_name(activity.FILE)
         self._began = self._looked = self._floor = time.monotonic()
 
@@ -70,3 +75,10 @@ class Watchdog:
         if limit is None or now - max(last, self._floor) <= limit:
             return None
         return Exceeded("stalled", "the job made no progress for longer than limits.stalled allows")
+
+
+def _limits(job: Path) -> LimitsConfig:
+    try:
+        return _HasLimits.model_validate_json(job.read_bytes()).limits
+    except (OSError, ValueError):  # the job, which reads it too, says what is wrong with it
+        return LimitsConfig()

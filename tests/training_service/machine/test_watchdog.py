@@ -111,6 +111,15 @@ def test_time_in_which_the_watchdog_itself_was_stopped_does_not_count(tmp_path, 
     assert job.after(3) == "epoch"
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b"[]", b'{"limits": 7}', b'{"limits": {"start": "soon"}}'])
+def test_of_a_damaged_spec_it_has_the_defaults(tmp_path, clock, content):
+    if content is not None:
+        (tmp_path / "job.json").write_bytes(content)
+    watchdog = Watchdog(tmp_path / "job.json")
+    clock.now += 4.0
+    assert watchdog.exceeded() is None
+
+
 def test_it_reads_a_real_clock(tmp_path):
     (tmp_path / "job.json").write_text('{"limits": {"start": 0.3}}')
     watchdog = Watchdog(tmp_path / "job.json")
