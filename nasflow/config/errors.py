@@ -5,12 +5,24 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+_SHOWN = 20
+_LENGTH = 600
 _SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return every problem of a config of class `root`, joined by semicolons; unknown keys with the nearest known."""
-    return "; ".join(dict.fromkeys(_sentence(dict(problem), root) for problem in error.errors()))
+    """Return the problems of a config of class `root` in one line; unknown keys with the nearest known."""
+    problems = error.errors(include_url=False)
+    more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
+    sentences = (_plain(_sentence(dict(problem), root)) for problem in problems[:_SHOWN])
+    return "; ".join([*dict.fromkeys(sentences), *more])
+
+
+def _plain(sentence: str) -> str:
+    """Return a sentence without line breaks, other control characters, and most of a long value in its middle."""
+    if len(sentence) > _LENGTH:
+        sentence = f"{sentence[: _LENGTH // 2]} ... {sentence[-_LENGTH // 2 :]}"
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence)
 
 
 def _sentence(problem: dict[str, Any], root: type[BaseModel]) -> str:
