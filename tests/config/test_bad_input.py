@@ -16,9 +16,10 @@ name: small
 space: {target: nasflow.space.ready:mlp, params: {given: %s}}
 evaluator: {kind: classification, data: {target: nasflow.evaluator.data:Digits}}
 """
-BOMB = "[&a0 [1, 1], %s]" % ", ".join(f"&a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(9))
-MERGE_BOMB = "[&a0 {k: 1}, %s]" % ", ".join(f"&a{n + 1} {{<<: [{', '.join([f'*a{n}'] * 9)}]}}" for n in range(9))
-TEXT_BOMB = "[&long %s, %s]" % ("x" * 10_000, ", ".join(["*long"] * 200))
+NINE = [", ".join([f"*a{n}"] * 9) for n in range(9)]
+BOMB = f"[&a0 [1, 1], {', '.join(f'&a{n + 1} [{nine}]' for n, nine in enumerate(NINE))}]"
+MERGE_BOMB = f"[&a0 {{k: 1}}, {', '.join(f'&a{n + 1} {{<<: [{nine}]}}' for n, nine in enumerate(NINE))}]"
+TEXT_BOMB = f"[&long {'x' * 10_000}, {', '.join(['*long'] * 200)}]"
 
 
 def values(**changes: Any) -> dict[str, Any]:
