@@ -74,5 +74,7 @@ def _flaw_of_text(text: str) -> str | None:
 
 
 def _refused(path: _Path, message: str) -> ValidationError:
-    problem = InitErrorDetails(type=PydanticCustomError("unrecordable", "{flaw}", {"flaw": message}), loc=path)
+    problem = InitErrorDetails(
+        type=PydanticCustomError("unrecordable", "{flaw}", {"flaw": message}), loc=path, input=None
+    )
     return ValidationError.from_exception_data("config", [problem])

@@ -49,29 +49,27 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._depth = 0
         self._characters = 0
-        self._sizes: dict[str, int | None] = {}  # characters, by anchor; None within the node itself
+        self._sizes: dict[str | None, int | None] = {}  # characters, by anchor; None within the node itself
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node, as PyYAML does, within the limits."""
-        event = self.peek_event()
-        began, anchor = self._characters, getattr(event, "anchor", None)
-        if self._depth > MOST_LEVELS:
-            raise ComposerError(None, None, TOO_DEEP, event.start_mark)
-        if isinstance(event, yaml.AliasEvent):
-            size = self._sizes.get(anchor, 0)
-            if size is None:
-                raise ComposerError(None, None, f"{anchor!r} contains itself", event.start_mark)
-            self._characters += size
-        elif anchor is not None:
-            self._sizes[anchor] = None
-        self._characters += 1 + len(getattr(event, "value", ""))
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        is_alias, anchor, began = isinstance(event, yaml.AliasEvent), event.anchor, self._characters
+        size = self._sizes.get(anchor, 0) if is_alias else 1 + len(getattr(event, "value", ""))
+        if size is None:
+            raise ComposerError(problem=f"{anchor!r} contains itself", problem_mark=event.start_mark)
+        self._characters += size
         if self._characters > MOST_CHARACTERS:
-            raise ComposerError(None, None, TOO_LONG, event.start_mark)
+            raise ComposerError(problem=TOO_LONG, problem_mark=event.start_mark)
+        if self._depth > MOST_LEVELS:
+            raise ComposerError(problem=TOO_DEEP, problem_mark=event.start_mark)
+        if is_alias:
+            return super().compose_node(parent, index)
+        self._sizes[anchor] = None
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if anchor is not None and not isinstance(event, yaml.AliasEvent):
-            self._sizes[anchor] = self._characters - began
+        self._sizes[anchor] = self._characters - began
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -79,12 +77,12 @@ class _Loader(yaml.SafeLoader):
         kind = node.tag.rpartition(":")[2]
         if kind in ("int", "float") and len(node.value) > _MOST_DIGITS:
             text = f"a number of {len(node.value):,} characters; more than {_MOST_DIGITS} are not supported"
-            raise ConstructorError(None, None, text, node.start_mark)
+            raise ConstructorError(problem=text, problem_mark=node.start_mark)
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError, OverflowError) as error:
             text = f"{str(node.value)[:80]!r} is no {kind} ({error})"
-            raise ConstructorError(None, None, text, node.start_mark) from error
+            raise ConstructorError(problem=text, problem_mark=node.start_mark) from error
 
 
 _Loader.yaml_constructors = {

@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-
 _MOST_FOLDERS = 100
 _MOST_AT_ONCE = 2**17  # bytes
 
@@ -127,7 +126,7 @@ class _Forward:
     A header may claim to have any size, even a negative one, and tarfile would read that much, or go back, for ever.
     """
 
-    def __init__(self, content: BinaryIO):
+    def __init__(self, content: gzip.GzipFile):
         self._content = content
         self.tell = content.tell
 
