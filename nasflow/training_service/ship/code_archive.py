@@ -83,7 +83,7 @@ def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
 def _unpack(archive: BinaryIO, folder: Path) -> str:
     files = []
     try:
-        with gzip.open(archive) as content, tarfile.open(fileobj=_Forward(content), mode="r:") as tar:
+        with _Forward(fileobj=archive) as content, tarfile.open(fileobj=content, mode="r:") as tar:
             for member in tar:
                 files.append((member.name, *_unpack_file(tar, member, folder)))
     except (
@@ -120,27 +120,23 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
         return executable, file_digest(target)
 
 
-class _Forward:
+class _Forward(gzip.GzipFile):
     """An archive's content, as tarfile reads it: in one direction, and little at a time.
 
     A header may claim to have any size, even a negative one, and tarfile would read that much, or go back, for ever.
     """
 
-    def __init__(self, content: gzip.GzipFile):
-        self._content = content
-        self.tell = content.tell
-
-    def read(self, size: int) -> bytes:
+    def read(self, size: "int | None" = -1) -> bytes:
         """Return the next bytes."""
-        if size > _MOST_AT_ONCE:
-            raise ArchiveError(f"the archive has a header of {size:,} bytes")
-        return self._content.read(size)
+        if size is None or not 0 <= size <= _MOST_AT_ONCE:
+            raise ArchiveError(f"the archive has a header of {size or 0:,} bytes")
+        return super().read(size)
 
-    def seek(self, place: int) -> None:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go on to a place."""
-        if place < self._content.tell():
+        if whence == io.SEEK_SET and offset < self.tell():
             raise ArchiveError("the archive has a header that leads back")
-        self._content.seek(place)
+        return super().seek(offset, whence)
 
 
 def _hash() -> "hashlib.blake2b":
