@@ -22,9 +22,9 @@ from nasflow.config.evaluator import (
     Target,
     TrainingConfig,
 )
-from nasflow.config.limits import refuse_unrecordable
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
+from nasflow.config.recordable import refuse_unrecordable
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
 from nasflow.config.services import LocalServiceConfig, ServiceConfig

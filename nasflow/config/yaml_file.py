@@ -7,7 +7,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from nasflow.config.limits import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
+from nasflow.config.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
 from nasflow.errors import ConfigError
 
 _MOST_DIGITS = 100

@@ -1,4 +1,4 @@
-"""Limits of a config: what has to be recorded as JSON, shown, and sent, has a size and only text and numbers in it."""
+"""What a config may contain: it has to be recorded as JSON, shown and sent, so its size and its values have limits."""
 
 import math
 from collections.abc import Iterator
