@@ -104,12 +104,12 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     """Unpack one file, without tarfile's filters: they need Python 3.11.4 and allow more than is wanted here."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in member.name:
-        raise ArchiveError(f"the archive holds '{member.name}', which leads out of it")
+        raise ArchiveError(f"the archive holds {member.name!r}, which leads out of it")
     if len(path.parts) > _MOST_FOLDERS:
-        raise ArchiveError(f"the archive holds '{member.name[:40]}...', which is too deep in folders")
+        raise ArchiveError(f"the archive holds {member.name[:40]!r}..., which is too deep in folders")
     source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if source is None:
-        raise ArchiveError(f"the archive holds '{member.name}', which is no regular file")
+        raise ArchiveError(f"the archive holds {member.name!r}, which is no regular file")
     place = folder / path
     place.parent.mkdir(parents=True, exist_ok=True)
     with source, place.open("x+b") as target:
