@@ -142,6 +142,16 @@ def test_the_parameters_of_a_deployment_have_the_same_limits():
         parse_config(values(checkpoint={"url": "s3://\ud800"}))
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999"])
+def test_text_that_is_read_as_a_number_that_is_none(text):
+    """YAML 1.1 takes `1e999` for text, and pydantic takes that for a number."""
+    with pytest.raises(ConfigError, match="budget.hours: Input should be a finite number"):
+        parse_config(values(budget={"rounds": 1, "hours": text}))
+    evaluator = values()["evaluator"] | {"optimizer": {"lr": {"float": [0, text]}}}
+    with pytest.raises(ConfigError, match="evaluator.optimizer.lr.1: Input should be a finite number"):
+        parse_config(values(evaluator=evaluator))
+
+
 def test_sections_that_are_objects_already():
     config = parse_config(values())
     again = SearchConfig(name=config.name, space=config.space, evaluator=config.evaluator, work_dir=Path("here"))
