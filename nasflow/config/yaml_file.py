@@ -7,6 +7,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
+from nasflow.config.errors import one_line
 from nasflow.config.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
 from nasflow.errors import ConfigError
 
@@ -36,7 +37,7 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # a safe one
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: not valid YAML: {one_line(' '.join(str(error).split()))}") from None
 
 
 class _Loader(yaml.SafeLoader):

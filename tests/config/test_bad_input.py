@@ -76,6 +76,7 @@ def sentence_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         ('"\\ud800"', r"space.params.given: it has a character that is no text (\ud800)"),
         ('{"\\ud800": 1}', "it has a character that is no text"),
         ('"a\\0b"', "space.params.given: it has a NUL character"),
+        ("1:\ufeff\n b: 2", r"\ufeff"),
         (".inf", "space.params.given: inf is no number that can be recorded"),
         ("{1: one, a: two}", "space.params.given: the key 1 should be text"),
         ("18446744073709551617", "space.params.given: 18446744073709551617 has more than 64 bits"),
@@ -145,10 +146,10 @@ def test_the_parameters_of_a_deployment_have_the_same_limits():
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999"])
 def test_text_that_is_read_as_a_number_that_is_none(text):
     """YAML 1.1 takes `1e999` for text, and pydantic takes that for a number."""
-    with pytest.raises(ConfigError, match="budget.hours: Input should be a finite number"):
+    with pytest.raises(ConfigError, match=r"budget\.hours: Input should be a finite number"):
         parse_config(values(budget={"rounds": 1, "hours": text}))
     evaluator = values()["evaluator"] | {"optimizer": {"lr": {"float": [0, text]}}}
-    with pytest.raises(ConfigError, match="evaluator.optimizer.lr.1: Input should be a finite number"):
+    with pytest.raises(ConfigError, match=r"evaluator\.optimizer\.lr\.1: Input should be a finite number"):
         parse_config(values(evaluator=evaluator))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
+from nasflow.config.errors import one_line
 from nasflow.errors import ServiceError
 
 FILE = ".nasflowignore"
@@ -90,7 +91,9 @@ class IgnoreRules:
                 raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
             return cls(data.decode().splitlines(), folder)
         except (OSError, ValueError) as error:
-            raise ServiceError(f"{file}: {error}; it should hold patterns as a .gitignore does") from None
+            raise ServiceError(
+                f"{file}: {one_line(str(error))}; it should hold patterns as a .gitignore does"
+            ) from None
 
     def left_out(self, path: str, is_folder: bool) -> bool | None:
         """Whether an entry is left out, by the last rule that names it; None if none does."""

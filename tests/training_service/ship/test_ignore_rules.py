@@ -105,6 +105,7 @@ def test_a_wrong_pattern_names_its_file(tmp_path):
         ("a/[z-a]/b", "pattern 'a/[z-a]/b'"),
         ("!", "pattern '!'"),
         ("a\\", "pattern 'a\\'"),
+        ("[z-a]\0\x1b", r"pattern '[z-a]\x00\x1b'"),
         ("x" * 5000, "a pattern of 5,000 characters"),
         ("a/" * 2000 + "b", "a pattern of 4,001 characters"),
     ],
