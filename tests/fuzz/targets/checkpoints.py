@@ -33,11 +33,11 @@ def _reshape(rng: random.Random, data: bytes) -> bytes:
     try:
         header = json.loads(data[8 : 8 + length])
         tables = header["__metadata__"]
-        name = rng.choice(sorted(tables))
-    except (ValueError, RecursionError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError):
         return data
-    if rng.random() < 0.7:
-        tables[name] = reshape_json(rng, str(tables[name]).encode()).decode()
+    if isinstance(tables, dict) and tables and rng.random() < 0.7:
+        name = rng.choice(sorted(tables))
+        tables[name] = reshape_json(rng, str(tables[name]).encode(errors="replace")).decode()
     else:
         header = odd_tree(rng, header)
     text = json.dumps(header).encode()
