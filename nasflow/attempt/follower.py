@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -80,9 +80,12 @@ class AttemptFollower:
         offset = 0
         while True:
             state = self._service.status(handle)  # asked first: once it says finished, the events are complete
-            lines, offset = self._service.events(handle, offset)
-            for event in self._take(attempt, lines, reported):
-                on_event(event)
+            more = True
+            while more:
+                lines, offset = self._service.events(handle, offset)
+                for event in self._take(attempt, lines, reported):
+                    on_event(event)
+                more = state.status.finished and bool(lines)
             on_look()
             if state.status.finished:
                 break
@@ -99,9 +102,16 @@ class AttemptFollower:
         """Return the plans of the attempt's newest job, one for each time it formed units."""
         if attempt.handle is None:
             return []
-        lines, _ = self._service.events(JobHandle.model_validate(attempt.handle))
+        lines = self._lines(JobHandle.model_validate(attempt.handle))
         events = [_parse(line) for line in lines if '"planned"' in line]
         return [event for event in events if isinstance(event, Planned)]
+
+    def _lines(self, handle: JobHandle) -> Iterator[str]:
+        """Yield all event lines of a job."""
+        lines, offset = self._service.events(handle)
+        while lines:
+            yield from lines
+            lines, offset = self._service.events(handle, offset)
 
     def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
         if attempt.state is AttemptState.RUNNING and attempt.handle is not None:

@@ -5,19 +5,35 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+_SHOWN = 20
+_LENGTH = 600
 _SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value
 
 
-def explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return every problem of a config of class `root`, joined by semicolons; unknown keys with the nearest known."""
-    return "; ".join(dict.fromkeys(_sentence(dict(problem), root) for problem in error.errors()))
+def explain(error: ValidationError, root: type[BaseModel], whole: str = "config") -> str:
+    """Return the problems of a config of class `root` in one line; unknown keys with the nearest known.
+
+    Args:
+        whole: name of what has no key.
+    """
+    problems = error.errors(include_url=False)
+    more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
+    sentences = (one_line(_sentence(dict(problem), root, whole)) for problem in problems[:_SHOWN])
+    return "; ".join([*dict.fromkeys(sentences), *more])
 
 
-def _sentence(problem: dict[str, Any], root: type[BaseModel]) -> str:
+def one_line(text: str) -> str:
+    """Return a text for a message: control characters are escaped, and the middle of a long text is left out."""
+    if len(text) > _LENGTH:
+        text = f"{text[: _LENGTH // 2]} ... {text[-_LENGTH // 2 :]}"
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _sentence(problem: dict[str, Any], root: type[BaseModel], whole: str) -> str:
     """Return one problem, e.g. `evaluator.epoch: unknown key; did you mean 'epochs'?`."""
     kind, context = problem["type"], problem.get("ctx", {})
     *_, (known, _), (below, path) = _walk(problem["loc"], root)
-    key = ".".join(path) or "config"
+    key = ".".join(path) or whole
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], _keys(known), n=1)
         return f"{key}: unknown key; " + (

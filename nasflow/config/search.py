@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nasflow.config.budget import Budget
@@ -26,6 +25,7 @@ from nasflow.config.evaluator import (
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
+from nasflow.config.recordable import refuse_unrecordable
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
@@ -42,6 +42,7 @@ from nasflow.config.strategy import (
     StrategyConfig,
 )
 from nasflow.config.values import Section
+from nasflow.config.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
 __all__ = [
@@ -126,10 +127,19 @@ class SearchConfig(Section):
     )
     seed: int = Field(default=0, description="everything random follows from it")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _recordable(cls, values: Any) -> Any:
+        refuse_unrecordable(values)
+        return values
+
     @field_validator("work_dir", "base_dir")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        return path.expanduser().absolute()
+        try:
+            return path.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("there is no home of that user here; write the path out") from None
 
     @field_validator("objectives")
     @classmethod
@@ -156,7 +166,7 @@ def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig
     """Return the validated config.
 
     Raises:
-        ConfigError: names every wrong key and, for an unknown one, the nearest known.
+        ConfigError: names the wrong keys and, for an unknown one, the nearest known.
     """
     try:
         return SearchConfig.model_validate(values)
@@ -166,12 +176,7 @@ def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig
 
 def load_config(path: Path) -> SearchConfig:
     """Read a YAML file; `base_dir` becomes its folder unless the file sets it. Raises ConfigError."""
-    try:
-        values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
     return parse_config({"base_dir": path.resolve().parent, **values}, str(path))

@@ -26,6 +26,7 @@ STRICT = ConfigDict(
     extra="forbid",
     frozen=True,
     validate_default=True,
+    allow_inf_nan=False,  # JSON has no such numbers, and text may be read as one
     field_title_generator=_field_title,
     model_title_generator=_section_title,
 )

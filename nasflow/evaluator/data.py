@@ -1,4 +1,8 @@
-"""scikit-learn's bundled data sets, as an evaluator's data."""
+"""scikit-learn's bundled data sets, as an evaluator's data.
+
+Each takes `batch_size`, the samples of a training batch, and `val_fraction`, the share of samples to validate on. They
+raise ConfigError for values that can't be.
+"""
 
 from typing import Any
 
@@ -6,6 +10,7 @@ import torch
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
+from nasflow.errors import ConfigError
 from nasflow.evaluator.loaders import TensorLoader
 
 
@@ -13,11 +18,22 @@ def _split(
     inputs: Any, targets: Any, batch_size: int, val_fraction: float, stratify: bool
 ) -> tuple[TensorLoader, TensorLoader]:
     """Return loaders for a fixed split, so that scores can be compared between searches."""
-    parts = train_test_split(
-        inputs, targets, test_size=val_fraction, random_state=0, stratify=targets if stratify else None
-    )
+    if type(batch_size) is not int or batch_size < 1:
+        raise _refused("batch_size", f"it should be a whole number from 1 on, not {batch_size!r:.80}")
+    if not isinstance(val_fraction, int | float) or not 0 < val_fraction < 1:
+        raise _refused("val_fraction", f"it should be a number between 0 and 1, not {val_fraction!r:.80}")
+    try:
+        parts = train_test_split(
+            inputs, targets, test_size=float(val_fraction), random_state=0, stratify=targets if stratify else None
+        )
+    except ValueError as error:
+        raise _refused("val_fraction", str(error)) from None
     x_train, x_val, y_train, y_val = (torch.as_tensor(part) for part in parts)
     return TensorLoader((x_train, y_train), batch_size, shuffle=True), TensorLoader((x_val, y_val), 256)
+
+
+def _refused(param: str, reason: str) -> ConfigError:
+    return ConfigError(f"evaluator.data.params.{param}: {reason}")
 
 
 def _standard(inputs: Any) -> torch.Tensor:

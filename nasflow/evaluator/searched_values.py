@@ -21,8 +21,19 @@ def close_searched(config: M, pick: Pick) -> M:
 
 def _close_model(config: M, pick: Pick, path: str) -> M:
     prefix = f"{path}." if path else ""
-    fields = {name: _close(getattr(config, name), pick, f"{prefix}{name}") for name in type(config).model_fields}
+    values = {name: getattr(config, name) for name in type(config).model_fields}
+    # params are a mapping whatever their names are: only what is in it may be searched
+    fields = {
+        name: _close_items(value, pick, f"{prefix}{name}")
+        if isinstance(value, dict)
+        else _close(value, pick, f"{prefix}{name}")
+        for name, value in values.items()
+    }
     return config.model_copy(update=fields)
+
+
+def _close_items(values: dict[str, Any], pick: Pick, path: str) -> dict[str, Any]:
+    return {key: _close(item, pick, f"{path}.{key}") for key, item in values.items()}
 
 
 def _close(value: Any, pick: Pick, path: str) -> Any:
@@ -32,7 +43,7 @@ def _close(value: Any, pick: Pick, path: str) -> Any:
     if isinstance(value, BaseModel):
         return _close_model(value, pick, path)
     if isinstance(value, dict):
-        return {key: _close(item, pick, f"{path}.{key}") for key, item in value.items()}
+        return _close_items(value, pick, path)
     if isinstance(value, list | tuple):
         return type(value)(_close(item, pick, f"{path}.{i}") for i, item in enumerate(value))
     return value

@@ -8,9 +8,10 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, field_serializer
 
@@ -20,10 +21,13 @@ from nasflow.json_metrics import json_metrics
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 """A number of a trial or of epochs: what every store can hold."""
+_AT_ONCE = 2**23  # bytes
+_SHOWN = 80  # of a line that is too long
+_YEAR_9999 = 2.5e11  # seconds since 1970, the last that a date can have
 
 
 class _Event(BaseModel):
-    at: float = Field(default_factory=time.time, description="seconds since 1970")
+    at: float = Field(default_factory=time.time, ge=0, le=_YEAR_9999, description="seconds since 1970")
 
 
 class Started(_Event):
@@ -185,11 +189,29 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(_AT_ONCE)
+            if len(data) == _AT_ONCE and b"\n" not in data:
+                return _pass_over(file, data[:_SHOWN], offset)
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
     return whole.decode(errors="replace").splitlines(), offset + len(whole)
+
+
+def each_line(path: Path) -> Iterator[str]:
+    """Yield all complete lines of `path`; none for a missing file."""
+    lines, offset = read_lines(path)
+    while lines:
+        yield from lines
+        lines, offset = read_lines(path, offset)
+
+
+def _pass_over(file: BinaryIO, beginning: bytes, offset: int) -> tuple[list[str], int]:
+    """Return the beginning of a line and the offset after its end; nothing before it has one."""
+    while data := file.read(_AT_ONCE):
+        if (end := data.find(b"\n")) >= 0:
+            return [beginning.decode(errors="replace")], file.tell() - len(data) + end + 1
+    return [], offset
 
 
 def _ends_in_newline(path: Path) -> bool:

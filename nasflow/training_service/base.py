@@ -118,7 +118,10 @@ class TrainingService(ABC):
 
     @abstractmethod
     def events(self, handle: JobHandle, offset: int = 0) -> tuple[list[str], int]:
-        """Return the whole event lines from byte `offset` on, and the offset for the next call."""
+        """Return whole event lines from byte `offset` on, and the offset for the next call.
+
+        They may be only a part of what is there; an empty list means that there are no more.
+        """
 
     @abstractmethod
     def log_tail(self, handle: JobHandle, lines: int = 20) -> str:

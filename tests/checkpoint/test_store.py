@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -304,3 +305,14 @@ def test_a_state_loaded_does_not_change_with_its_file(tmp_path: Path) -> None:
         file.write(bytes(store.path(1).stat().st_size))
     loaded["module"]["w"] += 1
     assert torch.equal(loaded["module"]["w"], torch.full((2,), 2.0))
+
+
+def test_an_error_of_many_lines_is_one_sentence(tmp_path: Path) -> None:
+    """torch lists what it would have taken."""
+    file = CheckpointStore(tmp_path / "00003").save(0, {"weight": torch.zeros(3)})
+    table = re.search(rb'\[\\"(\w+\.cpu)\\", 0, 3,', file.read_bytes())
+    assert table is not None
+    file.write_bytes(file.read_bytes().replace(table[0], table[0].replace(b" 3,", b"[],")))
+    with pytest.raises(CheckpointError) as refused:
+        CheckpointStore(tmp_path / "00003").load(0)
+    assert len(str(refused.value).splitlines()) == 1

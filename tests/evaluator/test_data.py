@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from nasflow.config.search import DataConfig
+from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import ConfigError
+from nasflow.evaluator.check import check_search
 from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.loaders import TensorLoader
 
@@ -137,3 +138,39 @@ def test_fingerprint() -> None:
     assert name("a:b", x=1, y=[2, "c"]) == name("a:b", y=[2, "c"], x=1)
     others = [name("a:b"), name("a:c"), name("a:b", x=1), name("a:b", x=1.0), name("a:b", x="1"), name("a:b", x=[1])]
     assert len(set(others)) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("params", "reason"),
+    [
+        ({"batch_size": 0}, "batch_size: it should be a whole number from 1 on, not 0"),
+        ({"batch_size": -3}, "batch_size: it should be a whole number from 1 on, not -3"),
+        ({"batch_size": "a few"}, "batch_size: it should be a whole number from 1 on, not 'a few'"),
+        ({"batch_size": True}, "batch_size: it should be a whole number from 1 on, not True"),
+        ({"batch_size": 1.5}, "batch_size: it should be a whole number from 1 on, not 1.5"),
+        ({"batch_size": {"int": ["a", "b"]}}, "batch_size: it should be a whole number"),
+        ({"batch_size": None}, "batch_size: it should be a whole number from 1 on, not None"),
+        ({"val_fraction": "most"}, "val_fraction: it should be a number between 0 and 1, not 'most'"),
+        ({"val_fraction": 1}, "val_fraction: it should be a number between 0 and 1, not 1"),
+        ({"val_fraction": -0.1}, "val_fraction: it should be a number between 0 and 1, not -0.1"),
+        ({"val_fraction": 1e-6}, "val_fraction: "),
+        ({"val_fraction": 0.999999}, "val_fraction: "),
+        ({"int": [1, 5]}, "Digits does not take these params: got an unexpected keyword argument 'int'"),
+        ({"pick": [1, 5]}, "Digits does not take these params: got an unexpected keyword argument 'pick'"),
+    ],
+    ids=str,
+)
+def test_params_that_shipped_data_can_t_take(params: dict[str, Any], reason: str) -> None:
+    data = {"target": "nasflow.evaluator.data:Digits", "params": params}
+    config = SearchConfig.model_validate(
+        {
+            "name": "small",
+            "space": {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}},
+            "evaluator": {"kind": "classification", "data": data},
+        }
+    )
+    with pytest.raises(ConfigError) as refused:
+        check_search(config)
+    assert str(refused.value).startswith("evaluator.data")
+    assert reason in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1

@@ -97,3 +97,9 @@ def test_a_range_that_is_none_names_its_label() -> None:
     config = ClassificationConfig.model_validate({"data": DATA, "optimizer": {"lr": {"float": [0.1, 0.01]}}})
     with pytest.raises(SpaceError, match=r"label 'optimizer.lr': low \(0.1\) is above high \(0.01\)"):
         close_searched(config, RandomPick(random.Random(0)))
+
+
+def test_params_are_searched_but_not_as_a_whole() -> None:
+    """They may have a name like a searched value's key."""
+    config = ClassificationConfig.model_validate({"data": {**DATA, "params": {"int": [1, 3], "n": {"int": [2, 2]}}}})
+    assert close_searched(config, RandomPick(random.Random(0))).data.params == {"int": [1, 3], "n": 2}

@@ -2,9 +2,11 @@
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from nasflow.job.events import (
     Ended,
@@ -15,6 +17,7 @@ from nasflow.job.events import (
     Planned,
     PlannedUnit,
     Started,
+    each_line,
     parse_event,
     read_lines,
 )
@@ -104,3 +107,56 @@ def test_a_torn_line_is_kept_apart_from_the_next(tmp_path: Path, torn: int) -> N
 
 def test_a_missing_file_has_no_lines_yet(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "events.jsonl", 12) == ([], 12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"kind": "ended", "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"kind": "entered", "trial": ' + "9" * 5000 + "}",
+        '{"kind": "ended", "at": 1e999}',
+        '{"kind": "ended", "at": NaN}',
+        '{"kind": "ended", "at": 1e15}',
+        '{"kind": "ended", "at": -1}',
+        '{"kind": "ended", "error": "\\ud800"}',
+        '{"kind": ["ended"]}',
+        "\0",
+    ],
+    ids=lambda text: text[:30],
+)
+def test_lines_of_others_are_no_events(text: str) -> None:
+    """Whatever a job's own code wrote there; times beyond a calendar's, too."""
+    with pytest.raises(ValidationError):
+        parse_event(text)
+
+
+def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    line = b'{"kind": "entered", "trial": 1}\n'
+    count = 20 * 2**20 // len(line)
+    path.write_bytes(line * count)
+    first, offset = read_lines(path)
+    assert 0 < len(first) < count
+    assert offset == len(first) * len(line)
+    assert sum(1 for _ in each_line(path)) == count
+
+
+def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    short = event_line(EVENTS[0])
+    with path.open("wb") as file:
+        file.write(short + b'{"kind": "ended", "error": "')
+        for _ in range(40):
+            file.write(b"x" * 2**20)
+        assert list(each_line(path)) == [short.decode().strip()], "it may still be written"
+        file.write(b'"}\n' + short)
+    tracemalloc.start()
+    before, long, after = each_line(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**26
+    assert parse_event(before) == parse_event(after) == EVENTS[0]
+    assert len(long) < 1000
+    with pytest.raises(ValidationError):
+        parse_event(long)

@@ -31,7 +31,7 @@ def config(trials: int, per_round: int, delay: float) -> dict[str, Any]:
         "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:Wine"}, "epochs": 2},
         "budget": {"rounds": -(-trials // per_round), "trials_per_round": per_round},
         "training_service": {"kind": "local", "slots": 2},
-        "merge": {"max_members": 20},
+        "merge": {"max_members": 20, "fuse": "never"},  # fused, they would wait together
         "retry": {"delay_seconds": [0.1], "batch": 50, "alone": 5},
     }
 

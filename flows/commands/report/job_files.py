@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nasflow.job.events import Planned, Started, parse_event, read_lines
+from nasflow.job.events import Planned, Started, each_line, parse_event
 from nasflow.job.spec import job_dir
 
 
@@ -21,10 +21,9 @@ class JobStory:
 
 def job_story(root: Path, job_id: str) -> JobStory:
     """Return the story of a job, from the files in a study's folder."""
-    lines, _ = read_lines(job_dir(root, job_id) / "events.jsonl")
     began: datetime | None = None
     plans = []
-    for line in lines:
+    for line in each_line(job_dir(root, job_id) / "events.jsonl"):
         if '"started"' not in line and '"planned"' not in line:
             continue
         try:

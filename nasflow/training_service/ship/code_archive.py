@@ -20,6 +20,9 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+_MOST_FOLDERS = 100
+_MOST_AT_ONCE = 2**17  # bytes
+
 
 class ArchiveError(Exception):
     """An archive that is not what it should be; nothing was unpacked."""
@@ -80,7 +83,7 @@ def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
 def _unpack(archive: BinaryIO, folder: Path) -> str:
     files = []
     try:
-        with tarfile.open(fileobj=archive, mode="r:gz") as tar:
+        with _Forward(fileobj=archive) as content, tarfile.open(fileobj=content, mode="r:") as tar:
             for member in tar:
                 files.append((member.name, *_unpack_file(tar, member, folder)))
     except (
@@ -91,6 +94,7 @@ def _unpack(archive: BinaryIO, folder: Path) -> str:
         ValueError,
         FileExistsError,
         NotADirectoryError,
+        RecursionError,  # tarfile reads a header of a header by calling itself
     ) as error:
         raise ArchiveError(f"the archive is damaged: {error}") from error
     return tree_digest(files)
@@ -100,18 +104,39 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     """Unpack one file, without tarfile's filters: they need Python 3.11.4 and allow more than is wanted here."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in member.name:
-        raise ArchiveError(f"the archive holds '{member.name}', which leads out of it")
-    source = tar.extractfile(member) if member.isreg() else None
+        raise ArchiveError(f"the archive holds {member.name!r}, which leads out of it")
+    if len(path.parts) > _MOST_FOLDERS:
+        raise ArchiveError(f"the archive holds {member.name[:40]!r}..., which is too deep in folders")
+    source = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if source is None:
-        raise ArchiveError(f"the archive holds '{member.name}', which is no regular file")
+        raise ArchiveError(f"the archive holds {member.name!r}, which is no regular file")
     place = folder / path
     place.parent.mkdir(parents=True, exist_ok=True)
     with source, place.open("x+b") as target:
-        shutil.copyfileobj(source, target)
+        shutil.copyfileobj(source, target, _MOST_AT_ONCE)
         executable = bool(member.mode & 0o100)
         place.chmod(0o755 if executable else 0o644)
         target.seek(0)
         return executable, file_digest(target)
+
+
+class _Forward(gzip.GzipFile):
+    """An archive's content, as tarfile reads it: in one direction, and little at a time.
+
+    A header may claim to have any size, even a negative one, and tarfile would read that much, or go back, for ever.
+    """
+
+    def read(self, size: "int | None" = -1) -> bytes:
+        """Return the next bytes."""
+        if size is None or not 0 <= size <= _MOST_AT_ONCE:
+            raise ArchiveError(f"the archive has a header of {size or 0:,} bytes")
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on to a place."""
+        if whence == io.SEEK_SET and offset < self.tell():
+            raise ArchiveError("the archive has a header that leads back")
+        return super().seek(offset, whence)
 
 
 def _hash() -> "hashlib.blake2b":

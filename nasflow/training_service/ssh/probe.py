@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
+from nasflow.config.errors import explain, one_line
 from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import probe_script
@@ -36,21 +37,25 @@ _FREE_INODES = 2000
 _CLOCK_SECONDS = 5.0
 
 
+_Line = Annotated[str, AfterValidator(one_line)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class FolderError(BaseModel):
     """Why work_dir can't be written."""
 
     full: bool
-    text: str
+    text: _Line
 
 
 class HostGpu(BaseModel):
     """A GPU, as reported by nvidia-smi; memory includes the unit."""
 
-    index: int
-    name: str
-    memory_used: str
-    memory_total: str
-    users: list[str]
+    index: _Count
+    name: _Line
+    memory_used: _Line
+    memory_total: _Line
+    users: list[_Line]
 
 
 class HostReport(BaseModel):
@@ -63,23 +68,25 @@ class HostReport(BaseModel):
         memory, free: bytes.
         work_dir: the expanded path.
         free_inodes: None if the file system does not count them.
+        time: seconds since 1970 by its clock.
         clock_offset: seconds by which its clock is ahead of this machine's, plus or minus `clock_error`.
     """
 
-    python: str
-    executable: str
-    versions: dict[str, str | None] = {}
-    torch_cuda: str | None = None
-    platform: str = ""
-    cpus: int = 0
-    memory: int = 0
-    user: str = ""
-    work_dir: str = ""
+    python: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}", max_length=80)]
+    executable: _Line
+    versions: dict[str, _Line | None] = {}
+    torch_cuda: _Line | None = None
+    platform: _Line = ""
+    cpus: _Count = 0
+    memory: _Count = 0
+    user: _Line = ""
+    work_dir: _Line = ""
     folder_error: FolderError | None = None
-    free: int = 0
-    free_inodes: int | None = None
+    free: _Count = 0
+    free_inodes: _Count | None = None
     gpus: list[HostGpu] = []
-    gpu_error: str | None = None
+    gpu_error: _Line | None = None
+    time: Annotated[FiniteFloat | None, Field(exclude=True)] = None
     clock_offset: float = 0.0
     clock_error: float = 0.0
 
@@ -102,7 +109,7 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
     """Inspect a host. Leaves nothing on the host.
 
     Raises:
-        ServiceError: its Python can't be started.
+        ServiceError: its Python can't be started, or its report is none.
         Unreachable: it does not answer.
     """
     program = Path(probe_script.__file__).read_bytes()
@@ -114,12 +121,12 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
     marked = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe_script.MARK)]
     if done.returncode != 0 or not marked:
         raise ServiceError(f"{connection.place}: {_not_started(host, done)}")
-    found = json.loads(marked[-1].removeprefix(probe_script.MARK))
-    at = found.pop("time", (began + ended) / 2)
     try:
-        report = HostReport.model_validate(found)
+        report = HostReport.model_validate_json(marked[-1].removeprefix(probe_script.MARK))
     except ValidationError as error:
-        raise ServiceError(f"{connection.place}: '{host.python}' gave an invalid report: {error}") from error
+        text = explain(error, HostReport, "report")
+        raise ServiceError(f"{connection.place}: '{host.python}' gave an invalid report: {text}") from None
+    at = (began + ended) / 2 if report.time is None else report.time
     return report.model_copy(update={"clock_offset": at - (began + ended) / 2, "clock_error": (ended - began) / 2})
 
 

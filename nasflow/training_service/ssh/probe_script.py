@@ -35,7 +35,7 @@ def look(work_dir: str, distributions: "list[str]") -> "dict[str, object]":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         found.update(versions=versions(distributions), torch_cuda=torch_cuda(), platform=platform.platform())
         found.update(cpus=len(os.sched_getaffinity(0)), memory=memory, user=user_name(os.getuid()))
-        found.update(folder(Path(work_dir).expanduser().absolute()))
+        found.update(folder(work_dir))
         found.update(gpus())
         found["time"] = time.time()
     return found
@@ -66,8 +66,12 @@ def torch_cuda() -> object:
     return None
 
 
-def folder(path: Path) -> "dict[str, object]":
+def folder(work_dir: str) -> "dict[str, object]":
     """Return whether work_dir can be created and written, by trying, and the free space there."""
+    try:
+        path = Path(work_dir).expanduser().absolute()
+    except RuntimeError:
+        return {"work_dir": work_dir, "folder_error": {"full": False, "text": "there is no home of that user there"}}
     there = next(place for place in (path, *path.parents) if is_seen(place))
     error = None
     try:

@@ -1,5 +1,6 @@
 """Unpacking: whole or not at all, nothing but files, nothing outside of the folder."""
 
+import gzip
 import io
 import subprocess
 import sys
@@ -153,3 +154,47 @@ def test_as_a_program_on_a_host_without_nasflow(tmp_path, archive, packed):
     assert refused.returncode == 1
     assert refused.stderr.startswith(f"the archive holds {archive.digest}, not 0123")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def header(name: bytes, size: bytes, kind: bytes) -> bytes:
+    """One block of a tar, with any bytes for the size."""
+    block = bytearray(512)
+    block[0 : len(name)], block[124:136], block[156:157] = name, size, kind
+    block[100:108], block[257:265] = b"0000644\0", b"ustar  \0"
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def number(value: int) -> bytes:
+    return b"%011o\0" % value if 0 <= value < 8**11 else (value % 2**96 | 2**95).to_bytes(12, "big")
+
+
+def zipped(*parts: bytes) -> io.BytesIO:
+    return io.BytesIO(gzip.compress(b"".join(parts), compresslevel=1))
+
+
+PAX = b"11 path=xy\n"
+DEEP = b"a/" * 1000 + b"b"
+END = bytes(1024)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([(header(b"x", number(len(PAX)), b"x") + PAX.ljust(512, b"\0")) * 5000, END], "recursion"),
+        ([(header(b"x", number(3), b"L") + b"abc".ljust(512, b"\0")) * 5000, END], "recursion"),
+        ([header(b"x", number(2**33), b"x"), bytes(2**24)], "8,589,934,592 bytes"),
+        ([header(b"x", number(2**33), b"L"), bytes(2**24)], "8,589,934,592 bytes"),
+        ([header(b"a", number(0), b"0"), header(b"b", number(-512), b"0"), END], "leads back"),
+        ([header(b"a", number(2**60), b"0"), bytes(2**16)], "damaged"),
+        ([header(b"a", number(3), b"S"), bytes(512)], "'a', which is no regular file"),
+        ([header(b"x", number(2001), b"L"), DEEP.ljust(2048, b"\0"), header(b"x", number(0), b"0"), END], "too deep"),
+    ],
+    ids=["pax headers", "long names", "large pax", "large name", "back", "short", "sparse", "deep"],
+)
+def test_headers_that_ask_for_too_much(tmp_path, parts, reason):
+    with pytest.raises(ArchiveError, match=reason):
+        unpack(zipped(*parts), tmp_path / "host", "0123")
+    assert list((tmp_path / "host").iterdir()) == []

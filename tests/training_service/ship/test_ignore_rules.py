@@ -1,6 +1,7 @@
 """`.nasflowignore` means what git would take it to mean."""
 
 import itertools
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -95,3 +96,73 @@ def test_a_wrong_pattern_names_its_file(tmp_path):
     (tmp_path / FILE).write_bytes(b"\xff\xfe\n")
     with pytest.raises(ServiceError, match=rf"^{tmp_path / FILE}: 'utf-8' codec"):
         collect(tmp_path, CodeConfig())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("[z-a]", "pattern '[z-a]'"),
+        ("a/[z-a]/b", "pattern 'a/[z-a]/b'"),
+        ("!", "pattern '!'"),
+        ("a\\", "pattern 'a\\'"),
+        ("[z-a]\0\x1b", r"pattern '[z-a]\x00\x1b'"),
+        ("x" * 5000, "a pattern of 5,000 characters"),
+        ("a/" * 2000 + "b", "a pattern of 4,001 characters"),
+    ],
+)
+def test_a_wrong_pattern_names_its_line(tmp_path, pattern, reason):
+    (tmp_path / FILE).write_text(f"*.o\n# fine\n{pattern}\n")
+    with pytest.raises(ServiceError) as refused:
+        collect(tmp_path, CodeConfig())
+    assert str(refused.value).startswith(f"{tmp_path / FILE}: line 3: ")
+    assert reason in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_file_of_rules_that_is_none(tmp_path):
+    with (tmp_path / FILE).open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(ServiceError, match="more than 100,000 bytes"):
+        collect(tmp_path, CodeConfig())
+    (tmp_path / FILE).unlink()
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(ServiceError, match="it is no regular file"):
+        collect(tmp_path, CodeConfig())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*a*a*a*b", "a" * 250),
+        ("*" * 250 + "b", "a" * 250),
+        ("*a" * 60 + "b", "a" * 250),
+        ("[ab]*" * 40 + "c", "ab" * 120),
+        ("?*" * 40 + "c", "a" * 250),
+        ("**/a/" * 20 + "b", "a/" * 200 + "c"),
+        ("**/*a*a*a*a*a/" * 12 + "b", f"{'a' * 40}/" * 60 + "c"),
+        ("a*" * 20 + "/**/" + "a*" * 20 + "b", f"{'a' * 60}/" * 60 + "c"),
+    ],
+)
+def test_no_pattern_takes_long(pattern, path):
+    """For each name, `re` would try the stars again and again."""
+    rules = IgnoreRules([pattern])
+    for _ in range(500):
+        assert rules.left_out(path, is_folder=False) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_wildcards_match_what_git_matches(tmp_path, seed):
+    rng = random.Random(seed)
+    for _ in range(60):
+        place = tmp_path.joinpath(
+            *("".join(rng.choices("ab-]!^", k=rng.randint(1, 6))) for _ in range(rng.randint(1, 3)))
+        )
+        if not any(parent.is_file() for parent in place.parents) and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    parts = ["a", "b", "-", "*", "**", "?", "[ab]", "[!a]", "[^b-]", "[]a]", "/", "/**/", r"\a", r"\!"]
+    lines = ["".join(rng.choices(parts, k=rng.randint(1, 6))) for _ in range(2)]
+    (tmp_path / FILE).write_text("".join(f"{line}\n" for line in lines))
+    assert shipped(tmp_path) == by_git(tmp_path), lines

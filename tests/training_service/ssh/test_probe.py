@@ -1,15 +1,19 @@
 """What is said of a host that is not as it should be, by what was found there."""
 
+import json
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from nasflow.config.services import SshServiceConfig
-from nasflow.training_service.ssh.probe import NEEDED, HostGpu, HostReport, problems, refuse
+from nasflow.errors import ServiceError
+from nasflow.training_service.ssh import probe_script
+from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
+from nasflow.training_service.ssh.probe import NEEDED, HostGpu, HostReport, probe, problems, refuse
 
 ROOT = Path(__file__).parents[3]
 CONFIG = SshServiceConfig.model_validate({"kind": "ssh", "hosts": [{"host": "somewhere"}]})
@@ -103,3 +107,63 @@ import nasflow.training.runner, nasflow.training_service.local.worker, nasflow.t
     command = [sys.executable, "-c", program, *NEEDED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Saying:
+    """A connection to a host on which every program prints the same."""
+
+    place = "training_service.hosts: 'somewhere'"
+
+    def __init__(self, text: str):
+        self._said = f"Welcome!\n{probe_script.MARK}{text}\n".encode(errors="surrogatepass")
+
+    def run(self, *_arguments: Any, **_options: Any) -> Completed:
+        return Completed(0, self._said, b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not JSON", "Invalid JSON"),
+        ("[1, 2]", "Input should be an object"),
+        ('"text"', "Input should be an object"),
+        ("[" * 100_000, "Invalid JSON"),
+        ("9" * 10_000, "Invalid JSON"),
+        ('{"executable": "/py"}', "python: this key is required"),
+        ('{"python": "3", "executable": "/py"}', "python: String should match pattern"),
+        ('{"python": "3333.1", "executable": "/py"}', "python: String should match pattern"),
+        ('{"python": "3.11.1", "executable": "/py", "time": "noon"}', "time: Input should be a valid number"),
+        ('{"python": "3.11.1", "executable": "/py", "time": NaN}', "time: Input should be a finite number"),
+        ('{"python": "3.11.1", "executable": "/py", "free": 1e400}', "free: "),
+        (f'{{"python": "3.11.1", "executable": "/py", "free": {"9" * 400}}}', "free: "),
+        ('{"python": "3.11.1", "executable": "/py", "user": "\\ud800"}', "Invalid JSON"),
+        ('{"python": "3.11.1", "executable": "/py", "gpus": [{"index": 0}]}', "gpus.0.name: this key is required"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_report_that_is_none(text, reason):
+    with pytest.raises(ServiceError) as refused:
+        refuse(probe(cast(SshConnection, Saying(text)), HOST), HOST, CONFIG)
+    assert str(refused.value).startswith(f"{Saying.place}: 'python3' gave an invalid report: ")
+    assert reason in str(refused.value)
+    assert len(str(refused.value)) < 1500
+    assert str(refused.value).isprintable()
+
+
+def test_text_of_a_host_stays_in_its_line():
+    error = {"full": False, "text": "no\n\x1b[31m" + "x" * 10_000}
+    text = json.dumps({"python": "3.99.1", "executable": "/py", "folder_error": error, "user": "me\r"})
+    with pytest.raises(ServiceError) as refused:
+        refuse(probe(cast(SshConnection, Saying(text)), HOST), HOST, CONFIG)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1500
+
+
+def test_the_home_of_nobody_on_the_host():
+    command = [sys.executable, probe_script.__file__, "~nobodyhere/work", "[]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = HostReport.model_validate_json(done.stdout.removeprefix(probe_script.MARK))
+    with pytest.raises(
+        ServiceError, match=r"work_dir ~nobodyhere/work can't be written \(there is no home of that user"
+    ):
+        refuse(found.model_copy(update={"versions": report().versions}), HOST, CONFIG)

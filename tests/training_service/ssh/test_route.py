@@ -1,6 +1,7 @@
 """The way to a host as the user's OpenSSH client configuration says it, and what opens the door there."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from nasflow.config.services import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.route import find_route
 from tests.sshd import Sshd, make_key, public_key, ssh_section, start_sshd
 
 PASSPHRASE = "correct horse"
@@ -234,3 +236,30 @@ def test_an_agent_has_a_key_open(net, monkeypatch):
     finally:
         agent.terminate()
         agent.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "key"),
+    [
+        ({"known_hosts": "~nobodyhere/known"}, "", "training_service.known_hosts"),
+        ({"ssh_config": "~nobodyhere/config"}, "", "training_service.ssh_config"),
+        (
+            {"hosts": [{"host": "inner", "key_file": "~nobodyhere/key"}]},
+            "",
+            "training_service.hosts: 'inner': key_file",
+        ),
+        ({}, "Host inner\nUserKnownHostsFile ~nobodyhere/known\n", "UserKnownHostsFile in"),
+        ({}, "Include ~nobodyhere/config\n", "Include in"),
+    ],
+    ids=str,
+)
+def test_homes_of_nobody(tmp_path: Path, options: dict[str, Any], config: str, key: str) -> None:
+    (tmp_path / "config").write_text(config)
+    section = {"hosts": [{"host": "inner"}], "ssh_config": str(tmp_path / "config"), **options}
+    service = SshServiceConfig.model_validate(section)
+    with pytest.raises(
+        ServiceError, match=r"'~nobodyhere/\w+': there is no home of that user here; write the path out"
+    ):
+        find_route(service.hosts[0], service)
+    with pytest.raises(ServiceError, match=re.escape(key)):
+        find_route(service.hosts[0], service)

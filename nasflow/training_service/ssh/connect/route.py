@@ -74,8 +74,8 @@ def find_route(host: SshHostConfig, service: SshServiceConfig) -> tuple[Hop, ...
 class _Router:
     def __init__(self, host: SshHostConfig, service: SshServiceConfig):
         self._host = host
-        self._file = Path(service.ssh_config).expanduser()
-        self._known_hosts = Path(service.known_hosts).expanduser()
+        self._file = _expanded(service.ssh_config, "training_service.ssh_config")
+        self._known_hosts = _expanded(service.known_hosts, "training_service.known_hosts")
         self._place = place_of(host)
         self._client_config = self._read(self._file, _NESTED_INCLUDES)
 
@@ -106,7 +106,7 @@ class _Router:
 
     def _hop(self, place: str, options: dict[str, str], proxy_command: str | None, password: Secret | None) -> Hop:
         identities = tuple(Path(file).expanduser() for file in options.get("identityfile", ()))
-        own_key = Path(self._host.key_file).expanduser() if self._host.key_file else None
+        own_key = _expanded(self._host.key_file, f"{self._place}: key_file") if self._host.key_file else None
         is_jump = place != self._place
         if is_jump and identities:
             own_key = None
@@ -127,7 +127,7 @@ class _Router:
             agent=ask_agent,
             known_hosts=(
                 self._known_hosts,
-                *(Path(file).expanduser() for file in more.split() if more.lower() != "none"),
+                *(self._named("UserKnownHostsFile", file) for file in more.split() if more.lower() != "none"),
             ),
             proxy_command=proxy_command,
         )
@@ -165,9 +165,20 @@ class _Router:
             return line
         if nested == 0:
             raise ServiceError(f"{self._place}: the Includes of {self._file} lead in a circle")
-        paths = (self._file.parent / Path(pattern).expanduser() for pattern in patterns.replace('"', "").split())
+        paths = (self._file.parent / self._named("Include", pattern) for pattern in patterns.replace('"', "").split())
         files = [Path(found) for path in paths for found in sorted(glob.glob(str(path)))]  # noqa: PTH207 - it may be absolute
         return "".join(self._read(found, nested - 1) for found in files)
+
+    def _named(self, option: str, path: str) -> Path:
+        return _expanded(path, f"{self._place}: {option} in {self._file}")
+
+
+def _expanded(path: str, place: str) -> Path:
+    """Return a path with `~` and `~user` expanded. Raises ServiceError, with the place, if there is no such home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ServiceError(f"{place}: '{path}': there is no home of that user here; write the path out") from None
 
 
 def _proxy(options: dict[str, str], given: str | None) -> tuple[list[str], str | None]:

@@ -1,0 +1,93 @@
+"""Read the YAML of a config, with limits, so that no file needs more time or memory than its length suggests."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+
+from nasflow.config.errors import one_line
+from nasflow.config.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
+from nasflow.errors import ConfigError
+
+_MOST_DIGITS = 100
+_PLAIN_TAGS = ("null", "bool", "int", "float", "timestamp", "str", "seq", "map")
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file contains: mappings, lists, text, numbers and dates.
+
+    Raises:
+        ConfigError: it can't be read, is no UTF-8 text, is no YAML, or is larger than a config may be.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_CHARACTERS + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    if len(data) > MOST_CHARACTERS:
+        raise ConfigError(f"{path}: {TOO_LONG}")
+    if b"\0" in data:  # UTF-16 and UTF-32 have them
+        raise ConfigError(f"{path}: it is not UTF-8 text, or has NUL bytes; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: it is not UTF-8 text ({error}); save it as UTF-8") from None
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {one_line(' '.join(str(error).split()))}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader for what JSON can express and dates. Aliases count as what they repeat.
+
+    Counting is done while nodes are composed: merge keys (`<<`) expand aliases when values are constructed.
+    """
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._depth = 0
+        self._characters = 0
+        self._sizes: dict[str | None, int | None] = {}  # characters, by anchor; None within the node itself
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, as PyYAML does, within the limits."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        is_alias, anchor, began = isinstance(event, yaml.AliasEvent), event.anchor, self._characters
+        size = self._sizes.get(anchor, 0) if is_alias else 1 + len(getattr(event, "value", ""))
+        if size is None:
+            raise ComposerError(problem=f"{anchor!r} contains itself", problem_mark=event.start_mark)
+        self._characters += size
+        if self._characters > MOST_CHARACTERS:
+            raise ComposerError(problem=TOO_LONG, problem_mark=event.start_mark)
+        if self._depth > MOST_LEVELS:
+            raise ComposerError(problem=TOO_DEEP, problem_mark=event.start_mark)
+        if is_alias:
+            return super().compose_node(parent, index)
+        self._sizes[anchor] = None
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        self._sizes[anchor] = self._characters - began
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node, as PyYAML does, but with its own error for all that Python refuses."""
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > _MOST_DIGITS:
+            text = f"a number of {len(node.value):,} characters; more than {_MOST_DIGITS} are not supported"
+            raise ConstructorError(problem=text, problem_mark=node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, OverflowError) as error:
+            text = f"{str(node.value)[:80]!r} is no {kind} ({error})"
+            raise ConstructorError(problem=text, problem_mark=node.start_mark) from error
+
+
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in _PLAIN_TAGS
+}
