@@ -31,6 +31,7 @@ class _Reported:
     present: set[int] = field(default_factory=set)  # members of the job, of which
     waiting: set[int] = field(default_factory=set)  # have not begun in it
     ended: Ended | None = None
+    strangers: bool = False  # whether it reported of trials that are no members
 
 
 class AttemptFollower:
@@ -113,6 +114,7 @@ class AttemptFollower:
 
     def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
         events = [event for line in lines if (event := _parse(line)) is not None]
+        events = _of_members(attempt, events, reported)
         epochs = [
             EpochRecord(event.trial, event.epoch, event.metrics, event.seconds, attempt.id)
             for event in events
@@ -184,6 +186,19 @@ def job_id(attempt: Attempt) -> str:
     """Return the job id of the attempt's next (or present) start; each restart is a new job."""
     restart = attempt.restarts + attempt.state.finished
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+
+
+def _of_members(attempt: Attempt, events: list[Event], reported: _Reported) -> list[Event]:
+    """Return the events without those of other trials, of which a job's host is not trusted to report."""
+    members = {None, *attempt.members}
+    trials = [event.trial if isinstance(event, Entered | Epoch | Final | Evicted) else None for event in events]
+    strangers = [trial for trial in trials if trial not in members]
+    if strangers and not reported.strangers:
+        reported.strangers = True
+        _LOG.warning(
+            "job %s reports of trials that it does not train, such as %d; this is skipped", attempt.job_id, strangers[0]
+        )
+    return [event for event, trial in zip(events, trials, strict=True) if trial in members]
 
 
 def _fewer_places(attempt: Attempt, open_members: Sequence[int], reported: _Reported) -> int | None:
