@@ -1,5 +1,6 @@
 """Runs jobs on a Dask cluster: each is a task that starts a program on a worker and waits for it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,21 @@ _ALIVE = {
 _ENDED = {"memory", "erred"}
 
 
+class TextClient(distributed.Client):
+    """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results."""
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        await super()._ensure_connected(timeout)
+        if self.scheduler_comm is not None:
+            self.scheduler_comm.comm.deserialize = False
+
+    def _handle_key_in_memory(self, key: str, **_: object) -> None:
+        super()._handle_key_in_memory(key)
+
+    def _handle_task_erred(self, key: str, **_: object) -> None:
+        super()._handle_task_erred(key, "the task failed")
+
+
 class DaskService(ClusterService):
     """Runs each job as a task with the run's name as its key.
 
@@ -51,7 +67,7 @@ class DaskService(ClusterService):
         super().__init__(root, config.max_jobs, _POLL_SECONDS)
         self._config = config
         self._runner = runner
-        self._client: distributed.Client | None = None
+        self._client: TextClient | None = None
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
@@ -68,11 +84,12 @@ class DaskService(ClusterService):
                 f"'--resources {' '.join(f'{name}={number:g}' for name, number in wanted.items())}'"
             )
         here = version("nasflow")
-        for worker, there in client.run(_versions, on_error="return").items():
+        answers = self._ask(lambda client: client.get_versions(packages=["nasflow"]))["workers"]
+        for worker, answer in answers.items():
+            there = answer["packages"].get("nasflow")
             if there != here:
                 raise ServiceError(
-                    f"training_service: Dask's worker {worker} needs nasflow {here}, and has "
-                    f"{there if isinstance(there, str) else f'none ({there})'}"
+                    f"training_service: Dask's worker {worker} needs nasflow {here}, and has {there or 'none'}"
                 )
 
     def cleanup(self) -> None:  # noqa: D102
@@ -105,11 +122,12 @@ class DaskService(ClusterService):
         prefix = name_prefix(self._root)
 
         # sent by value, because the scheduler may lack nasflow
-        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:
+        def tasks(dask_scheduler: Any) -> str:
             found = {key: task for key, task in dask_scheduler.tasks.items() if str(key).startswith(prefix)}
-            return {key: (task.state, getattr(task, "exception_text", "") or "") for key, task in found.items()}
+            texts = {key: str(getattr(task, "exception_text", "") or "") for key, task in found.items()}
+            return json.dumps({key: (task.state, texts[key]) for key, task in found.items()})
 
-        states = self._ask(lambda client: client.run_on_scheduler(tasks))
+        states = json.loads(self._ask(lambda client: client.run_on_scheduler(tasks)))
         return {key: _seen(state, exception) for key, (state, exception) in states.items()}
 
     def _withdraw(self, names: Sequence[str]) -> None:
@@ -121,6 +139,8 @@ class DaskService(ClusterService):
             return what(client)
         except OSError as error:  # distributed's CommClosedError is one
             raise ClusterSilentError(f"training_service: the Dask scheduler does not answer: {error}") from error
+        except TypeError as error:  # by distributed, which was given a pickle
+            raise ServiceError(f"training_service: a Dask worker's answer is refused: {error}") from error
 
     def _connect(self) -> distributed.Client:
         if self._client is not None and self._client.status != "running":
@@ -128,8 +148,12 @@ class DaskService(ClusterService):
             self._client = None
         if self._client is None:
             try:
-                self._client = distributed.Client(
-                    self._config.address, timeout=_CONNECT_WITHIN, set_as_default=False, name="nasflow"
+                self._client = TextClient(
+                    self._config.address,
+                    timeout=_CONNECT_WITHIN,
+                    set_as_default=False,
+                    name="nasflow",
+                    deserializers=["msgpack"],  # of answers; no pickles
                 )
             except (OSError, ValueError) as error:
                 raise ClusterSilentError(
@@ -157,10 +181,6 @@ def start_on_worker(command: Sequence[str], path: str, log: str) -> int:
             stderr=output,
             start_new_session=True,
         )
-
-
-def _versions() -> str:
-    return version("nasflow")
 
 
 def _seen(state: str, exception: str) -> Seen:
