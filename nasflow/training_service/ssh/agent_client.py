@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from paramiko import SSHException
 from pydantic import BaseModel, ValidationError
 
 from nasflow.errors import ServiceError
@@ -49,7 +50,7 @@ class AgentClient:
         try:
             self._channel.settimeout(timeout or self._timeout)
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
-        except OSError as error:
+        except (OSError, EOFError, SSHException) as error:
             raise Unreachable(f"{self._where} no longer takes requests: {error or 'no answer in time'}") from error
         try:
             answer = Answer.model_validate_json(self._line(time.monotonic() + (timeout or self._timeout)))
