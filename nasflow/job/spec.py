@@ -6,7 +6,7 @@ Everything a job reads or writes is below one root folder, so that a service can
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
                          own-code        the trial that runs its own code (nasflow.job.blame)
-    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
+    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs (nasflow.checkpoint.names)
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
 folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
@@ -70,6 +70,7 @@ class JobSpec(BaseModel):
         places: how many members may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
         peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
+        generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -88,6 +89,7 @@ class JobSpec(BaseModel):
     pruner: PrunerConfig | None = None
     objectives: list[Objective] = []
     peers: list[PeerSpec] = []
+    generation: int = Field(default=0, ge=0)
 
     @classmethod
     def of_search(
@@ -99,6 +101,7 @@ class JobSpec(BaseModel):
         *,
         places: int | None = None,
         peers: Sequence[PeerSpec] = (),
+        generation: int = 0,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
         most = config.merge.max_members
@@ -117,6 +120,7 @@ class JobSpec(BaseModel):
             pruner=config.pruner,
             objectives=config.objectives,
             peers=list(peers),
+            generation=generation,
         )
 
 

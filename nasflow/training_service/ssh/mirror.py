@@ -18,7 +18,7 @@ from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir, trial_dir
 from nasflow.training_service.ssh.messages import KEPT, JobNews, RemoteFile, Upload
 
-_CHECKPOINT = re.compile(r"epoch-\d+(\.\w+)?", re.ASCII)
+_CHECKPOINT = re.compile(r"epoch-\d+(\.\w+)*", re.ASCII)
 _LONGEST_NAME = 255  # bytes
 
 
