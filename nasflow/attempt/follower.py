@@ -109,7 +109,7 @@ class AttemptFollower:
             handle = JobHandle.model_validate(attempt.handle)
             if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
                 return attempt, handle
-        handle = self._service.submit(make_spec(job_id(attempt)))
+        handle = self._service.submit(make_spec(job_id(attempt, self._study.generation)))
         return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
 
     def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
@@ -182,10 +182,14 @@ class AttemptFollower:
         return [culprit] if culprit in open_members else begun
 
 
-def job_id(attempt: Attempt) -> str:
-    """Return the job id of the attempt's next (or present) start; each restart is a new job."""
+def job_id(attempt: Attempt, generation: int) -> str:
+    """Return the job id of the attempt's next start; each restart is a new job.
+
+    If the attempt's job was lost under an earlier controller, it may write on out of sight. So it is not the same job.
+    """
     restart = attempt.restarts + attempt.state.finished
-    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+    anew = f"-g{generation}" if generation and attempt.state is AttemptState.RUNNING else ""
+    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}{anew}"
 
 
 def _of_members(attempt: Attempt, events: list[Event], reported: _Reported) -> list[Event]:

@@ -55,8 +55,18 @@ class MemberCheckpoints:
         self._troubles: set[str] = set()
 
     def newest(self, trial: int) -> dict[str, Any] | None:
-        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read."""
+        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read.
+
+        Raises:
+            InfrastructureError: another controller's job has replaced this one.
+        """
         here = self._store(trial)
+        last = here.newest()
+        if last is not None and last.generation > self._generation:
+            raise InfrastructureError(
+                f"trial {trial} has checkpoints of a later controller's job, which has replaced this one; if the study "
+                "has no other controller, run the search again"
+            )
         self._bring(trial, here)
         try:
             return here.load_newest()

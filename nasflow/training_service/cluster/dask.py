@@ -42,11 +42,11 @@ class TextClient(distributed.Client):
         if self.scheduler_comm is not None:
             self.scheduler_comm.comm.deserialize = False
 
-    def _handle_key_in_memory(self, key: str, **_: object) -> None:
-        super()._handle_key_in_memory(key)
+    def _handle_key_in_memory(self, key: Any = None, type: Any = None, workers: Any = None) -> None:
+        super()._handle_key_in_memory(key, None, workers)
 
-    def _handle_task_erred(self, key: str, **_: object) -> None:
-        super()._handle_task_erred(key, "the task failed")
+    def _handle_task_erred(self, key: Any = None, exception: Any = None, traceback: Any = None) -> None:
+        super()._handle_task_erred(key, "the task failed", None)
 
 
 class DaskService(ClusterService):
