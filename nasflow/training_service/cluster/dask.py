@@ -38,15 +38,15 @@ class TextClient(distributed.Client):
     """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results."""
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
-        await super()._ensure_connected(timeout)
+        await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]
         if self.scheduler_comm is not None:
             self.scheduler_comm.comm.deserialize = False
 
     def _handle_key_in_memory(self, key: Any = None, type: Any = None, workers: Any = None) -> None:
-        super()._handle_key_in_memory(key, None, workers)
+        super()._handle_key_in_memory(key, None, workers)  # type: ignore[no-untyped-call]
 
     def _handle_task_erred(self, key: Any = None, exception: Any = None, traceback: Any = None) -> None:
-        super()._handle_task_erred(key, "the task failed", None)
+        super()._handle_task_erred(key, "the task failed", None)  # type: ignore[no-untyped-call]
 
 
 class DaskService(ClusterService):
@@ -67,7 +67,7 @@ class DaskService(ClusterService):
         super().__init__(root, config.max_jobs, _POLL_SECONDS)
         self._config = config
         self._runner = runner
-        self._client: TextClient | None = None
+        self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
@@ -148,7 +148,7 @@ class DaskService(ClusterService):
             self._client = None
         if self._client is None:
             try:
-                self._client = TextClient(
+                self._client = TextClient(  # type: ignore[no-untyped-call]
                     self._config.address,
                     timeout=_CONNECT_WITHIN,
                     set_as_default=False,
