@@ -55,7 +55,7 @@ class CheckpointStore:
 
         Of the epochs in `ranking`, best first, the first that has a checkpoint keeps it.
         """
-        target = self.path(epoch)
+        target = self._own(epoch)
         with self._aside() as aside:
             snapshot.write(aside / target.name)
             (aside / target.name).replace(target)
@@ -76,7 +76,7 @@ class CheckpointStore:
         Raises:
             OSError: the file system has no hard links, or the file has too many.
         """
-        target = self.path(epoch)
+        target = self._own(epoch)
         try:
             os.link(file, target)
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: there is none, or its file can't be read.
         """
-        return read_state(self._file(epoch), self.trial)
+        return read_state(self.path(epoch), self.trial)
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
@@ -131,7 +131,7 @@ class CheckpointStore:
 
     def drop(self, epoch: int) -> None:
         """Remove the checkpoint of an epoch."""
-        self._file(epoch).unlink()
+        self.path(epoch).unlink()
         self._saved = None
 
     def clear(self) -> None:
@@ -141,20 +141,20 @@ class CheckpointStore:
                 self.drop(epoch)
 
     def path(self, epoch: int) -> Path:
+        """Return the path of an epoch's checkpoint; if there is none, where it would be saved."""
+        name = self._valid().get(epoch)
+        return self._own(epoch) if name is None else self._folder / name.file()
+
+    def _own(self, epoch: int) -> Path:
         """Return the path where an epoch's checkpoint is saved."""
         return self._folder / Name(self._generation, epoch).file()
-
-    def _file(self, epoch: int) -> Path:
-        """Return the path of an epoch's checkpoint that counts."""
-        name = self._valid().get(epoch)
-        return self.path(epoch) if name is None else self._folder / name.file()
 
     def _valid(self) -> dict[int, Name]:
         return valid(parse(self._names())) if self._folder.is_dir() else {}
 
     def _adopt(self, epoch: int) -> None:
         """Save a checkpoint of an earlier generation as one of this generation too."""
-        file = self._file(epoch)
+        file = self.path(epoch)
         if self._valid()[epoch].generation >= self._generation:
             return
         with self._aside() as aside:
@@ -163,7 +163,7 @@ class CheckpointStore:
                 os.link(file, copy)
             except OSError:  # a file system without hard links
                 shutil.copyfile(file, copy)
-            copy.replace(self.path(epoch))
+            copy.replace(self._own(epoch))
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
