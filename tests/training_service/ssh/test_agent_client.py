@@ -64,7 +64,7 @@ def test_the_time_for_an_answer_begins_when_the_call_is_sent(start):
     client = start(f"""
 import os, time
 print({GREETING!r}, flush=True)
-while not os.read(0, {MEGABYTE}).endswith(b"\\n"):
+while (data := os.read(0, {MEGABYTE})) and not data.endswith(b"\\n"):
     time.sleep(0.02)
 print('{{"result": "done"}}', flush=True)
 """)
