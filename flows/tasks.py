@@ -173,7 +173,15 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     def make_spec(job_id: str) -> JobSpec:
         members = [MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials]
         data = session.outline(trials[0]).data
-        return JobSpec.of_search(config, job_id, data, members, places=attempt.places, peers=_peers(session, left))
+        return JobSpec.of_search(
+            config,
+            job_id,
+            data,
+            members,
+            places=attempt.places,
+            peers=_peers(session, left),
+            generation=session.study.generation,
+        )
 
     def on_event(event: Event) -> None:
         nonlocal heard

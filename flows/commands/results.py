@@ -1,5 +1,6 @@
 """The commands that show or export the records of studies."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from nasflow.errors import UserError
 
+from .console import console
 from .options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, Top, load_study, print_out
 
 
@@ -20,12 +22,29 @@ def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     print_out(studies_json(infos) if as_json else studies_table(infos))
 
 
-def show(study: StudyName, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a study's rounds, trials, and what failed and why."""
+def show(
+    study: StudyName,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+    start: Annotated[int, typer.Option("--from", min=0, metavar="TRIAL", help="The first trial; with --json.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The most trials; with --json.")] = 1000,
+) -> None:
+    """Show a study's rounds, trials, and what failed and why.
+
+    JSON has all rounds, a page of trials and their attempts, and under `next` the first trial of the next page.
+    """
     from .views import study_json, study_view  # noqa: PLC0415
 
     opened = load_study(store, study)
-    print_out(study_json(opened) if as_json else study_view(opened))
+    if not as_json:
+        print_out(study_view(opened))
+        return
+    page = study_json(opened, start, limit)
+    print_out(page)
+    if page["next"] is not None:
+        more = shlex.join(["nasflow", "show", study, "--json", "--from", str(page["next"]), "--limit", str(limit)])
+        shown = f"trials {start} to {page['next'] - 1} of {sum(opened.counts().values())}"
+        console(stderr=True).print(f"{shown}; the next ones: {more}", markup=False)
 
 
 def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:

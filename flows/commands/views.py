@@ -68,16 +68,25 @@ def study_view(study: Study) -> Group:
     return Group(*parts)
 
 
-def study_json(study: Study) -> dict[str, Any]:
-    """Return everything recorded about rounds, trials and attempts, for a program."""
+def study_json(study: Study, start: int, limit: int) -> dict[str, Any]:
+    """Return a page of what is recorded, for a program: all rounds, some trials, and the attempts that train them.
+
+    Args:
+        study: its record.
+        start: the number of the first trial.
+        limit: the most trials.
+    """
+    trials = study.trials(limit=limit, offset=start)
+    end = start + len(trials)
     return {
         "name": study.name,
+        "next": end if end < sum(study.counts().values()) and trials else None,
         "config": study.config.model_dump(mode="json", exclude={"store"}),
         "rounds": [
             {"number": r.number, "state": str(r.state), "seconds": r.seconds, "message": r.message}
             for r in study.rounds()
         ],
-        "trials": [trial.model_dump(mode="json") for trial in study.trials()],
+        "trials": [trial.model_dump(mode="json") for trial in trials],
         "attempts": [
             {
                 "round": attempt.round,
@@ -91,7 +100,7 @@ def study_json(study: Study) -> dict[str, Any]:
                 "restarts": attempt.restarts,
                 "endings": [asdict(ending) for ending in attempt.endings],
             }
-            for attempt in study.attempts()
+            for attempt in study.attempts(trials=range(start, end))
         ],
     }
 

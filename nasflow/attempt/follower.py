@@ -31,6 +31,7 @@ class _Reported:
     present: set[int] = field(default_factory=set)  # members of the job, of which
     waiting: set[int] = field(default_factory=set)  # have not begun in it
     ended: Ended | None = None
+    strangers: bool = False  # whether it reported of trials that are no members
 
 
 class AttemptFollower:
@@ -118,11 +119,12 @@ class AttemptFollower:
             handle = JobHandle.model_validate(attempt.handle)
             if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
                 return attempt, handle
-        handle = self._service.submit(make_spec(job_id(attempt)))
+        handle = self._service.submit(make_spec(job_id(attempt, self._study.generation)))
         return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
 
     def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
         events = [event for line in lines if (event := _parse(line)) is not None]
+        events = _of_members(attempt, events, reported)
         epochs = [
             EpochRecord(event.trial, event.epoch, event.metrics, event.seconds, attempt.id)
             for event in events
@@ -190,10 +192,27 @@ class AttemptFollower:
         return [doing.trial] if doing is not None and doing.trial in open_members else begun
 
 
-def job_id(attempt: Attempt) -> str:
-    """Return the job id of the attempt's next (or present) start; each restart is a new job."""
+def job_id(attempt: Attempt, generation: int) -> str:
+    """Return the job id of the attempt's next start; each restart is a new job.
+
+    If the attempt's job was lost under an earlier controller, it may write on out of sight. So it is not the same job.
+    """
     restart = attempt.restarts + attempt.state.finished
-    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}"
+    anew = f"-g{generation}" if generation and attempt.state is AttemptState.RUNNING else ""
+    return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}{anew}"
+
+
+def _of_members(attempt: Attempt, events: list[Event], reported: _Reported) -> list[Event]:
+    """Return the events without those of other trials, of which a job's host is not trusted to report."""
+    members = {None, *attempt.members}
+    trials = [event.trial if isinstance(event, Entered | Epoch | Final | Evicted) else None for event in events]
+    strangers = [trial for trial in trials if trial not in members]
+    if strangers and not reported.strangers:
+        reported.strangers = True
+        _LOG.warning(
+            "job %s reports of trials that it does not train, such as %d; this is skipped", attempt.job_id, strangers[0]
+        )
+    return [event for event, trial in zip(events, trials, strict=True) if trial in members]
 
 
 def _fewer_places(attempt: Attempt, open_members: Sequence[int], reported: _Reported) -> int | None:

@@ -5,7 +5,6 @@
 
 import logging
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
+from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.errors import CheckpointError
 from nasflow.small_files import sync_folder
 
 logger = logging.getLogger(__name__)
 
-_EPOCH = re.compile(r"epoch-(\d{4,})\.safetensors")
 _ASIDE = ".aside-"
 
 
@@ -30,14 +29,17 @@ class CheckpointStore:
     Older ones are removed only after that.
 
     Args:
-        folder: the trial's own folder. Its name identifies the trial in files. Only one process may save there.
+        folder: the trial's own folder. Its name identifies the trial in files. Of the processes that save there only
+            those of the latest generation count (`nasflow.checkpoint.names`), and of a generation there may be one.
         keep: how many of the newest checkpoints are kept.
+        generation: of what is saved.
     """
 
-    def __init__(self, folder: Path, keep: int = 2):
+    def __init__(self, folder: Path, keep: int = 2, generation: int = 0):
         self._folder = folder
         self._keep = keep
-        self._saved: list[int] | None = None  # epochs that have a checkpoint; None before the first save
+        self._generation = generation
+        self._saved: set[Name] | None = None  # what may be dropped here; None before the first save
 
     @property
     def trial(self) -> str:
@@ -57,7 +59,7 @@ class CheckpointStore:
 
         Of the epochs in `ranking`, best first, the first that has a checkpoint keeps it.
         """
-        target = self.path(epoch)
+        target = self._own(epoch)
         with self._aside() as aside:
             snapshot.write(aside / target.name)
             (aside / target.name).replace(target)
@@ -74,7 +76,7 @@ class CheckpointStore:
         Raises:
             OSError: the file system has no hard links, or the file has too many.
         """
-        target = self.path(epoch)
+        target = self._own(epoch)
         try:
             os.link(file, target)
         except FileNotFoundError:
@@ -96,10 +98,16 @@ class CheckpointStore:
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
-        return _epochs(self._names()) if self._folder.is_dir() else []
+        return sorted(self._valid())
+
+    def newest(self) -> Name | None:
+        """Return the name of the newest checkpoint, readable or not; None if there is none."""
+        return max(self._valid().values(), default=None)
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest readable state, or None if there is no checkpoint. Remove newer unreadable ones.
+
+        From then on no checkpoint counts that a job of an earlier generation writes.
 
         Raises:
             CheckpointError: there are checkpoints, but none can be read.
@@ -115,6 +123,7 @@ class CheckpointStore:
                 continue
             for newer in unreadable:
                 self.drop(newer)
+            self._adopt(epoch)
             return state
         if unreadable:
             raise last
@@ -127,12 +136,34 @@ class CheckpointStore:
 
     def clear(self) -> None:
         """Remove all checkpoints."""
-        for epoch in self.epochs():
-            self.drop(epoch)
+        while epochs := self.epochs():
+            for epoch in epochs:
+                self.drop(epoch)
 
     def path(self, epoch: int) -> Path:
-        """Return the path of an epoch's checkpoint."""
-        return self._folder / f"epoch-{epoch:04d}.safetensors"
+        """Return the path of an epoch's checkpoint; if there is none, where it would be saved."""
+        name = self._valid().get(epoch)
+        return self._own(epoch) if name is None else self._folder / name.file()
+
+    def _own(self, epoch: int) -> Path:
+        """Return the path where an epoch's checkpoint is saved."""
+        return self._folder / Name(self._generation, epoch).file()
+
+    def _valid(self) -> dict[int, Name]:
+        return valid(parse(self._names())) if self._folder.is_dir() else {}
+
+    def _adopt(self, epoch: int) -> None:
+        """Save a checkpoint of an earlier generation as one of this generation too."""
+        file = self.path(epoch)
+        if self._valid()[epoch].generation >= self._generation:
+            return
+        with self._aside() as aside:
+            copy = aside / file.name
+            try:
+                os.link(file, copy)
+            except OSError:  # a file system without hard links
+                shutil.copyfile(file, copy)
+            copy.replace(self._own(epoch))
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
@@ -147,22 +178,19 @@ class CheckpointStore:
         """Drop the checkpoints that are no longer needed now that `epoch` has one."""
         if self._saved is None:
             names = self._names()
-            self._saved = _epochs(names)
+            self._saved = {name for name in parse(names) if name.generation <= self._generation}
             for name in names:
                 if name.startswith(_ASIDE):  # left by a process that was killed while saving
                     shutil.rmtree(self._folder / name)
-        there = {*self._saved, epoch}
-        kept = retained(there, self._keep, ranking)
+        there = {*self._saved, Name(self._generation, epoch)}
+        counting = valid(there)
+        kept = {counting[one] for one in retained(counting, self._keep, ranking)}
         for old in there - kept:
-            self.path(old).unlink(missing_ok=True)
-        self._saved = sorted(kept)
+            (self._folder / old.file()).unlink(missing_ok=True)
+        self._saved = kept
 
 
 def retained(epochs: Collection[int], keep: int, ranking: Sequence[int]) -> set[int]:
     """Return the epochs to keep: the `keep` newest, and the first in `ranking` (best first) that is among `epochs`."""
     best = next((epoch for epoch in ranking if epoch in epochs), None)
     return {*sorted(epochs)[-keep:], *([] if best is None else [best])}
-
-
-def _epochs(names: list[str]) -> list[int]:
-    return sorted(int(match.group(1)) for match in map(_EPOCH.fullmatch, names) if match)

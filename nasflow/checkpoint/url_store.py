@@ -13,6 +13,7 @@ from typing import Any
 import fsspec
 
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
+from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.checkpoint.store import retained
 from nasflow.errors import CheckpointError
 
@@ -30,12 +31,14 @@ class UrlStore:
     Args:
         url: the URL of the trial's own folder. The folder's name identifies the trial in files.
         keep: how many of the newest checkpoints are kept.
+        generation: of what is saved (`nasflow.checkpoint.names`).
     """
 
-    def __init__(self, url: str, keep: int = 2):
+    def __init__(self, url: str, keep: int = 2, generation: int = 0):
         self._files, path = fsspec.core.url_to_fs(url.rstrip("/"))
         self._folder = str(path)
         self._keep = keep
+        self._generation = generation
 
     @property
     def trial(self) -> str:
@@ -56,10 +59,13 @@ class UrlStore:
             data = local.read_bytes()
         manifest = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         self._files.makedirs(self._folder, exist_ok=True)
-        self._files.pipe_file(self._path(epoch), data)
-        self._files.pipe_file(self._manifest(epoch), json.dumps(manifest).encode())
-        for old in sorted({*self.epochs()} - retained(self.epochs(), self._keep, ranking)):
-            self.drop(old)
+        name = Name(self._generation, epoch)
+        self._files.pipe_file(self._path(name), data)
+        self._files.pipe_file(self._manifest(name), json.dumps(manifest).encode())
+        there = {name for name in self._names() if name.generation <= self._generation}
+        counting = valid(there)
+        for old in sorted(there - {counting[one] for one in retained(counting, self._keep, ranking)}):
+            self._remove(old)
 
     def load(self, epoch: int) -> dict[str, Any]:
         """Return the state saved for `epoch`, with its tensors on the CPU.
@@ -67,9 +73,10 @@ class UrlStore:
         Raises:
             CheckpointError: there is none, or it is not what was written.
         """
-        path = self._path(epoch)
+        name = valid(self._names()).get(epoch, Name(self._generation, epoch))
+        path = self._path(name)
         try:
-            manifest = json.loads(self._files.cat_file(self._manifest(epoch)))
+            manifest = json.loads(self._files.cat_file(self._manifest(name)))
             data = self._files.cat_file(path)
             whole = (len(data), hashlib.sha256(data).hexdigest()) == (manifest["size"], manifest["sha256"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -83,12 +90,11 @@ class UrlStore:
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
-        self._files.invalidate_cache()
-        try:
-            names = [str(path).rpartition("/")[2] for path in self._files.ls(self._folder, detail=False)]
-        except FileNotFoundError:
-            return []
-        return sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
+        return sorted(valid(self._names()))
+
+    def newest(self) -> Name | None:
+        """Return the name of the newest checkpoint, readable or not; None if there is none."""
+        return max(valid(self._names()).values(), default=None)
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest readable state, or None if there is none."""
@@ -101,12 +107,24 @@ class UrlStore:
 
     def drop(self, epoch: int) -> None:
         """Remove the checkpoint of an epoch."""
-        for path in (self._manifest(epoch), self._path(epoch)):
+        if (name := valid(self._names()).get(epoch)) is not None:
+            self._remove(name)
+
+    def _names(self) -> set[Name]:
+        self._files.invalidate_cache()
+        try:
+            paths = self._files.ls(self._folder, detail=False)
+        except FileNotFoundError:
+            return set()
+        return parse((str(path).rpartition("/")[2] for path in paths), "json")
+
+    def _remove(self, name: Name) -> None:
+        for path in (self._manifest(name), self._path(name)):
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(path)
 
-    def _path(self, epoch: int) -> str:
-        return f"{self._folder}/epoch-{epoch:04d}.safetensors"
+    def _path(self, name: Name) -> str:
+        return f"{self._folder}/{name.file()}"
 
-    def _manifest(self, epoch: int) -> str:
-        return f"{self._folder}/epoch-{epoch:04d}.json"
+    def _manifest(self, name: Name) -> str:
+        return f"{self._folder}/{name.file('json')}"

@@ -6,7 +6,7 @@ Everything a job reads or writes is below one root folder, so that a service can
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
                          activity        what it is doing and since when (nasflow.job.activity)
-    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs
+    <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs (nasflow.checkpoint.names)
                            stop             asks the job to end the trial after its present epoch
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
@@ -73,6 +73,7 @@ class JobSpec(BaseModel):
         pruner: stops members early, by the metrics of `objectives`.
         peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
         limits: how long the job and its parts may take.
+        generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,6 +93,7 @@ class JobSpec(BaseModel):
     objectives: list[Objective] = []
     peers: list[PeerSpec] = []
     limits: LimitsConfig = LimitsConfig()
+    generation: int = Field(default=0, ge=0)
 
     @classmethod
     def of_search(
@@ -103,6 +105,7 @@ class JobSpec(BaseModel):
         *,
         places: int | None = None,
         peers: Sequence[PeerSpec] = (),
+        generation: int = 0,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
         most = config.merge.max_members
@@ -122,6 +125,7 @@ class JobSpec(BaseModel):
             objectives=config.objectives,
             peers=list(peers),
             limits=config.limits,
+            generation=generation,
         )
 
 

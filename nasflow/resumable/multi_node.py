@@ -1,6 +1,7 @@
 """Checkpoints of a job in which each rank holds a part of the tensors (`DTensor`: FSDP, tensor parallelism).
 
-Tensors are saved by `torch.distributed.checkpoint` in safetensors files, so nothing is pickled.
+Tensors are saved by `torch.distributed.checkpoint` in safetensors files, so no file is pickled. To load, ranks exchange
+numbers only; to save, torch itself exchanges its plans as pickles, so ranks must trust each other.
 """
 
 import hashlib
@@ -68,25 +69,25 @@ class RankedCheckpointManager:
         Raises:
             CheckpointError: the epoch is missing or incomplete.
         """
-        found: list[int | None] = [None]
+        found = None
         if dist.get_rank() == 0:
             wanted = self.epochs() if epoch is None else [epoch]
-            found = [next((one for one in reversed(wanted) if self._is_whole(one)), None)]
-        dist.broadcast_object_list(found)
-        if found[0] is None:
+            found = next((one for one in reversed(wanted) if self._is_whole(one)), None)
+        found = _from_rank_0(found)
+        if found is None:
             if epoch is not None:
                 raise CheckpointError(f"there is no whole checkpoint {self._path(epoch)}")
             return None
-        folder = self._path(found[0])
+        folder = self._path(found)
         tensors, _ = _apart({name: _taken(state[name]) for name in self._names if _has_tensors(state.get(name))})
-        state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
+        state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
         saved = _together(json.loads((folder / _MANIFEST).read_text())["plain"], tensors)
         for name in self._names:
             if _has_tensors(state.get(name)):
                 state[name].load_state_dict(saved[name])
             else:
                 state[name] = saved[name]
-        return found[0]
+        return found
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
@@ -109,6 +110,15 @@ class RankedCheckpointManager:
 
     def _path(self, epoch: int) -> Path:
         return self._folder / f"epoch-{epoch:04d}"
+
+
+def _from_rank_0(epoch: int | None) -> int | None:
+    """Return rank 0's epoch, sent as a number: the collectives for objects would unpickle it."""
+    device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
+    sent = torch.tensor(-1 if epoch is None else epoch, device=device)
+    dist.broadcast(sent, src=0)
+    received = int(sent)
+    return None if received < 0 else received
 
 
 def _has_tensors(part: Any) -> bool:

@@ -48,7 +48,8 @@ class AttemptLog(StudyBase):
         """Record a new attempt at one trial, or return the one that a controller left unfinished."""
         with self._write() as session:
             round = self._trial_rows(session, [trial_number])[trial_number].round
-            alone = [a for a in self._attempts(session, trial=trial_number) if a.kind is AttemptKind.ALONE]
+            attempts = self._attempts(session, range(trial_number, trial_number + 1))
+            alone = [attempt for attempt in attempts if attempt.kind is AttemptKind.ALONE]
             if unfinished := [attempt for attempt in alone if not attempt.state.finished]:
                 return unfinished[0]
             others = (AttemptRow.study_id == self._id, AttemptRow.round == round, AttemptRow.kind == AttemptKind.ALONE)
@@ -133,10 +134,12 @@ class AttemptLog(StudyBase):
                     row.endings = [*(row.endings or []), _to_json(ending)]
             return _to_record(row, list(members))
 
-    def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
-        """Return the attempts of a trial, of a round, or all, in the order in which they were planned."""
+    def attempts(
+        self, trial: int | None = None, round: int | None = None, trials: range | None = None
+    ) -> list[Attempt]:
+        """Return the attempts of a trial, of a round, of any of some trials, or all, in the order of their planning."""
         with self._read() as session:
-            return self._attempts(session, trial, round)
+            return self._attempts(session, range(trial, trial + 1) if trial is not None else trials, round)
 
     def troubled_attempts(self, limit: int) -> list[Attempt]:
         """Return the newest attempts with failed or cancelled jobs, in the order in which they were planned."""
@@ -199,14 +202,13 @@ class AttemptLog(StudyBase):
         return members
 
     def _attempts(
-        self, session: Session, trial: int | None = None, round: int | None = None, kind: AttemptKind | None = None
+        self, session: Session, trials: range | None = None, round: int | None = None, kind: AttemptKind | None = None
     ) -> list[Attempt]:
         query = select(AttemptRow).where(AttemptRow.study_id == self._id).order_by(AttemptRow.id)
-        if trial is not None:
-            of_trial = select(MemberRow.attempt_id).join(TrialRow, TrialRow.id == MemberRow.trial_id)
-            query = query.where(
-                AttemptRow.id.in_(of_trial.where(TrialRow.study_id == self._id, TrialRow.number == trial))
-            )
+        if trials is not None:
+            of_trials = select(MemberRow.attempt_id).join(TrialRow, TrialRow.id == MemberRow.trial_id)
+            numbered = (TrialRow.number >= trials.start, TrialRow.number < trials.stop)
+            query = query.where(AttemptRow.id.in_(of_trials.where(TrialRow.study_id == self._id, *numbered)))
         if round is not None:
             query = query.where(AttemptRow.round == round)
         if kind is not None:

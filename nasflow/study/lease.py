@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
@@ -25,6 +25,7 @@ from nasflow.study.store import LeaseRow, Store
 
 LEASE_SECONDS = 60.0
 _RENEWALS = 6  # in the seconds of a lease
+_GIVEN_BACK = ""  # token of a lease that nobody holds; its row keeps the generation
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,12 +65,16 @@ class Lease:
     Args:
         take_over: claim it even from a controller that may be alive, which then can't write any more.
         seconds: until it ends unless renewed.
+
+    Attributes:
+        generation: how many controllers have held the study before.
     """
 
     def __init__(self, take_over: bool = False, seconds: float = LEASE_SECONDS):
         self._take_over = take_over
         self._seconds = seconds
         self._token = secrets.token_hex(16)
+        self.generation = 0
         self._on_lost: Callable[[], object] = lambda: None
         self._study: tuple[Store, int, str] | None = None
 
@@ -88,13 +93,15 @@ class Lease:
         identity = process_id(os.getpid())
         if identity is None:
             raise RuntimeError("this process is not in its own table of processes")
+        before = session.get(LeaseRow, study_id)
+        self.generation = 0 if before is None else before.process.get("generation", 0) + 1
         now = store.clock(session)
         session.merge(
             LeaseRow(
                 study_id=study_id,
                 token=self._token,
                 host=socket.gethostname(),
-                process={"table": process_table(), **identity.model_dump()},
+                process={"table": process_table(), "generation": self.generation, **identity.model_dump()},
                 since=now,
                 ends=now + timedelta(seconds=self._seconds),
             )
@@ -168,7 +175,8 @@ class Lease:
         store, study_id, name = self._claimed()
         try:
             with store.write(name) as session:
-                session.execute(delete(LeaseRow).where(LeaseRow.study_id == study_id, LeaseRow.token == self._token))
+                own = (LeaseRow.study_id == study_id, LeaseRow.token == self._token)
+                session.execute(update(LeaseRow).where(*own).values(token=_GIVEN_BACK))
         except StudyError as error:
             _LOG.warning("the lease of study '%s' could not be given back and ends by itself: %s", name, error)
 
@@ -181,7 +189,7 @@ class Lease:
 def holder_of(store: Store, session: Session, study_id: int) -> Controller | None:
     """Return the controller that holds a study, None if there is none."""
     row = session.get(LeaseRow, study_id, populate_existing=True)
-    if row is None:
+    if row is None or row.token == _GIVEN_BACK:
         return None
     process = ProcessId(pid=row.process["pid"], started=row.process["started"])
     return Controller(

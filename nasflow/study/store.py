@@ -200,7 +200,10 @@ class EpochRow(Base):
 
 
 class LeaseRow(Base):
-    """The controller that may write to a study, and until when (nasflow.study.lease)."""
+    """The controller that may write to a study, and until when (nasflow.study.lease). Without a token there is none.
+
+    `process` also has the generation, because a column of its own would be a new version of the tables.
+    """
 
     __tablename__ = "leases"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)

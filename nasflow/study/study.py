@@ -89,6 +89,11 @@ class Study(TrialLog, AttemptLog, RoundLog):
         with self._read() as session:
             return session.get_one(StudyRow, self._id).created_at
 
+    @property
+    def generation(self) -> int:
+        """How many controllers have held the study before the one that opened it here; 0 without a lease."""
+        return 0 if self._lease is None else self._lease.generation
+
     def controller(self) -> Controller | None:
         """Return the study's live controller; None if it has none, or its controller died or let its lease expire."""
         with self._read() as session:

@@ -46,6 +46,7 @@ class MemberCheckpoints:
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
         self._config, self._study, self._root, self.tell = spec.checkpoint, spec.study, root, tell
+        self._generation = spec.generation
         self._saver = JointSaver()
         self._background = Background("checkpoints")
         self._stores: dict[int, CheckpointStore] = {}
@@ -54,8 +55,18 @@ class MemberCheckpoints:
         self._troubles: set[str] = set()
 
     def newest(self, trial: int) -> dict[str, Any] | None:
-        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read."""
+        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read.
+
+        Raises:
+            InfrastructureError: another controller's job has replaced this one.
+        """
         here = self._store(trial)
+        last = here.newest()
+        if last is not None and last.generation > self._generation:
+            raise InfrastructureError(
+                f"trial {trial} has checkpoints of a later controller's job, which has replaced this one; if the study "
+                "has no other controller, run the search again"
+            )
         self._bring(trial, here)
         try:
             return here.load_newest()
@@ -68,7 +79,8 @@ class MemberCheckpoints:
         """Fetch the newest checkpoint from the URL, if that is newer."""
         far, error = self._far_store(trial), None
         try:
-            if far is not None and max(far.epochs(), default=-1) > max(here.epochs(), default=-1):
+            newest = None if far is None else far.newest()
+            if far is not None and newest is not None and newest > (here.newest() or (0, -1)):
                 state = far.load_newest()
                 if state is not None:
                     here.save(state["epoch"], state)
@@ -140,14 +152,15 @@ class MemberCheckpoints:
 
     def _store(self, trial: int) -> CheckpointStore:
         if trial not in self._stores:
-            self._stores[trial] = CheckpointStore(trial_dir(self._root, trial), self._config.keep)
+            self._stores[trial] = CheckpointStore(trial_dir(self._root, trial), self._config.keep, self._generation)
         return self._stores[trial]
 
     def _far_store(self, trial: int) -> UrlStore | None:
         if self._config.url is None:
             return None
         name = trial_dir(Path(), trial).as_posix()
-        return UrlStore(f"{self._config.url.rstrip('/')}/{self._study}/{name}", self._config.keep)
+        url = f"{self._config.url.rstrip('/')}/{self._study}/{name}"
+        return UrlStore(url, self._config.keep, self._generation)
 
     def _is_due(self, member: Member) -> bool:
         epoch, now = member.finished_epochs, time.monotonic()

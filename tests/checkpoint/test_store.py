@@ -316,3 +316,52 @@ def test_an_error_of_many_lines_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as refused:
         CheckpointStore(tmp_path / "00003").load(0)
     assert len(str(refused.value).splitlines()) == 1
+
+
+# --- a job that another has replaced ---------------------------------------------------------------------------------
+
+
+def newest(store: CheckpointStore) -> int:
+    loaded = store.load_newest()
+    assert loaded is not None
+    return int(loaded["epoch"])
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_a_replaced_job_saves_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    folder = tmp_path / "00007"
+    old, new = CheckpointStore(folder), CheckpointStore(folder, generation=1)
+    for epoch in (1, 2):
+        old.save(epoch, state(epoch))
+    assert newest(new) == 2
+    old.save(3, {"epoch": 99})
+    assert newest(CheckpointStore(folder, generation=1)) == 2, "before the new one has saved anything, too"
+    new.save(3, state(3))
+    for epoch in (4, 5, 6):
+        old.save(epoch, {"epoch": 99})
+    assert [newest(store) for store in (new, old, CheckpointStore(folder))] == [3, 3, 3]
+    assert new.epochs() == [2, 3]
+    again = CheckpointStore(folder, generation=1)
+    again.save(4, state(4))
+    assert {path.name for path in folder.iterdir()} == {"epoch-0003.g1.safetensors", "epoch-0004.g1.safetensors"}
+
+
+def no_links(*_: object) -> None:
+    raise OSError("no hard links here")
+
+
+def test_a_replaced_job_neither_overwrites_nor_removes(tmp_path: Path) -> None:
+    folder = tmp_path / "00007"
+    old, new = CheckpointStore(folder, keep=1), CheckpointStore(folder, keep=3, generation=2)
+    for epoch in range(3):
+        new.save(epoch, state(epoch))
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    for epoch in (1, 2, 7):
+        old.save(epoch, {"epoch": 99})
+    CheckpointStore(folder, keep=1, generation=1).save(8, {"epoch": 99})
+    assert files.items() <= {path: path.read_bytes() for path in folder.iterdir()}.items()
+    assert [new.load(epoch)["epoch"] for epoch in new.epochs()] == [0, 1, 2]
+    new.clear()
+    assert not any(folder.iterdir())

@@ -142,3 +142,19 @@ def test_at_a_url_as_in_a_folder(tmp_path: Path) -> None:
         store.load(2)
     files = fsspec.filesystem("memory").ls(url, detail=False)
     assert len(files) == 6
+
+
+def test_what_a_replaced_job_saves_at_a_url_does_not_count() -> None:
+    url = f"memory://{uuid.uuid4()}/00003"
+    old, new = UrlStore(url, keep=1), UrlStore(url, keep=2, generation=1)
+    old.save(1, {"epoch": 1})
+    assert new.load_newest() == {"epoch": 1}
+    for epoch in (2, 3):
+        new.save(epoch, {"epoch": epoch})
+    for epoch in (2, 3, 4):
+        old.save(epoch, {"epoch": 99})
+    assert [store.load_newest() for store in (old, new)] == [{"epoch": 3}] * 2
+    assert new.epochs() == [2, 3]
+    new.save(4, {"epoch": 4})
+    assert new.epochs() == [3, 4]
+    assert len(fsspec.filesystem("memory").ls(url, detail=False)) == 4

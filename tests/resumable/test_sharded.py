@@ -5,25 +5,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.resumable import ranked_job
+from tests.resumable import hostile_rank, ranked_job
 
 
 def run(folder: Path, epochs: int, die_at: int = 0) -> list[str]:
     """What the ranks print; one that is killed takes the other with it."""
+    ranks = start(ranked_job.__file__, folder, str(epochs), str(die_at))
+    return [process.communicate(timeout=120)[0].strip() for process in ranks]
+
+
+def start(program: str, folder: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+    """Both ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    arguments = [str(port), str(epochs), str(die_at)]
-    ranks = [
+        port = str(free.getsockname()[1])
+    return [
         subprocess.Popen(
-            [sys.executable, ranked_job.__file__, str(folder), str(rank), *arguments],
+            [sys.executable, program, str(folder), str(rank), port, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
         for rank in range(ranked_job.WORLD)
     ]
-    return [process.communicate(timeout=120)[0].strip() for process in ranks]
 
 
 def test_a_rank_is_killed_and_a_file_is_damaged(tmp_path: Path) -> None:
@@ -38,3 +42,9 @@ def test_a_rank_is_killed_and_a_file_is_damaged(tmp_path: Path) -> None:
     first, last = 3, 6  # epoch 3 is trained again, for it is not whole
     assert run(folder, last) == [f"{rank} {first} {last} {last} {[float(last * (1 + rank))] * 4}" for rank in range(2)]
     assert not any(path.suffix in {".pkl", ".metadata"} or path.name == ".metadata" for path in folder.rglob("*"))
+
+
+def test_what_another_rank_sends_is_not_unpickled(tmp_path: Path) -> None:
+    for process in start(hostile_rank.__file__, tmp_path):
+        process.communicate(timeout=120)
+    assert not (tmp_path / "harm").exists()

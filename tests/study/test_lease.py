@@ -320,3 +320,14 @@ def test_a_lost_lease_is_refused_without_a_write(make_config: MakeConfig) -> Non
         with pytest.raises(LeaseLostError, match="was taken over"):
             lease.refuse_lost()
     study.close()
+
+
+def test_each_controller_has_a_generation_of_its_own(make_config: MakeConfig) -> None:
+    with control(make_config()) as first, control(make_config(), take_over=True) as second:
+        assert (first.generation, second.generation) == (0, 1)
+    with control(make_config()) as third:
+        assert third.generation == 2
+        assert third.controller() is not None
+    study = Study.load(make_config().store, "digits")
+    assert (study.controller(), study.deserted_by(), study.generation) == (None, None, 0)
+    study.close()

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import EvaluatorConfig
+from nasflow.errors import InfrastructureError
 from nasflow.job.events import Ended, Epoch, Event, Final, Started
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.training_job import TrainingJob
@@ -246,3 +247,21 @@ def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None
     (trial_dir(tmp_path, 0) / "epoch-0002.safetensors").unlink()
     evicted = evictions(train(make_job(NET, config, [{**net, "width": 4}]), tmp_path))
     assert "size mismatch" in evicted[0].error
+
+
+def test_a_job_of_an_earlier_controller_does_no_harm(finished: Finished, tmp_path: Path) -> None:
+    """It writes on while another job has replaced it, which is lost in its turn; and it does not start again."""
+    spec, root, events = finished
+    interrupted(spec, tmp_path, trial=2, epoch=2)
+    later, last = (spec.model_copy(update={"generation": generation}) for generation in (1, 2))
+    interrupted(later, tmp_path, trial=2, epoch=3)
+    for member in spec.members:
+        zombie = CheckpointStore(trial_dir(tmp_path, member.trial))
+        for epoch in range(3, 6):
+            zombie.save(epoch, {"epoch": epoch})
+    with pytest.raises(InfrastructureError, match="trial 0 has checkpoints of a later controller's job"):
+        train(spec, tmp_path)
+    again = train(last, tmp_path)
+    assert isinstance(again[0], Started)
+    assert max(again[0].resumed.values()) == 3
+    assert outcomes(spec, again, tmp_path) == outcomes(spec, events, root)

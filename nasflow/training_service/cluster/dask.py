@@ -1,5 +1,6 @@
 """Runs jobs on a Dask cluster: each is a task that starts a program on a worker and waits for it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,21 @@ _ALIVE = {
     "processing": "is assigned to a worker",  # where it may wait too; only its program shows that it runs
 }
 _ENDED = {"memory", "erred"}
+
+
+class TextClient(distributed.Client):
+    """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results."""
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]
+        if self.scheduler_comm is not None:
+            self.scheduler_comm.comm.deserialize = False
+
+    def _handle_key_in_memory(self, key: Any = None, type: Any = None, workers: Any = None) -> None:
+        super()._handle_key_in_memory(key, None, workers)  # type: ignore[no-untyped-call]
+
+    def _handle_task_erred(self, key: Any = None, exception: Any = None, traceback: Any = None) -> None:
+        super()._handle_task_erred(key, "the task failed", None)  # type: ignore[no-untyped-call]
 
 
 class DaskService(ClusterService):
@@ -67,11 +83,12 @@ class DaskService(ClusterService):
                 f"'--resources {' '.join(f'{name}={number:g}' for name, number in wanted.items())}'"
             )
         here = version("nasflow")
-        for worker, there in client.run(_versions, on_error="return").items():
+        answers = self._ask(lambda client: client.get_versions(packages=["nasflow"]))["workers"]
+        for worker, answer in answers.items():
+            there = answer["packages"].get("nasflow")
             if there != here:
                 raise ServiceError(
-                    f"training_service: Dask's worker {worker} needs nasflow {here}, and has "
-                    f"{there if isinstance(there, str) else f'none ({there})'}"
+                    f"training_service: Dask's worker {worker} needs nasflow {here}, and has {there or 'none'}"
                 )
 
     def cleanup(self) -> None:  # noqa: D102
@@ -103,11 +120,12 @@ class DaskService(ClusterService):
         prefix = name_prefix(self._root)
 
         # sent by value, because the scheduler may lack nasflow
-        def tasks(dask_scheduler: Any) -> dict[str, tuple[str, str]]:
+        def tasks(dask_scheduler: Any) -> str:
             found = {key: task for key, task in dask_scheduler.tasks.items() if str(key).startswith(prefix)}
-            return {key: (task.state, getattr(task, "exception_text", "") or "") for key, task in found.items()}
+            texts = {key: str(getattr(task, "exception_text", "") or "") for key, task in found.items()}
+            return json.dumps({key: (task.state, texts[key]) for key, task in found.items()})
 
-        states = self._ask(lambda client: client.run_on_scheduler(tasks))
+        states = json.loads(self._ask(lambda client: client.run_on_scheduler(tasks)))
         return {key: _seen(state, exception) for key, (state, exception) in states.items()}
 
     def _withdraw(self, names: Sequence[str]) -> None:
@@ -119,6 +137,8 @@ class DaskService(ClusterService):
             return what(client)
         except OSError as error:  # distributed's CommClosedError is one
             raise ClusterSilentError(f"training_service: the Dask scheduler does not answer: {error}") from error
+        except TypeError as error:  # by distributed, which was given a pickle
+            raise ServiceError(f"training_service: a Dask worker's answer is refused: {error}") from error
 
     def _connect(self) -> distributed.Client:
         if self._client is not None and self._client.status != "running":
@@ -126,8 +146,12 @@ class DaskService(ClusterService):
             self._client = None
         if self._client is None:
             try:
-                self._client = distributed.Client(
-                    self._config.address, timeout=_CONNECT_WITHIN, set_as_default=False, name="nasflow"
+                self._client = TextClient(  # type: ignore[no-untyped-call]
+                    self._config.address,
+                    timeout=_CONNECT_WITHIN,
+                    set_as_default=False,
+                    name="nasflow",
+                    deserializers=["msgpack"],  # of answers; no pickles
                 )
             except (OSError, ValueError) as error:
                 raise ClusterSilentError(
@@ -155,10 +179,6 @@ def start_on_worker(command: Sequence[str], path: str, log: str) -> int:
             stderr=output,
             start_new_session=True,
         )
-
-
-def _versions() -> str:
-    return version("nasflow")
 
 
 def _seen(state: str, exception: str) -> Seen:

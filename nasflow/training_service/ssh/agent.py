@@ -14,6 +14,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
@@ -37,7 +39,8 @@ from nasflow.training_service.ssh.messages import (
 )
 
 SILENCE = 120.0  # seconds without a request after which the connection is considered dead
-CHUNK = 1 << 22  # bytes of events, and of a log, in one answer
+CHUNK = 1 << 20  # bytes of the events of all jobs, and of their logs, in one answer
+LONGEST_EVENT = 1 << 22  # bytes
 GREETING = "nasflow host agent"
 """The first line; output before it comes from the user's set-up commands."""
 _CLAIM = "claim"
@@ -81,25 +84,25 @@ class HostAgent:
         unwanted = [handle.job_id for handle in self._local.list() if handle.job_id not in poll.jobs]
         for job_id in {*unwanted, *poll.cancel}:
             self._end(job_id)
-        jobs = {job_id: self._news(job_id, known) for job_id, known in poll.jobs.items()}
+        share = CHUNK // max(1, len(poll.jobs))
+        jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
         return News(jobs=jobs, free=len(self._local.free_slots()))
 
     def submit(self, submission: Submission) -> None:
-        """Queue a job with its events and log so far, after putting its checkpoints in place."""
-        spec = JobSpec.model_validate_json(submission.spec)
+        """Queue a job, after putting its checkpoints in place. Its events and log begin anew here."""
+        spec, known = JobSpec.model_validate_json(submission.spec), submission.known
         folder = job_dir(self._root, spec.job_id)
-        if self._claimed(spec.job_id) == submission.claim:
+        begin = self._begin(spec.job_id)
+        if begin is not None and begin.claim == known.claim:
             return
         self._local.cancel(_handle(spec.job_id))
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in ("events.jsonl", submission.events), ("job.log", submission.log):
-            (folder / f"{name}.new").write_bytes(text.encode("latin-1"))
-            (folder / f"{name}.new").replace(folder / name)
-        (folder / "exit.json").unlink(missing_ok=True)
+        for name in ("events.jsonl", "job.log", "exit.json"):
+            (folder / name).unlink(missing_ok=True)
         for upload in submission.uploads:
             self._place(upload)
         self._local.submit(spec)
-        write_aside(folder / _CLAIM, submission.claim)
+        write_aside(folder / _CLAIM, known.model_dump_json())
 
     def list_files(self, listing: Listing) -> list[RemoteFile]:
         """Return the files at the paths, and those in the folders at the paths."""
@@ -134,17 +137,25 @@ class HostAgent:
             raise ServiceError("the host's agent was asked before it was opened")
         return self._service
 
-    def _claimed(self, job_id: str) -> str | None:
-        claim = job_dir(self._root, job_id) / _CLAIM
-        return claim.read_text() if claim.exists() else None
+    def _begin(self, job_id: str) -> Known | None:
+        """Return what the controller had of a job when it submitted it; None if it has not."""
+        try:
+            return Known.model_validate_json((job_dir(self._root, job_id) / _CLAIM).read_bytes())
+        except (FileNotFoundError, ValidationError):  # an earlier version wrote the claim alone
+            return None
 
-    def _news(self, job_id: str, known: Known) -> JobNews | None:
-        if self._claimed(job_id) != known.claim:
+    def _news(self, job_id: str, known: Known, share: int) -> JobNews | None:
+        """Return what is new about a job, with at most `share` bytes each of its events (but a long one) and log."""
+        begin = self._begin(job_id)
+        if begin is None or begin.claim != known.claim:
             return None
         folder = job_dir(self._root, job_id)
         state = self._local.status(_handle(job_id))
-        events, more_events = _read(folder / "events.jsonl", known.events)
-        log, more_log = _read(folder / "job.log", known.log)
+        log, more_log = _read(folder / "job.log", known.log - begin.log, share)
+        new = known.events - begin.events
+        events, more_events = _read(folder / "events.jsonl", new, share)
+        if more_events and b"\n" not in events:
+            events, more_events = _read(folder / "events.jsonl", new, LONGEST_EVENT)
         events = events[: events.rfind(b"\n") + 1]
         checkpoints: list[RemoteFile] = []
         if events or state.status.finished:
@@ -193,15 +204,15 @@ def _handle(job_id: str) -> JobHandle:
     return JobHandle(service="local", job_id=job_id)
 
 
-def _read(path: Path, offset: int) -> tuple[bytes, bool]:
-    """Return up to CHUNK bytes of a file from `offset` on, and whether there are more."""
+def _read(path: Path, offset: int, size: int) -> tuple[bytes, bool]:
+    """Return up to `size` bytes of a file from `offset` on, and whether there are more."""
     try:
         with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(CHUNK + 1)
+            file.seek(max(0, offset))
+            data = file.read(size + 1)
     except FileNotFoundError:
         return b"", False
-    return data[:CHUNK], len(data) > CHUNK
+    return data[:size], len(data) > size
 
 
 def answer(agent: HostAgent, line: str) -> Answer:

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Sequence
 
-from pydantic import BaseModel
+from paramiko import SSHException
+from pydantic import BaseModel, ValidationError
 
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.agent import GREETING
@@ -12,6 +13,7 @@ from nasflow.training_service.ssh.connect.errors import Unreachable
 from nasflow.training_service.ssh.messages import Answer, Request
 
 _STARTS_WITHIN = 60.0  # seconds; the first imports on a busy host are slow
+LONGEST = 1 << 26  # bytes of a line; an honest agent's are far shorter
 
 
 class AgentClient:
@@ -31,27 +33,29 @@ class AgentClient:
     def __init__(self, connection: SshConnection, program: Sequence[str], where: str, timeout: float):
         self._where = where
         self._timeout = timeout
-        self._buffer = b""
+        self._buffer = bytearray()
         self._channel = connection.open_channel_process(program)
         deadline = time.monotonic() + _STARTS_WITHIN
         while self._line(deadline) != GREETING:
             pass
 
     def call(self, name: str, message: BaseModel | None = None, timeout: float | None = None) -> str:
-        """Make a call and return its result.
+        """Make a call and return its result. The time limit begins when the call is sent, which may take long.
 
         Raises:
-            ServiceError: the call failed on the host.
+            ServiceError: the call failed on the host, or its answer can't be read.
             Unreachable: there was no answer in time; whether the call was carried out is unknown.
         """
         request = Request(call=name, message=message.model_dump_json() if message else "")
-        deadline = time.monotonic() + (timeout or self._timeout)
         try:
             self._channel.settimeout(timeout or self._timeout)
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
-        except OSError as error:
+        except (OSError, EOFError, SSHException) as error:
             raise Unreachable(f"{self._where} no longer takes requests: {error or 'no answer in time'}") from error
-        answer = Answer.model_validate_json(self._line(deadline))
+        try:
+            answer = Answer.model_validate_json(self._line(time.monotonic() + (timeout or self._timeout)))
+        except ValidationError as error:
+            raise self._misbehaves("can't be read") from error
         if answer.error is not None:
             raise ServiceError(f"training_service.hosts: '{self._where}': {answer.error}")
         return answer.result
@@ -67,17 +71,31 @@ class AgentClient:
         self._channel.close()
 
     def _line(self, deadline: float) -> str:
-        while b"\n" not in self._buffer:
-            try:
-                self._channel.settimeout(max(0.01, deadline - time.monotonic()))
-                data = self._channel.recv(1 << 16)
-            except OSError as error:
-                raise Unreachable(f"{self._where} does not answer") from error
-            if not data:
-                raise self._ended()
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > LONGEST:
+                raise self._misbehaves(f"is longer than {LONGEST / 1e6:.0f} MB")
+            self._buffer += self._receive(deadline)
+        line = self._buffer[:end].decode(errors="replace")
+        del self._buffer[: end + 1]
+        return line
+
+    def _receive(self, deadline: float) -> bytes:
+        left = deadline - time.monotonic()  # asked each time, because output may never pause
+        try:
+            if left <= 0:
+                raise TimeoutError
+            self._channel.settimeout(left)
+            data = self._channel.recv(1 << 16)
+        except OSError as error:
+            raise Unreachable(f"{self._where} does not answer") from error
+        if not data:
+            raise self._ended()
+        return data
+
+    def _misbehaves(self, how: str) -> ServiceError:
+        return ServiceError(f"training_service.hosts: '{self._where}': its answer {how}")
 
     def _ended(self) -> Exception:
         """Return why the channel ended: the agent's exit, if it reported one, else a broken connection."""
@@ -93,7 +111,7 @@ class AgentClient:
         self._channel.settimeout(1.0)
         said = b""
         try:
-            while data := self._channel.recv_stderr(1 << 16):
+            while len(said) < LONGEST and (data := self._channel.recv_stderr(1 << 16)):
                 said += data
         except TimeoutError:
             pass  # all available output has been read

@@ -4,13 +4,14 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter
 
 from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.job.spec import JobSpec, job_dir
+from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.ssh.agent_client import AgentClient
@@ -27,7 +28,7 @@ from nasflow.training_service.ssh.messages import (
     RemoteFile,
     Submission,
 )
-from nasflow.training_service.ssh.mirror import Mirror, refuse_others
+from nasflow.training_service.ssh.mirror import Mirror
 from nasflow.training_service.ssh.records import SshRecords
 from nasflow.training_service.ssh.setup import Place, Supplies
 
@@ -83,6 +84,7 @@ class SshHost:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._answered = time.monotonic()
+        self._warned = False  # of files that were not asked for
 
     # --- for the service -------------------------------------------------------------------------------------------
 
@@ -202,7 +204,8 @@ class SshHost:
         answer = self._call("poll", Poll(jobs=known, cancel=cancelled))
         news = News.model_validate_json(answer)
         more = False
-        for job_id, about in news.jobs.items():
+        for job_id in known:
+            about = news.jobs.get(job_id)
             if about is not None:
                 more |= self._take(job_id, known[job_id], about)
             elif job_id in cancelled:
@@ -224,9 +227,10 @@ class SshHost:
     def _take(self, job_id: str, known: Known, news: JobNews) -> bool:
         """Copy a job's files, then its events, then its end, and return whether there is more."""
         mirror = self._mirror()
-        refuse_others([*news.checkpoints, *news.files], (f"jobs/{job_id}", "trials"))
+        spec = self._spec(job_id) if news.checkpoints else None
+        checkpoints = self._wanted(news.checkpoints, _trial_folders(spec) if spec else [])
         with self._connection.sftp() as sftp:
-            if not mirror.download(sftp, [*news.checkpoints, *news.files]):
+            if not mirror.download(sftp, [*checkpoints, *self._wanted(news.files, [f"jobs/{job_id}"])]):
                 return True  # the next poll lists the newer ones
         ended = news.state.status.finished and not news.more
         with self._records.lock():
@@ -234,12 +238,28 @@ class SshHost:
                 return True  # another thread was faster
             mirror.append(job_id, news)
             slot = f"{self.name}/{news.state.slot}" if news.state.slot else self.name
-            self.states[job_id] = news.state.model_copy(update={"slot": slot})
+            state = news.state.model_copy(update={"slot": slot})
             if ended:
-                self._records.settle(job_id, self.states.pop(job_id))
+                self.states.pop(job_id, None)
+                self._records.settle(job_id, state)
                 self._records.drop_claim(self.name, job_id)
-        mirror.drop_old(news.checkpoints)
+            elif not state.status.finished:  # a finished job's events are complete here
+                self.states[job_id] = state
+        mirror.drop_old(checkpoints)
         return news.more
+
+    def _wanted(self, files: Sequence[RemoteFile], folders: Sequence[str]) -> list[RemoteFile]:
+        """Return the files in these folders that may be copied here, and warn once of others."""
+        wanted = self._mirror().wanted(files, folders)
+        if len(wanted) < len(files) and not self._warned:
+            self._warned = True
+            other = next(file.path for file in files if file not in wanted)
+            _LOG.warning("host %s sends files that are not of its job, such as %r; they are skipped", self.name, other)
+        return wanted
+
+    def _spec(self, job_id: str) -> JobSpec | None:
+        """Return a job's spec; None if its file is damaged."""
+        return read_whole(job_dir(self._records.root, job_id) / "job.json", JobSpec.model_validate_json)
 
     def _settle(self, job_id: str, state: JobState) -> None:
         with self._records.lock():
@@ -247,22 +267,17 @@ class SshHost:
             self._records.drop_claim(self.name, job_id)
 
     def _submit(self, job_id: str, known: Known) -> None:
-        folder = job_dir(self._records.root, job_id)
-        spec = read_whole(folder / "job.json", JobSpec.model_validate_json)
+        spec = self._spec(job_id)
         if spec is None:
             self._settle(job_id, JobState(status=JobStatus.LOST, slot=self.name, reason="its job.json is damaged"))
             return
-        trials = [member.trial for member in spec.members]
-        there = self._list([f"trials/{trial:05d}" for trial in trials])
+        there = self._list(_trial_folders(spec))
         with self._connection.sftp() as sftp:
-            uploads = self._mirror().upload(sftp, trials, there)
-        events, log = folder / "events.jsonl", folder / "job.log"
+            uploads = self._mirror().upload(sftp, [member.trial for member in spec.members], there)
         submission = Submission(
             spec=spec.model_copy(update={"base_dir": Path(self._reached.code)}).model_dump_json(),
-            events=events.read_bytes().decode("latin-1") if events.exists() else "",
-            log=log.read_bytes().decode("latin-1") if log.exists() else "",
+            known=known,
             uploads=uploads,
-            claim=known.claim,
         )
         self._call("submit", submission)
 
@@ -270,8 +285,9 @@ class SshHost:
         self._reach()
         complete = False
         while not complete:
-            files = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
-            refuse_others(files, (path,))
+            listed = [file for file in self._list([path]) if PurePosixPath(file.path).name not in KEPT]
+            itself = [file for file in listed if file.path == path]
+            files = self._wanted(listed, [str(PurePosixPath(path).parent)] if itself else [path])
             with self._connection.sftp() as sftp:
                 complete = self._mirror().download(sftp, files)
 
@@ -326,6 +342,11 @@ class SshHost:
         if self._place is None:
             raise Unreachable(f"{self.name} was never reached")
         return self._place
+
+
+def _trial_folders(spec: JobSpec) -> list[str]:
+    """Return the folders of a job's members, relative to the root."""
+    return [trial_dir(Path(), member.trial).as_posix() for member in spec.members]
 
 
 def _unforeseen(error: Exception) -> bool:

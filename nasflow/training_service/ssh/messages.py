@@ -52,7 +52,7 @@ class Known(Message):
 
     Attributes:
         claim: unique for each time that the job is given to a host.
-        events: bytes of its event lines; `log` likewise of its log.
+        events: bytes of its event lines, of all its runs on whatever host; `log` likewise of its log.
     """
 
     claim: str
@@ -110,16 +110,14 @@ class Submission(Message):
 
     Attributes:
         spec: the JobSpec.
-        events: the events of the job's earlier runs; `log` is their output.
+        known: what the controller has of the job's earlier runs, after which the host's events and log come.
+            Submitting again with the same claim changes nothing.
         uploads: checkpoints of its trials that the host lacks.
-        claim: submitting again with the same claim changes nothing.
     """
 
     spec: str
-    events: str
-    log: str
+    known: Known
     uploads: list[Upload]
-    claim: str
 
 
 class Listing(Message):

@@ -6,9 +6,10 @@ reports. So if the host is lost, the job can continue elsewhere from the files h
 
 import contextlib
 import os
+import re
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import paramiko
@@ -16,6 +17,9 @@ import paramiko
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir, trial_dir
 from nasflow.training_service.ssh.messages import KEPT, JobNews, RemoteFile, Upload
+
+_CHECKPOINT = re.compile(r"epoch-\d+(\.\w+)*", re.ASCII)
+_LONGEST_NAME = 255  # bytes
 
 
 class Mirror:
@@ -29,6 +33,15 @@ class Mirror:
     def __init__(self, root: Path, remote: PurePosixPath):
         self._root = root
         self._remote = remote
+
+    def wanted(self, files: Iterable[RemoteFile], folders: Collection[str]) -> list[RemoteFile]:
+        """Return the files that may be copied here, because hosts are not trusted: those in these folders.
+
+        Args:
+            folders: relative to the root; in those of trials only checkpoints are wanted.
+        """
+        named = [file for file in files if _may_come(PurePosixPath(file.path), folders)]
+        return [file for file in named if not self._place(file.path).is_dir()]
 
     def download(self, sftp: paramiko.SFTPClient, files: Iterable[RemoteFile]) -> bool:
         """Copy files that are not here yet. Hard links are kept.
@@ -49,7 +62,7 @@ class Mirror:
             kept[place.parent].add(place.name)
         for folder, there in kept.items():
             for path in folder.iterdir():
-                if path.name not in there and not path.name.startswith("."):
+                if path.name not in there and _CHECKPOINT.fullmatch(path.name):
                     path.unlink()
 
     def append(self, job_id: str, news: JobNews) -> None:
@@ -67,7 +80,9 @@ class Mirror:
             folder = trial_dir(self._root, trial)
             for file in sorted(folder.iterdir()) if folder.is_dir() else []:
                 name = str(file.relative_to(self._root))
-                if present.get(name) != file.stat().st_size and not file.name.startswith("."):
+                if not _CHECKPOINT.fullmatch(file.name):
+                    continue  # what a process killed while saving has left
+                if present.get(name) != file.stat().st_size:
                     names[file.stat().st_ino].append(name)
         uploads = []
         for paths in names.values():
@@ -107,12 +122,13 @@ class Mirror:
         return place
 
 
-def refuse_others(files: Iterable[RemoteFile], folders: Sequence[str]) -> None:
-    """Raise ServiceError if a host names files that were not requested, because hosts are not trusted."""
-    for file in files:
-        path = PurePosixPath(file.path)
-        if ".." in path.parts or path.name in KEPT or not any(path.is_relative_to(folder) for folder in folders):
-            raise ServiceError(f"training_service.hosts: a host sends a file '{path}' that was not asked for")
+def _may_come(path: PurePosixPath, folders: Collection[str]) -> bool:
+    name = path.name
+    if str(path.parent) not in folders or name in KEPT or name == "..":
+        return False
+    if not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        return False
+    return path.parts[0] != "trials" or _CHECKPOINT.fullmatch(name) is not None
 
 
 def _is_there(place: Path, size: int) -> bool:

@@ -1,5 +1,6 @@
 """The Dask service keeps the contract, and its own promises, on a real scheduler with real workers."""
 
+import contextlib
 import json
 import os
 import re
@@ -104,6 +105,44 @@ def test_the_environment_of_jobs(root, monkeypatch):
     assert environment["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # a worker has one thread here
     assert environment["MALLOC_MMAP_MAX_"] == "0"
     assert "/added" in environment["PYTHONPATH"].split(":")
+
+
+class Hostile:
+    """Its pickle makes a file where it is unpickled, but not on the cluster."""
+
+    def __init__(self, file: Path, here: int):
+        self.file, self.here = file, here
+
+    def __reduce__(self):
+        return harm, (self.file, self.here)
+
+
+def harm(file: Path, here: int) -> None:
+    if os.getpid() == here:
+        file.touch()
+
+
+def test_what_workers_answer_is_not_unpickled(root, tmp_path):
+    """Neither results, nor their types, nor errors."""
+    file = tmp_path / "harm"
+
+    def hostile_result():
+        from distributed.protocol.serialize import Serialized, serialize
+
+        return Serialized(*serialize(Hostile(file, here), serializers=["pickle"]))
+
+    def hostile_error():
+        raise ValueError(Hostile(file, here))
+
+    here = os.getpid()
+    client = make(root)._connect()
+    for function in (hostile_result, hostile_error):
+        with contextlib.suppress(Exception):
+            client.submit(function, pure=False).result(timeout=10)
+        assert not file.exists(), function
+    with pytest.raises(TypeError, match="only able to deserialize data with"):
+        client.run(hostile_result)
+    assert not file.exists()
 
 
 def test_jobs_take_what_workers_have(root):

@@ -1,0 +1,63 @@
+"""`nasflow show --json` of a large study comes page by page."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.study_filling import A_BATCH, fill, study_config
+from nasflow.flows.cli import app
+from nasflow.study.study import Study
+
+TRIALS, LIMIT = 250, 120
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    config = study_config(tmp_path)
+    study = Study.open(config)
+    fill(study, TRIALS)
+    study.close()
+    return config.store
+
+
+def show(*arguments: str) -> tuple[dict, str]:
+    """What is printed for a program, and the note for a person."""
+    done = CliRunner().invoke(app, ["show", "large", "--json", *arguments])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), done.stderr
+
+
+def test_the_pages_of_a_study(store: str) -> None:
+    page, note = show("--store", store, "--limit", str(LIMIT))
+    assert "trials 0 to 119 of 250" in note
+    pages = [page]
+    while note:
+        command = shlex.split(note.partition("the next ones: ")[2])
+        assert command[:4] == ["nasflow", "show", "large", "--json"]
+        page, note = show("--store", store, *command[4:])
+        pages.append(page)
+    assert [page["next"] for page in pages] == [120, 240, None]
+    assert [trial["number"] for page in pages for trial in page["trials"]] == list(range(TRIALS))
+    assert {len(page["rounds"]) for page in pages} == {3}
+    for page in pages:
+        numbers = {trial["number"] for trial in page["trials"]}
+        assert all(numbers & {*attempt["members"]} for attempt in page["attempts"])
+    batches = [a["members"] for a in pages[0]["attempts"] if a["kind"] == "batch"]
+    assert batches == [list(range(at, at + A_BATCH)) for at in range(0, LIMIT, A_BATCH)]
+    everything, note = show("--store", store)
+    assert (len(everything["trials"]), everything["next"], note) == (TRIALS, None, "")
+    assert everything["attempts"] == attempts_of(pages)
+
+
+def attempts_of(pages: list[dict]) -> list[dict]:
+    """The attempts of all pages, each once."""
+    found = {json.dumps(attempt): attempt for page in pages for attempt in page["attempts"]}
+    return sorted(found.values(), key=lambda a: (a["round"], a["kind"] != "batch", a["number"]))
+
+
+def test_a_page_behind_the_last_trial_is_empty(store: str) -> None:
+    page, note = show("--store", store, "--from", str(TRIALS))
+    assert (page["trials"], page["attempts"], page["next"], note) == ([], [], None, "")

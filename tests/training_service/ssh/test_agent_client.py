@@ -1,0 +1,73 @@
+"""The controller's side of an agent, with programs on a real host that are no honest agent, or a slow one."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nasflow.config.services import SshServiceConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.ssh import agent_client
+from nasflow.training_service.ssh.agent import GREETING
+from nasflow.training_service.ssh.agent_client import AgentClient
+from nasflow.training_service.ssh.connect.connection import SshConnection
+from nasflow.training_service.ssh.connect.errors import Unreachable
+from nasflow.training_service.ssh.messages import Listing
+from tests.sshd import ssh_section, start_sshd
+
+LIMIT = 1.0  # seconds
+MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshConnection]:
+    folder = tmp_path_factory.mktemp("host")
+    with start_sshd(folder) as host:
+        config = SshServiceConfig.model_validate(ssh_section([host], folder / "known"))
+        connection = SshConnection(config.hosts[0], config)
+        connection.connect()
+        yield connection
+        connection.close()
+
+
+@pytest.fixture
+def start(connection: SshConnection, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AgentClient]:
+    """Starts a Python program as the agent, which has `LIMIT` seconds for that."""
+    monkeypatch.setattr(agent_client, "_STARTS_WITHIN", LIMIT)
+    return lambda program: AgentClient(connection, [sys.executable, "-c", program], "there", LIMIT)
+
+
+@pytest.mark.timeout(60)  # not as long as there is output
+@pytest.mark.parametrize("said", [b"no agent\n", b"\xff\n"], ids=["text", "no text"])
+def test_a_start_ends_at_its_limit_however_much_is_printed(said, start):
+    with pytest.raises(Unreachable, match="there does not answer"):
+        start(f"import os\nwhile True: os.write(1, {said * 10_000!r})")
+
+
+@pytest.mark.timeout(60)
+def test_a_line_that_does_not_end_is_not_collected(start, monkeypatch):
+    monkeypatch.setattr(agent_client, "_STARTS_WITHIN", 60.0)
+    monkeypatch.setattr(agent_client, "LONGEST", MEGABYTE)
+    with pytest.raises(ServiceError, match="'there': its answer is longer than 1 MB"):
+        start("import os\nwhile True: os.write(1, b'0' * 10_000)")
+
+
+def test_an_answer_that_is_none_is_an_error_of_the_host(start):
+    client = start(f"print({GREETING!r}, flush=True); input(); print('[1', flush=True)")
+    with pytest.raises(ServiceError, match=r"'there': its answer can't be read"):
+        client.call("poll")
+
+
+def test_the_time_for_an_answer_begins_when_the_call_is_sent(start):
+    """A megabyte at a time is read on this link: the call takes longer to send than an answer may take."""
+    client = start(f"""
+import os, time
+print({GREETING!r}, flush=True)
+while (data := os.read(0, {MEGABYTE})) and not data.endswith(b"\\n"):
+    time.sleep(0.02)
+print('{{"result": "done"}}', flush=True)
+""")
+    began = time.monotonic()
+    assert client.call("list", Listing(paths=["p" * 10 * MEGABYTE])) == "done"
+    assert time.monotonic() - began > LIMIT
