@@ -84,6 +84,8 @@ class HostAgent:
         unwanted = [handle.job_id for handle in self._local.list() if handle.job_id not in poll.jobs]
         for job_id in {*unwanted, *poll.cancel}:
             self._end(job_id)
+        for trial in poll.stop:
+            self._local.stop_trial(trial)
         share = CHUNK // max(1, len(poll.jobs))
         jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
         return News(jobs=jobs, free=len(self._local.free_slots()))

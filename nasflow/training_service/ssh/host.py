@@ -4,14 +4,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter
 
 from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.job.spec import JobSpec, job_dir, trial_dir
+from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.ssh.agent_client import AgentClient
@@ -64,6 +64,7 @@ class SshHost:
         self.name = host.name
         self.slots: list[str] = []
         self.states: dict[str, JobState] = {}  # of its jobs, as last reported
+        self._trials: dict[str, list[int]] = {}  # of its jobs
         self._config = config
         self._host = host
         self._records = records
@@ -201,7 +202,10 @@ class SshHost:
         with self._records.lock():
             known = self._records.known(self.name)
             cancelled = [job_id for job_id in known if self._records.cancel_mark(job_id).exists()]
-        answer = self._call("poll", Poll(jobs=known, cancel=cancelled))
+        stopped = self._to_stop(known)
+        answer = self._call("poll", Poll(jobs=known, cancel=cancelled, stop=stopped))
+        for trial in stopped:
+            stop_mark(self._records.root, trial).unlink(missing_ok=True)
         news = News.model_validate_json(answer)
         more = False
         for job_id in known:
@@ -256,6 +260,16 @@ class SshHost:
             other = next(file.path for file in files if file not in wanted)
             _LOG.warning("host %s sends files that are not of its job, such as %r; they are skipped", self.name, other)
         return wanted
+
+    def _to_stop(self, jobs: Iterable[str]) -> list[int]:
+        """Return the trials of some jobs that are marked to be stopped."""
+        self._trials = {job: self._trials.get(job) or self._members(job) for job in jobs}
+        trials = (trial for members in self._trials.values() for trial in members)
+        return [trial for trial in trials if stop_mark(self._records.root, trial).exists()]
+
+    def _members(self, job_id: str) -> list[int]:
+        spec = self._spec(job_id)
+        return [member.trial for member in spec.members] if spec else []
 
     def _spec(self, job_id: str) -> JobSpec | None:
         """Return a job's spec; None if its file is damaged."""

@@ -61,10 +61,16 @@ class Known(Message):
 
 
 class Poll(Message):
-    """Asks for news of the host's jobs. Any other job there is no longer wanted and is ended."""
+    """Asks for news of the host's jobs. Any other job there is no longer wanted and is ended.
+
+    Attributes:
+        cancel: jobs to end.
+        stop: trials that their jobs are to end after their present epoch.
+    """
 
     jobs: dict[str, Known]
     cancel: list[str] = []
+    stop: list[int] = []
 
 
 class JobNews(Message):
