@@ -3,8 +3,8 @@
 A folder's content is identified by its hash, so that the same code is sent to a host once. Symbolic links are followed:
 their targets, inside or outside of the folder, are shipped in their place, so that every path works as it does here.
 Left out are broken links, links to a folder that contains them, empty folders, sockets, pipes and devices, the folders
-of version control, Python environments (they would not work elsewhere), and everything that `LEFT_OUT` and
-`.nasflowignore` files name.
+of version control, Python environments (they would not work elsewhere), and everything that `LEFT_OUT` (caches,
+results, what usually holds secrets) and `.nasflowignore` files name.
 """
 
 import gzip
@@ -31,8 +31,10 @@ LEFT_OUT = (
     *("__pycache__/", "*.py[co]", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/"),
     *(".ipynb_checkpoints/", ".tox/", ".nox/", "node_modules/"),
     *("nasflow-runs/", "nasflow.db*", "lightning_logs/", ".DS_Store"),
+    *(".env*", "*.pem", "*.key"),
+    *("id_*", "!id_*.*", "!id_*/"),  # OpenSSH's private keys, but not id_map.py
 )
-"""Left out unless a `.nasflowignore` takes it back with `!`."""
+"""Left out unless a `.nasflowignore` takes it back with `!`: caches, results, and what usually holds secrets."""
 _HISTORIES = {".git", ".hg", ".svn"}
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
 _MEGABYTE = 1e6
