@@ -27,6 +27,8 @@ from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import SecretLocation
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
@@ -113,7 +115,11 @@ class SearchConfig(Section):
     loggers: list[LoggerName] = Field(
         default=[], description="learning curves are also written there, a run a trial, by Lightning's own loggers"
     )
-    store: str = Field(default="sqlite:///nasflow.db", description="SQLAlchemy URL of the study's database")
+    store: SecretLocation = Field(
+        default=SecretUrl("sqlite:///nasflow.db"),
+        description="SQLAlchemy URL of the study's database; one with a password may be {env: NAME} or "
+        "{prefect_block: NAME}",
+    )
     work_dir: Path = Field(
         default=Path("nasflow-runs"), description="folder for jobs and checkpoints, one sub-folder a study"
     )

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
@@ -67,9 +68,13 @@ class HostAgent:
             use_active_gpu=opening.use_active_gpu,
             reuse=opening.reuse,
             idle_timeout=opening.idle_timeout,
+            pass_env=opening.pass_env,
         )
         self._root.mkdir(parents=True, exist_ok=True)
-        service = LocalService(config, self._root, opening.runner, opening.preload, opening.abandoned_after)
+        secrets = JobSecrets(texts=lambda: opening.secrets)
+        service = LocalService(
+            config, self._root, opening.runner, opening.preload, opening.abandoned_after, secrets=secrets
+        )
         service.validate()
         service.prepare()
         self._service = service

@@ -1,0 +1,42 @@
+"""What jobs get of a search's secrets, and what of the controller's environment is kept from them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from nasflow.config.search import SearchConfig
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import EnvironmentSecret, SecretLocation, reveal, secrets_of
+
+
+@dataclass(frozen=True)
+class JobSecrets:
+    """The secrets of a search from the point of view of its jobs.
+
+    Attributes:
+        withheld: environment variables with secrets of the config, which jobs don't inherit.
+        texts: returns what jobs need, in the form of `nasflow.config.secrets.give`; called when workers start. Raises
+            ConfigError if it can't be read here.
+        only_here: keys of secrets that jobs need but can't read by themselves, not even with its variable set there.
+    """
+
+    withheld: frozenset[str] = frozenset()
+    texts: Callable[[], Mapping[str, str]] = dict
+    only_here: tuple[str, ...] = ()
+
+
+NO_SECRETS = JobSecrets()
+
+
+def job_secrets(config: SearchConfig) -> JobSecrets:
+    """Return the secrets of a search: its jobs need the URL of checkpoints."""
+    withheld = frozenset(secret.env for _, secret in secrets_of(config) if isinstance(secret, EnvironmentSecret))
+    url = config.checkpoint.url
+    if url is None or (isinstance(url, SecretUrl) and not url.has_password):
+        return JobSecrets(withheld)
+    only_here = () if isinstance(url, EnvironmentSecret) else ("checkpoint.url",)
+    return JobSecrets(withheld, partial(_texts, url), only_here)
+
+
+def _texts(url: SecretLocation) -> Mapping[str, str]:
+    return {str(url): reveal(url, "checkpoint.url")}
