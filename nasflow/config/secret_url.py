@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
-from pydantic import Secret
+from pydantic import GetCoreSchemaHandler, Secret, SerializationInfo
+from pydantic_core import CoreSchema, PydanticSerializationUnexpectedValue, core_schema
 
 MASK = "***"
 # A user's password ends at the last @ of the host part, or, as SQLAlchemy reads it, at the first @ after a slash in it.
@@ -30,6 +31,19 @@ class SecretUrl(Secret[str]):
         """Whether a secret part of it is lost, because it was read from where it had been shown."""
         return MASK in _secrets(self.get_secret_value())
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return pydantic's schema with a serializer that leaves what is no URL to the other members of a union."""
+        schema: Any = super().__get_pydantic_core_schema__(source, handler)
+        serializer = core_schema.plain_serializer_function_ser_schema(_serialized, info_arg=True)
+        return {**schema, "serialization": serializer}
+
+    def __eq__(self, other: object) -> bool:
+        return (other.get_secret_value() if isinstance(other, SecretUrl) else other) == self.get_secret_value()
+
+    def __hash__(self) -> int:
+        return hash(self.get_secret_value())
+
     def _display(self) -> str:
         return without_passwords(self.get_secret_value())
 
@@ -38,6 +52,12 @@ class SecretUrl(Secret[str]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SecretUrl":
         return self
+
+
+def _serialized(value: object, info: SerializationInfo) -> object:
+    if not isinstance(value, SecretUrl | str):
+        raise PydanticSerializationUnexpectedValue
+    return without_passwords(str(value)) if info.mode == "json" else value
 
 
 def is_secret_key(key: str) -> bool:

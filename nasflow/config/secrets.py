@@ -47,7 +47,7 @@ Secret = Annotated[
     Field(title="Secret", description=f"{_OTHERS} the text itself, which is not put on record"),
 ]
 
-SecretLocation = SecretUrl | EnvironmentSecret | BlockSecret
+SecretLocation = Annotated[SecretUrl, Field(title="URL")] | EnvironmentSecret | BlockSecret
 """A URL, or where it can be read. As text, it has no password in it."""
 
 _block_readers: list[Callable[[str], str]] = []
