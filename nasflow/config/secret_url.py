@@ -56,7 +56,7 @@ class SecretUrl(Secret[str]):
 
 def _serialized(value: object, info: SerializationInfo) -> object:
     if not isinstance(value, SecretUrl | str):
-        raise PydanticSerializationUnexpectedValue
+        raise PydanticSerializationUnexpectedValue(f"{type(value).__name__} is no URL")
     return without_passwords(str(value)) if info.mode == "json" else value
 
 

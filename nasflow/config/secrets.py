@@ -4,14 +4,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Discriminator, Field, SecretStr, Tag
 
 from nasflow.config.secret_url import SecretUrl
 from nasflow.config.values import Section
 from nasflow.errors import ConfigError
 
 _MASK = SecretStr("any").__str__()
-_OTHERS = "{env: NAME}, {prefect_block: NAME}, or"
 
 
 class SecretText(SecretStr):
@@ -42,12 +41,25 @@ class BlockSecret(Section):
         return f"Prefect's block '{self.prefect_block}'"
 
 
-Secret = Annotated[
-    SecretText | EnvironmentSecret | BlockSecret,
-    Field(title="Secret", description=f"{_OTHERS} the text itself, which is not put on record"),
-]
+def _tag(secret: Any) -> str:
+    """Return the member of a union that a secret is meant as, so that an error names only that one."""
+    if isinstance(secret, BlockSecret) or (isinstance(secret, dict) and "prefect_block" in secret):
+        return "BlockSecret"
+    return "EnvironmentSecret" if isinstance(secret, EnvironmentSecret | dict) else "value"
 
-SecretLocation = Annotated[SecretUrl, Field(title="URL")] | EnvironmentSecret | BlockSecret
+
+_Environment = Annotated[EnvironmentSecret, Tag("EnvironmentSecret")]
+_Block = Annotated[BlockSecret, Tag("BlockSecret")]
+Secret = Annotated[
+    Annotated[SecretText, Tag("value")] | _Environment | _Block,
+    Discriminator(_tag),
+    Field(
+        title="Secret", description="{env: NAME}, {prefect_block: NAME}, or the text itself, which is not put on record"
+    ),
+]
+SecretLocation = Annotated[
+    Annotated[SecretUrl, Field(title="URL"), Tag("value")] | _Environment | _Block, Discriminator(_tag)
+]
 """A URL, or where it can be read. As text, it has no password in it."""
 
 _block_readers: list[Callable[[str], str]] = []

@@ -111,3 +111,31 @@ def test_what_jobs_get(monkeypatch: pytest.MonkeyPatch) -> None:
     give(written.texts())
     assert reveal(SecretUrl("memory://me:***@host/x"), "checkpoint.url") == "memory://me:hush@host/x"
     assert dict(given()) == dict(written.texts())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"training_service": {"kind": "ssh", "hosts": [{"host": "h", "password": 4711}]}},
+        {"name": "postgresql://me:4711@host"},
+        {"seed": "memory://me:4711@host"},
+    ],
+)
+def test_a_mistake_in_a_config_is_explained_without_its_secrets(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(**wrong)
+    assert "4711" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        (5, "store: Input should be a valid string"),
+        ({"envv": "X"}, "store.env: this key is required; store.envv: unknown key; did you mean 'env'?"),
+        ({"prefect_block": "b", "x": 1}, "store.x: unknown key; known here: prefect_block"),
+    ],
+)
+def test_a_mistake_in_a_reference_is_explained_by_its_kind(store: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(store=store)
+    assert str(error.value).startswith(f"config: {words}")
