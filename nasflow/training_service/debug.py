@@ -4,8 +4,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.secrets import give
 from nasflow.config.services import DebugServiceConfig
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
@@ -23,15 +21,8 @@ class DebugService(RootHere):
     started again), a job's crash ends the controller, and `cancel` from another thread waits for a running job's end.
     """
 
-    def __init__(
-        self,
-        _: DebugServiceConfig,
-        root: Path,
-        runner: str = "nasflow.training.runner:run_job_file",
-        secrets: JobSecrets = NO_SECRETS,
-    ):
+    def __init__(self, _: DebugServiceConfig, root: Path, runner: str = "nasflow.training.runner:run_job_file"):
         super().__init__(root)
-        self._secrets = secrets
         self._runner = runner
         self._records = JobRecords(self._root, "debug")
         self._turn = threading.Lock()
@@ -39,7 +30,6 @@ class DebugService(RootHere):
 
     def prepare(self) -> None:  # noqa: D102
         self._root.mkdir(parents=True, exist_ok=True)
-        give(self._secrets.texts())
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
         with self._records.lock():

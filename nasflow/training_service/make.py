@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
+from nasflow.config.secrets import give
 from nasflow.config.services import (
     CustomServiceConfig,
     DaskServiceConfig,
@@ -68,7 +69,8 @@ def make_service(
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 
-            return DebugService(config, root, secrets=secrets)
+            give(secrets.texts())  # its jobs run in this process
+            return DebugService(config, root)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)
 

@@ -30,7 +30,7 @@ PASSWORDS = [
 ]
 PLAIN = [
     "sqlite:////tmp/nasflow.db",
-    "postgresql://me@/db?host=/run/postgresql&options=-csearch_path%3Dx&passfile=/home/me/.pgpass",
+    "postgresql://me@/db?host=/run/postgresql&options=-csearch_path%3Dx&passfile=/etc/pgpass",
     "s3://bucket/folder",
     "sftp://me@host:22/x",
     "memory://x",

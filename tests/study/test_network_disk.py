@@ -17,8 +17,8 @@ class Mounted(NamedTuple):
 
 MOUNTS = [
     Mounted("/", "ext4"),
-    Mounted("/home", "nfs4"),
-    Mounted("/home/me/local", "xfs"),
+    Mounted("/user", "nfs4"),
+    Mounted("/user/me/local", "xfs"),
     Mounted("/far", "fuse.sshfs"),
     Mounted("/over", "cifs"),
     Mounted("/over", "ext4"),
@@ -30,9 +30,9 @@ MOUNTS = [
     ("file", "kind"),
     [
         ("/var/nasflow.db", None),
-        ("/home/me/nasflow.db", "nfs4"),
-        ("/homely/nasflow.db", None),
-        ("/home/me/local/nasflow.db", None),
+        ("/user/me/nasflow.db", "nfs4"),
+        ("/users/nasflow.db", None),
+        ("/user/me/local/nasflow.db", None),
         ("/far/nasflow.db", "fuse.sshfs"),
         ("/over/nasflow.db", None),
         ("/usb/nasflow.db", None),
