@@ -18,8 +18,8 @@ def use_prefect_blocks() -> None:
     read_blocks_with(_read)
 
 
-def refuse_recorded_secrets(value: Any) -> None:
-    """Raise ConfigError if Prefect has recorded the text of a secret as a parameter of the current flow run.
+def refuse_recorded_secrets(value: Any, key: str = "") -> None:
+    """Raise ConfigError if Prefect has recorded a secret of `value`, which is at `key`, with the current flow run.
 
     A config's JSON, which Prefect records, has no secrets in it, but a deployment's run may be given plain values, and
     so may a flow that is called with a dict.
@@ -30,7 +30,7 @@ def refuse_recorded_secrets(value: Any) -> None:
 
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
-        refuse_on_record(value, context.flow_run.parameters)
+        refuse_on_record(value, context.flow_run.parameters, key)
 
 
 def store_of_run(store: SecretLocation | None) -> SecretLocation:
@@ -42,7 +42,7 @@ def store_of_run(store: SecretLocation | None) -> SecretLocation:
     use_prefect_blocks()
     if store is None:
         return SecretUrl(os.environ.get("NASFLOW_STORE", _DEFAULT_STORE))
-    refuse_recorded_secrets(store)
+    refuse_recorded_secrets(store, "store")
     return store
 
 

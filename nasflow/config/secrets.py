@@ -86,13 +86,13 @@ def written_out(value: Any) -> list[str]:
     return [key for key, secret in secrets_of(value) if _text(secret)]
 
 
-def refuse_on_record(value: Any, recorded: Any) -> None:
-    """Raise ConfigError if the text of a secret of `value` is in `recorded`, which is JSON that others can see."""
-    for key, secret in secrets_of(value):
+def refuse_on_record(value: Any, recorded: Any, key: str = "") -> None:
+    """Raise ConfigError if the text of a secret of `value`, which is at `key`, is in `recorded`, a JSON value."""
+    for place, secret in secrets_of(value, key):
         text = _text(secret)
         if text and any(text == part for part in _strings(recorded)):
             raise ConfigError(
-                f"{key}: Prefect keeps and shows it as a parameter of this flow run; delete the run, and write "
+                f"{place}: Prefect keeps and shows it as a parameter of this flow run; delete the run, and write "
                 "{env: NAME} or {prefect_block: NAME} in its place"
             )
 
