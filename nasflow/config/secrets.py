@@ -89,7 +89,7 @@ def written_out(value: Any) -> list[str]:
 def refuse_on_record(value: Any, recorded: Any, key: str = "") -> None:
     """Raise ConfigError if the text of a secret of `value`, which is at `key`, is in `recorded`, a JSON value."""
     for place, secret in secrets_of(value, key):
-        text = _text(secret)
+        text = "" if _is_lost(secret) else _text(secret)
         if text and any(text == part for part in _strings(recorded)):
             raise ConfigError(
                 f"{place}: Prefect keeps and shows it as a parameter of this flow run; delete the run, and write "
@@ -135,13 +135,19 @@ def reveal(secret: Secret | SecretLocation, key: str) -> str:
                 raise ConfigError(f"{key}: Prefect's block '{name}' can't be read outside of a flow")
             return _block_readers[0](name)
         case SecretStr() | SecretUrl():
-            text = secret.get_secret_value()
-            if text == _MASK or (isinstance(secret, SecretUrl) and secret.is_masked):
+            if _is_lost(secret):
                 raise ConfigError(
                     f"{key}: the text of a secret is not recorded; "
                     "write {env: NAME} or {prefect_block: NAME} instead"
                 )
-            return text
+            return secret.get_secret_value()
+
+
+def _is_lost(secret: Any) -> bool:
+    """Whether the text of a secret was masked when the config was recorded or shown."""
+    if isinstance(secret, SecretUrl):
+        return secret.is_masked
+    return isinstance(secret, SecretStr) and secret.get_secret_value() == _MASK
 
 
 def _text(secret: Any) -> str:

@@ -89,6 +89,9 @@ def test_what_was_recorded_with_a_flow_run_is_refused() -> None:
     ) as e:
         refuse_on_record(safe, {"config": {"store": url}})
     assert "hush" not in str(e.value)
+    hosts = [{"host": "h", "password": "hush"}]
+    recorded = config(store=url, training_service={"kind": "ssh", "hosts": hosts}).model_dump(mode="json")
+    refuse_on_record(parse_config(recorded), {"config": recorded})  # reveal says that their text is lost
 
 
 def test_errors_of_drivers_do_not_quote_passwords() -> None:
