@@ -15,12 +15,14 @@ class JobSecrets:
 
     Attributes:
         withheld: environment variables with secrets of the config, which jobs don't inherit.
+        needed: those of them that jobs read where they run if nothing gives them the texts.
         texts: returns what jobs need, in the form of `nasflow.config.secrets.give`; called when workers start. Raises
             ConfigError if it can't be read here.
         only_here: keys of secrets that jobs need but can't read by themselves, not even with its variable set there.
     """
 
     withheld: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
     texts: Callable[[], Mapping[str, str]] = dict
     only_here: tuple[str, ...] = ()
 
@@ -34,8 +36,9 @@ def job_secrets(config: SearchConfig) -> JobSecrets:
     url = config.checkpoint.url
     if url is None or (isinstance(url, SecretUrl) and not url.has_password):
         return JobSecrets(withheld)
-    only_here = () if isinstance(url, EnvironmentSecret) else ("checkpoint.url",)
-    return JobSecrets(withheld, partial(_texts, url), only_here)
+    if isinstance(url, EnvironmentSecret):
+        return JobSecrets(withheld, frozenset({url.env}), partial(_texts, url))
+    return JobSecrets(withheld, texts=partial(_texts, url), only_here=("checkpoint.url",))
 
 
 def _texts(url: SecretLocation) -> Mapping[str, str]:

@@ -105,6 +105,7 @@ def test_what_jobs_get(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAR", "memory://me:hush@host/x")
     by_variable = job_secrets(config(store={"env": "STORE"}, checkpoint={"url": {"env": "FAR"}}))
     assert by_variable.withheld == {"STORE", "FAR"} and by_variable.only_here == ()
+    assert by_variable.needed == {"FAR"}
     assert by_variable.texts() == {"$FAR": "memory://me:hush@host/x"}
     written = job_secrets(config(checkpoint={"url": "memory://me:hush@host/x"}))
     assert written.texts() == {"memory://me:***@host/x": "memory://me:hush@host/x"}

@@ -60,7 +60,7 @@ class DaskService(ClusterService):
         super().__init__(root, config.max_jobs, _POLL_SECONDS)
         self._config = config
         self._runner = runner
-        self._withheld = secrets.withheld
+        self._withheld = secrets.withheld - secrets.needed  # jobs have the cluster's environment
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
