@@ -1,5 +1,6 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,6 +149,12 @@ class SearchConfig(Section):
         if dated and len(self.name) > NAME_LENGTH - DATED_LENGTH:
             raise ValueError(f"'name' gets a date, so it may have {NAME_LENGTH - DATED_LENGTH} characters at most")
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "SearchConfig":
+        """Return a copy with these changes, as pydantic does. A store that is given as text becomes a secret, too."""
+        if update is not None and isinstance(update.get("store"), str):
+            update = {**update, "store": SecretUrl(update["store"])}
+        return super().model_copy(update=update, deep=deep)
 
     @property
     def study_dir(self) -> Path:

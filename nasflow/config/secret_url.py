@@ -38,12 +38,6 @@ class SecretUrl(Secret[str]):
         serializer = core_schema.plain_serializer_function_ser_schema(_serialized, info_arg=True)
         return {**schema, "serialization": serializer}
 
-    def __eq__(self, other: object) -> bool:
-        return (other.get_secret_value() if isinstance(other, SecretUrl) else other) == self.get_secret_value()
-
-    def __hash__(self) -> int:
-        return hash(self.get_secret_value())
-
     def _display(self) -> str:
         return without_passwords(self.get_secret_value())
 
