@@ -18,12 +18,14 @@ class JobSecrets:
         needed: those of them that jobs read where they run if nothing gives them the texts.
         texts: returns what jobs need, in the form of `nasflow.config.secrets.give`; called when workers start. Raises
             ConfigError if it can't be read here.
+        names: of these texts.
         only_here: keys of secrets that jobs need but can't read by themselves, not even with its variable set there.
     """
 
     withheld: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()
     texts: Callable[[], Mapping[str, str]] = dict
+    names: tuple[str, ...] = ()
     only_here: tuple[str, ...] = ()
 
 
@@ -37,8 +39,8 @@ def job_secrets(config: SearchConfig) -> JobSecrets:
     if url is None or (isinstance(url, SecretUrl) and not url.has_password):
         return JobSecrets(withheld)
     if isinstance(url, EnvironmentSecret):
-        return JobSecrets(withheld, frozenset({url.env}), partial(_texts, url))
-    return JobSecrets(withheld, texts=partial(_texts, url), only_here=("checkpoint.url",))
+        return JobSecrets(withheld, frozenset({url.env}), partial(_texts, url), (str(url),))
+    return JobSecrets(withheld, texts=partial(_texts, url), names=(str(url),), only_here=("checkpoint.url",))
 
 
 def _texts(url: SecretLocation) -> Mapping[str, str]:

@@ -94,7 +94,11 @@ class LocalService(RootHere):
         ]
         program = [sys.executable, "-P", "-m", "nasflow.training_service.local.worker", str(self._root)]
         self._layouts = {
-            slot: Layout(command=[*program, slot, *options], environment=environment)
+            slot: Layout(
+                command=[*program, slot, *options],
+                environment=environment,
+                secrets=[*secrets.names, *config.pass_env],
+            )
             for slot, environment in slot_environments(config).items()
         }
         self._started: dict[int, subprocess.Popen[bytes]] = {}

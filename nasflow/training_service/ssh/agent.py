@@ -71,7 +71,7 @@ class HostAgent:
             pass_env=opening.pass_env,
         )
         self._root.mkdir(parents=True, exist_ok=True)
-        secrets = JobSecrets(texts=lambda: opening.secrets)
+        secrets = JobSecrets(texts=lambda: opening.secrets, names=tuple(opening.secrets))
         service = LocalService(
             config, self._root, opening.runner, opening.preload, opening.abandoned_after, secrets=secrets
         )

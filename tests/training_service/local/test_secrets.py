@@ -12,6 +12,7 @@ from nasflow.config.secrets import given
 from nasflow.config.services import LocalServiceConfig
 from nasflow.testing.training_service import finish, script
 from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
 
 SECRETS = JobSecrets(withheld=frozenset({"FAR_AWAY"}), texts=lambda: {"$FAR_AWAY": "sftp://me:hush@there"})
 
@@ -51,3 +52,15 @@ def test_a_job_is_given_secrets_in_no_file_and_no_variable(
 def test_a_variable_that_jobs_need_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", "hush")
     assert reported(tmp_path / "root", pass_env=["PGPASSWORD"])["environment"]["PGPASSWORD"] == "hush"
+
+
+def test_a_worker_that_was_given_other_secrets_is_replaced(tmp_path: Path) -> None:
+    """Such as one that a killed controller left, before the config was changed."""
+    config, workers = LocalServiceConfig(slots=1, idle_timeout=60), []
+    for names in ((), ("$FAR_AWAY",), ("$FAR_AWAY",)):
+        service = LocalService(config, tmp_path, preload=(), secrets=JobSecrets(names=names))
+        service.prepare()
+        with (state := LocalState(tmp_path)).lock():
+            workers += [worker.process.pid for worker in state.workers()]
+    service.cleanup()
+    assert workers[0] != workers[1] == workers[2]
