@@ -333,6 +333,9 @@ def main() -> None:
 def _load(path: Path) -> Any:
     from nasflow.config.search import load_config  # noqa: PLC0415
 
+    from .server.secrets import use_prefect_blocks  # noqa: PLC0415
+
+    use_prefect_blocks()
     return load_config(path)
 
 

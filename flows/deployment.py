@@ -9,9 +9,10 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secrets import written_out
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import secrets_of, written_out
 from nasflow.errors import ConfigError
-from nasflow.study.store import parse_url
+from nasflow.study.store_url import parse_url
 
 from .search_flow import search
 
@@ -27,19 +28,17 @@ def config_parameter(config: SearchConfig) -> dict[str, Any]:
         ConfigError: the config contains a password, which Prefect would store and show.
     """
     if keys := written_out(config):
+        key, is_url = keys[0], isinstance(dict(secrets_of(config))[keys[0]], SecretUrl)
+        what = "its password" if is_url else "the text of a secret"
+        instead = "; or leave it out, and give it to the worker as PGPASSWORD or in ~/.pgpass" if key == "store" else ""
         raise ConfigError(
-            f"{keys[0]}: Prefect would keep and show the text of a secret; write {{env: NAME}} or "
-            "{prefect_block: NAME} in its place"
-        )
-    url = parse_url(config.store)
-    if url.password or "password" in url.query:
-        raise ConfigError(
-            "store: Prefect would keep and show its password; leave it out of the URL, and give it to the worker as "
-            "PGPASSWORD or in ~/.pgpass"
+            f"{key}: Prefect would keep and show {what}; write {{env: NAME}} or {{prefect_block: NAME}} in its "
+            f"place{instead}"
         )
     values: dict[str, Any] = config.model_dump(mode="json")
-    store = f"sqlite:///{url.database}" if url.get_backend_name() == "sqlite" else config.store
-    return {**values, "store": store, "work_dir": str(config.work_dir), "base_dir": str(config.base_dir)}
+    if isinstance(config.store, SecretUrl) and (url := parse_url(config.store)).get_backend_name() == "sqlite":
+        values["store"] = f"sqlite:///{url.database}"
+    return {**values, "work_dir": str(config.work_dir), "base_dir": str(config.base_dir)}
 
 
 def search_deployment(

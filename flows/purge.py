@@ -7,7 +7,10 @@ from pathlib import Path
 
 from nasflow.errors import NasflowError, UserError
 from nasflow.study.retention import OldStudy, old_studies, remove_study
+from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study, UnreadableStudyError
+
+from .server.secrets import use_prefect_blocks
 
 Say = Callable[[str], object]
 
@@ -31,7 +34,7 @@ class Purge:
     dry_run: bool = False
 
 
-def purge_studies(store: str, purge: Purge, say: Say) -> bool:
+def purge_studies(store: StoreUrl, purge: Purge, say: Say) -> bool:
     """Remove old studies, except those that a controller holds.
 
     Args:
@@ -45,6 +48,7 @@ def purge_studies(store: str, purge: Purge, say: Say) -> bool:
     Raises:
         UserError: neither an age nor a number to keep is given, or the store can't be used.
     """
+    use_prefect_blocks()
     if purge.older_than_days is None and purge.keep is None:
         raise UserError("nothing limits which studies are removed: give --older-than DAYS, --keep COUNT, or both")
     older_than = timedelta(days=purge.older_than_days or 0)
@@ -52,7 +56,7 @@ def purge_studies(store: str, purge: Purge, say: Say) -> bool:
     return all([_purge_one(store, study, purge, say) for study in old])  # noqa: C419 - all of them, whatever each returns
 
 
-def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
+def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
     name, since = old.name, f"last active {old.active_at:%Y-%m-%d %H:%M} UTC"
     try:
         study = Study.load(store, name)
@@ -94,8 +98,5 @@ def _export(study: Study, out: Path) -> list[Path]:
 def _end_jobs(study: Study) -> None:
     from nasflow.training_service.make import make_service  # noqa: PLC0415 - slow
 
-    from .server.secrets import use_prefect_blocks  # noqa: PLC0415 - slow
-
     config = study.config
-    use_prefect_blocks()
     make_service(config.training_service, config.study_dir, config.base_dir).cleanup()

@@ -1,17 +1,18 @@
 """The recover flow: resumes dead searches, on a schedule in Prefect."""
 
-import os
 from datetime import timedelta
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from nasflow.config.secrets import SecretLocation
+from nasflow.report.text import markdown_cell
+
 from .recovery.judge import GRACE
 from .recovery.resume import recover_all
+from .server.secrets import store_of_run
 from .ui.artifacts import artifact_key, show_markdown
-
-DEFAULT_STORE = "sqlite:///nasflow.db"
 
 
 @flow(
@@ -21,14 +22,14 @@ DEFAULT_STORE = "sqlite:///nasflow.db"
     persist_result=False,
 )
 def recover(
-    store: str | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
+    store: SecretLocation | None = None, dry_run: bool = False, grace_seconds: float = GRACE.total_seconds()
 ) -> State[int]:
     """Resume the dead searches of a store and wait for their end, each in a separate process.
 
     The state is FAILED if one of them did not end well. The log and a Markdown artifact have a line about each search.
 
     Args:
-        store: SQLAlchemy URL; by default NASFLOW_STORE of the environment, which keeps a password out of Prefect.
+        store: SQLAlchemy URL, {env: NAME} or {prefect_block: NAME}; by default NASFLOW_STORE of the environment.
         dry_run: only say what would be done.
         grace_seconds: how long a flow run may take from its start until it holds its study.
     """
@@ -39,8 +40,12 @@ def recover(
         logger.info(line)
         lines.append(line)
 
-    url = store or os.environ.get("NASFLOW_STORE", DEFAULT_STORE)
+    url = store_of_run(store)
     code = recover_all(url, dry_run, timedelta(seconds=grace_seconds), say)
-    show_markdown(artifact_key("nas", "recover"), "\n".join(f"- {line}" for line in lines) or "no studies", "Searches")
+    show_markdown(
+        artifact_key("nas", "recover"),
+        "\n".join(f"- {markdown_cell(line)}" for line in lines) or "no studies",
+        "Searches",
+    )
     message = f"{len(lines)} searches checked" + (", some dead ones did not end well" if code else "")
     return (Failed if code else Completed)(message=message, data=code)

@@ -1,6 +1,5 @@
 """The retention flow: removes old studies and their checkpoints, on a schedule in Prefect."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +8,12 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from .purge import Purge, purge_studies
-from .ui.artifacts import artifact_key, show_markdown
+from nasflow.config.secrets import SecretLocation
+from nasflow.report.text import markdown_cell
 
-DEFAULT_STORE = "sqlite:///nasflow.db"
+from .purge import Purge, purge_studies
+from .server.secrets import store_of_run
+from .ui.artifacts import artifact_key, show_markdown
 
 
 @flow(
@@ -28,7 +29,7 @@ def retention(
     keep: Annotated[int, Field(ge=0)] | None = None,
     export_best: Path | None = None,
     dry_run: bool = False,
-    store: str | None = None,
+    store: SecretLocation | None = None,
 ) -> State[list[str]]:
     """Remove old studies with their folders and checkpoints, but never one that a controller holds.
 
@@ -40,7 +41,7 @@ def retention(
         keep: keep this many of the newest, whatever their age
         export_best: first export the best model of each study into a folder of its name in this folder
         dry_run: only say what would be removed
-        store: SQLAlchemy URL; by default NASFLOW_STORE of the environment, which keeps a password out of Prefect
+        store: SQLAlchemy URL, {env: NAME} or {prefect_block: NAME}; by default NASFLOW_STORE of the environment
     """
     logger = get_run_logger()
     lines: list[str] = []
@@ -49,10 +50,12 @@ def retention(
         logger.info(line)
         lines.append(line)
 
-    url = store or os.environ.get("NASFLOW_STORE", DEFAULT_STORE)
+    url = store_of_run(store)
     all_gone = purge_studies(url, Purge(studies, older_than_days, keep, export_best, dry_run), say)
     show_markdown(
-        artifact_key("nas", "retention"), "\n".join(f"- {line}" for line in lines) or "no old studies", "Old studies"
+        artifact_key("nas", "retention"),
+        "\n".join(f"- {markdown_cell(line)}" for line in lines) or "no old studies",
+        "Old studies",
     )
     message = f"{len(lines)} old studies" + ("" if all_gone else ", of which some could not be removed")
     return (Completed if all_gone else Failed)(message=message, data=lines)

@@ -9,6 +9,8 @@ from prefect.context import FlowRunContext
 from nasflow.config.search import Budget, SearchConfig
 from nasflow.recurring import config_of_run
 
+from .server.secrets import refuse_recorded_secrets, use_prefect_blocks
+
 
 def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchConfig:
     """Return the config of the calling flow run. It is the same whenever Prefect runs that flow run again.
@@ -18,7 +20,12 @@ def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchCon
     Args:
         config: the flow run's parameter.
         budget: replaces the config's budget, unless None.
+
+    Raises:
+        ConfigError: Prefect has recorded the text of a secret with the flow run.
     """
+    use_prefect_blocks()
+    refuse_recorded_secrets(config)
     if budget is not None:
         config = config.model_copy(update={"budget": budget})
     context = FlowRunContext.get()

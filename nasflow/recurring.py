@@ -15,6 +15,7 @@ from nasflow.space.architecture import Architecture
 from nasflow.strategy.scores import losses
 from nasflow.study.records import RoundState
 from nasflow.study.store import RunRow, Store, StudyRow
+from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study
 from nasflow.trial import Trial
 
@@ -62,7 +63,7 @@ def config_of_run(config: SearchConfig, run: str, at: datetime) -> SearchConfig:
         store.close()
 
 
-def runs_of_study(store_url: str, name: str) -> list[str]:
+def runs_of_study(store_url: StoreUrl, name: str) -> list[str]:
     """Return the runs that work on a study by `config_of_run`."""
     store = Store(store_url)
     try:

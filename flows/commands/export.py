@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from nasflow.config.secret_url import hide_passwords, without_passwords
 from nasflow.errors import UserError
 from nasflow.report.choices import OptunaChoices, domains_of, space_domains
 from nasflow.report.html.parts import config_yaml
@@ -62,7 +63,7 @@ def export_to_optuna(study: Study, url: str) -> None:
             f"'optuna delete-study --study-name {study.name} --storage {shown}'"
         ) from None
     except (ImportError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        reason = hide_passwords(" ".join(str(getattr(error, "orig", None) or error).split()), url)
         raise UserError(f"--optuna: {shown} can't be used: {reason}") from error
     console().print(f"{count} trials → {shown}; look at them with: optuna-dashboard {shown}", soft_wrap=True)
 
@@ -129,6 +130,7 @@ def _times(study: Study) -> dict[int, tuple[datetime, datetime]]:
 def _shown(url: str) -> str:
     """Return a database URL without its password, for messages."""
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        make_url(url)
     except ArgumentError:
         raise UserError("--optuna: not a database URL; give one such as sqlite:///optuna.db") from None
+    return without_passwords(url)

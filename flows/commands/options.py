@@ -18,10 +18,13 @@ Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best tri
 DEFAULT_STORE = "sqlite:///nasflow.db"
 
 
-def load_study(store: str, name: str) -> Any:
+def load_study(store: Any, name: str) -> Any:
     """Load a study. Raises StudyError if there is none of that name."""
     from nasflow.study.study import Study  # noqa: PLC0415 - slow
 
+    from ..server.secrets import use_prefect_blocks  # noqa: PLC0415 - slow
+
+    use_prefect_blocks()
     return Study.load(store, name)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import SearchConfig
 from nasflow.config.services import LocalServiceConfig
 from nasflow.gc_control import uncollected
@@ -88,7 +89,7 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
         stack.enter_context(leave_on_sigterm())
         service = None
         if isinstance(config.training_service, LocalServiceConfig):
-            service = LocalService(config.training_service, config.study_dir)
+            service = LocalService(config.training_service, config.study_dir, secrets=job_secrets(config))
             stack.enter_context(service.early_start())
         with _without_collector():
             from ..session.session import search_session  # noqa: PLC0415 - slow

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
+from nasflow.config.secrets import reveal
+from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study, UnreadableStudyError, study_names
 
 from ..budget import is_finished
@@ -37,7 +39,7 @@ class Found:
     run: Run | None
 
 
-def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
+def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say) -> int:
     """Resume all dead searches of a store in parallel and wait for their end. Returns the exit code.
 
     Args:
@@ -82,7 +84,7 @@ def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
     return 0 if ended_well else 1
 
 
-def look(store: str, grace: timedelta, say: Say) -> list[Found]:
+def look(store: StoreUrl, grace: timedelta, say: Say) -> list[Found]:
     """Return the state of each search of a store; `say` is called with a line about each that can't be read.
 
     Prefect is asked only about searches that nobody seems to run.
@@ -128,7 +130,7 @@ def _resume(config: SearchConfig) -> subprocess.Popen[bytes]:
     log = _log(config)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-    environment["NASFLOW_STORE"] = config.store  # not an argument: it may hold a password
+    environment["NASFLOW_STORE"] = reveal(config.store, "store")  # not an argument: it may hold a password
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]
     with log.open("ab") as output:
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -35,6 +35,7 @@ from nasflow.errors import InterruptedSearchError, NasflowError, StudyError
 from nasflow.study.lease import LEASE_SECONDS
 from nasflow.study.study import Study
 
+from ..server.secrets import use_prefect_blocks
 from ..ui.heartbeats import Heartbeats
 from .session import SearchSession
 from .stop_events import StopEvents
@@ -254,6 +255,7 @@ def _read(client: SyncPrefectClient, ids: list[UUID]) -> Sequence[FlowRun]:
 
 def _await_leaving(config: SearchConfig) -> None:
     """Wait until no controller holds the study, at most as long as a lease lasts without renewal."""
+    use_prefect_blocks()
     deadline = time.monotonic() + LEASE_SECONDS
     try:
         study = Study.load(config.store, config.name)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nasflow.attempt.follower import AttemptFollower
+from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError
 from nasflow.evaluator.candidate import Candidate
@@ -28,7 +29,7 @@ from nasflow.training_service.base import TrainingService
 from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
-from ..server.secrets import use_prefect_blocks
+from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents
 from ..ui.trial_loggers import logged_trials
@@ -94,7 +95,9 @@ class SearchSession:
         self.stop = threading.Event()
         self.interrupted = self.time_is_over = False
         self.flow_began: float | None = None
-        self.service = service or make_service(config.training_service, config.study_dir, config.base_dir)
+        self.service = service or make_service(
+            config.training_service, config.study_dir, config.base_dir, job_secrets(config)
+        )
         self.service.validate()
         self.study = Study.open(config, self.lease)
         self.page = RunPage(config)
@@ -211,6 +214,7 @@ def search_session(
             raise
         return
     use_prefect_blocks()
+    refuse_recorded_secrets(config)
     space = check_search(config)
     check_pruner(config)
     check_loggers(config.loggers)

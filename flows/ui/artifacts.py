@@ -1,5 +1,6 @@
 """Prefect artifacts with stable keys and values that are safe to show."""
 
+import hashlib
 import math
 import re
 import time
@@ -13,8 +14,16 @@ MAX_ROWS = 200
 
 
 def artifact_key(*parts: object) -> str:
-    """Join parts to a key of lowercase letters, digits and dashes. Prefect versions artifacts of equal keys."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(part) for part in parts).lower()).strip("-")
+    """Join parts to a key of lowercase letters, digits and dashes. Prefect versions artifacts of equal keys.
+
+    A part that has other characters, as the name of a study may, also gets a hash, so that none has the key of another.
+    """
+    return "-".join(_key_part(str(part)) for part in parts)
+
+
+def _key_part(text: str) -> str:
+    plain_text = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return plain_text if plain_text == text else f"{plain_text}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import fsspec
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.checkpoint.store import retained
+from nasflow.config.secret_url import hide_passwords
 from nasflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class UrlStore:
     """
 
     def __init__(self, url: str, keep: int = 2, generation: int = 0):
+        self._url = url
         self._files, path = fsspec.core.url_to_fs(url.rstrip("/"))
         self._folder = str(path)
         self._keep = keep
@@ -80,9 +82,9 @@ class UrlStore:
             data = self._files.cat_file(path)
             whole = (len(data), hashlib.sha256(data).hexdigest()) == (manifest["size"], manifest["sha256"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+            raise self._unreadable(path, error) from error
         if not whole:
-            raise CheckpointError(f"checkpoint {path} can't be read: it is not what its manifest says")
+            raise self._unreadable(path, "it is not what its manifest says")
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "state"
             local.write_bytes(data)
@@ -122,6 +124,9 @@ class UrlStore:
         for path in (self._manifest(name), self._path(name)):
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(path)
+
+    def _unreadable(self, path: str, why: object) -> CheckpointError:
+        return CheckpointError(hide_passwords(f"checkpoint {path} can't be read: {why}", self._url))
 
     def _path(self, name: Name) -> str:
         return f"{self._folder}/{name.file()}"

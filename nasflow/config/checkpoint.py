@@ -1,10 +1,10 @@
 """The `checkpoint` section: which checkpoints are kept, and where."""
 
-from urllib.parse import urlsplit
-
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.objective import Objective
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import SecretLocation
 from nasflow.config.values import Section
 
 
@@ -17,18 +17,15 @@ class CheckpointConfig(Section):
     )
     keep: PositiveInt = Field(default=2, description="newest checkpoints of a trial that stay")
     best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
-    url: str | None = Field(
+    url: SecretLocation | None = Field(
         default=None,
-        description="checkpoints are copied there, too: any storage that fsspec knows, as s3://bucket/folder",
+        description="checkpoints are copied there, too: any storage that fsspec knows, as s3://bucket/folder; one with "
+        "a password may be {env: NAME} or {prefect_block: NAME}",
     )
 
     @field_validator("url")
     @classmethod
-    def _without_secrets(cls, url: str | None) -> str | None:
-        if url is not None and "://" not in url:
+    def _absolute(cls, url: SecretLocation | None) -> SecretLocation | None:
+        if isinstance(url, SecretUrl) and "://" not in url.get_secret_value():
             raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
-        if url is not None and urlsplit(url).password is not None:
-            raise ValueError(
-                "it has a password in it, which would be recorded; set it in the storage's own settings instead"
-            )
         return url

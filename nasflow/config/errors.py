@@ -5,6 +5,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from nasflow.config.secret_url import is_secret_key, without_passwords
+
 _SHOWN = 20
 _LENGTH = 600
 _SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value
@@ -47,7 +49,10 @@ def _sentence(problem: dict[str, Any], root: type[BaseModel], whole: str) -> str
         return f"{key}.kind: {wrong}; it should be one of {_list(kinds)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     given = problem.get("input")
-    return f"{key}: {message}" + (f" (got {given!r})" if isinstance(given, str | int | float | bool) else "")
+    if isinstance(given, str):
+        given = without_passwords(given)
+    shown = isinstance(given, str | int | float | bool) and not any(is_secret_key(step) for step in path)
+    return f"{key}: {message}" + (f" (got {given!r})" if shown else "")
 
 
 def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[type[BaseModel]], list[str]]]:
@@ -55,7 +60,8 @@ def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[
     sections, path = [root], list[str]()
     places = [(sections, path), (sections, path)]
     for step in loc:
-        if tagged := [section for section in sections if step in _kinds(section) and len(sections) > 1]:
+        of_union = len(sections) > 1
+        if tagged := [each for each in sections if step == each.__name__ or (of_union and step in _kinds(each))]:
             sections = tagged
             places[-1] = (sections, path)
             continue
@@ -64,7 +70,7 @@ def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[
             places[-1] = (sections, path)
             continue
         if step == "value" and path and places[-1][1] == path:
-            continue  # the tag of a plain value where a searched one is allowed
+            continue  # the tag of a plain value where another kind is allowed
         path = [*path, str(step)]
         if isinstance(step, str):
             fields = [section.model_fields[step] for section in sections if step in section.model_fields]

@@ -1,5 +1,6 @@
 """The search config: one YAML file, or the same as a Python object, says everything about a search."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ from nasflow.config.objective import Objective
 from nasflow.config.recordable import refuse_unrecordable
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import SecretLocation
 from nasflow.config.services import LocalServiceConfig, ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
@@ -117,7 +120,11 @@ class SearchConfig(Section):
     loggers: list[LoggerName] = Field(
         default=[], description="learning curves are also written there, a run a trial, by Lightning's own loggers"
     )
-    store: str = Field(default="sqlite:///nasflow.db", description="SQLAlchemy URL of the study's database")
+    store: SecretLocation = Field(
+        default=SecretUrl("sqlite:///nasflow.db"),
+        description="SQLAlchemy URL of the study's database; one with a password may be {env: NAME} or "
+        "{prefect_block: NAME}",
+    )
     work_dir: Path = Field(
         default=Path("nasflow-runs"), description="folder for jobs and checkpoints, one sub-folder a study"
     )
@@ -155,6 +162,12 @@ class SearchConfig(Section):
         if dated and len(self.name) > NAME_LENGTH - DATED_LENGTH:
             raise ValueError(f"'name' gets a date, so it may have {NAME_LENGTH - DATED_LENGTH} characters at most")
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "SearchConfig":
+        """Return a copy with these changes, as pydantic does. A store that is given as text becomes a secret, too."""
+        if update is not None and isinstance(update.get("store"), str):
+            update = {**update, "store": SecretUrl(update["store"])}
+        return super().model_copy(update=update, deep=deep)
 
     @property
     def study_dir(self) -> Path:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.secrets import Secret
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import Secret, SecretLocation
 from nasflow.config.values import Section
 
 DAY = 86400.0
@@ -14,7 +15,17 @@ DAY = 86400.0
 _GpuIndices = list[Annotated[int, Field(ge=0)]]
 
 
-class LocalServiceConfig(Section):
+class _ProcessesConfig(Section):
+    """What the services have in common that start processes."""
+
+    pass_env: list[str] = Field(
+        default=[],
+        title="Environment variables to pass",
+        description="that jobs get although they may hold secrets of the controller, as [PGPASSWORD]",
+    )
+
+
+class LocalServiceConfig(_ProcessesConfig):
     """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
 
     kind: Literal["local"] = Field(default="local", description="this machine")
@@ -82,7 +93,7 @@ class CodeConfig(Section):
     max_megabytes: PositiveFloat = Field(default=300.0, description="more are refused")
 
 
-class SshServiceConfig(Section):
+class SshServiceConfig(_ProcessesConfig):
     """Hosts reached by SSH, each with its own warm workers; none needs a way back to the controller."""
 
     kind: Literal["ssh"] = Field(default="ssh", description="hosts reached by SSH")
@@ -125,7 +136,7 @@ class SshServiceConfig(Section):
         return hosts
 
 
-class SlurmServiceConfig(Section):
+class SlurmServiceConfig(_ProcessesConfig):
     """A Slurm cluster. Its client commands work here, and its nodes see `work_dir` and the code under the same path.
 
     What is left out is left to the cluster's defaults.
@@ -148,11 +159,14 @@ class SlurmServiceConfig(Section):
     )
 
 
-class RayServiceConfig(Section):
+class RayServiceConfig(_ProcessesConfig):
     """A Ray cluster, reached by its Jobs API. Its nodes see `work_dir` and the code under the same path."""
 
     kind: Literal["ray"] = Field(default="ray", description="a Ray cluster")
-    address: str = Field(default="http://127.0.0.1:8265", description="of the cluster's dashboard")
+    address: SecretLocation = Field(
+        default=SecretUrl("http://127.0.0.1:8265"),
+        description="of the cluster's dashboard; one with a password may be {env: NAME} or {prefect_block: NAME}",
+    )
     max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
     cpus_per_job: PositiveFloat = Field(default=1.0, description="cores of a job")
     gpus_per_job: float = Field(default=0.0, ge=0, description="GPUs of a job")
@@ -161,7 +175,7 @@ class RayServiceConfig(Section):
     )
 
 
-class DaskServiceConfig(Section):
+class DaskServiceConfig(_ProcessesConfig):
     """A Dask cluster. Its workers see `work_dir` and the code under the same path."""
 
     kind: Literal["dask"] = Field(default="dask", description="a Dask cluster")

@@ -2,9 +2,10 @@
 
 import shlex
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from nasflow.config.search import SearchConfig
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import EnvironmentSecret, SecretLocation
 
 
 def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
@@ -19,7 +20,7 @@ def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
         places.insert(0, f"- checkpoints of the best model, trial {best[0]}: `{best[1]}`")
     if config.checkpoint.url is not None:
         places.append(f"- copies of all checkpoints: `{config.checkpoint.url}`")
-    options = f"{config.name} --store {shlex.quote(_store(config.store))}"
+    options = f"{config.name} --store {_store_option(config.store)}"
     commands = [
         f"nasflow show {options}",
         f"nasflow leaderboard {options} --top 20",
@@ -36,11 +37,16 @@ def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:
     )
 
 
-def _store(url: str) -> str:
-    """The URL of a store without its password; it works from any folder."""
+def _store(store: SecretLocation) -> str:
+    """The URL of a store without its password, which works from any folder; or where the URL can be read."""
+    url = str(store)
     if url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
         return f"sqlite:///{Path(url.removeprefix('sqlite:///')).absolute()}"
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    return url
+
+
+def _store_option(store: SecretLocation) -> str:
+    """The store for a shell. What no shell can read is expected in the variable that nasflow reads."""
+    if isinstance(store, SecretUrl):
+        return shlex.quote(_store(store))
+    return f'"${store.env if isinstance(store, EnvironmentSecret) else "NASFLOW_STORE"}"'

@@ -68,8 +68,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Put a text on one line and escape what would end a table cell or start HTML."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """Put a text on one line and escape what would end a table cell, start HTML, or load an image."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("![", "!\\[")
 
 
 def value_text(value: Any) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from nasflow.config.secret_url import hide_passwords
+from nasflow.config.secrets import reveal
 from nasflow.errors import StudyError
 from nasflow.study.folder import MARK, is_claimed
 from nasflow.study.lease import Lease
@@ -24,6 +26,7 @@ from nasflow.study.store import (
     StudyRow,
     TrialRow,
 )
+from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study
 
 
@@ -35,7 +38,7 @@ class OldStudy:
     active_at: datetime
 
 
-def old_studies(store_url: str, pattern: str, now: datetime, older_than: timedelta, keep: int) -> list[OldStudy]:
+def old_studies(store_url: StoreUrl, pattern: str, now: datetime, older_than: timedelta, keep: int) -> list[OldStudy]:
     """Return the studies that may be removed, the oldest first.
 
     Args:
@@ -64,7 +67,7 @@ def old_studies(store_url: str, pattern: str, now: datetime, older_than: timedel
 
 
 def remove_study(
-    store_url: str,
+    store_url: StoreUrl,
     name: str,
     before: Callable[[Study], object] = lambda study: None,
     end_jobs: Callable[[Study], object] = lambda study: None,
@@ -127,17 +130,19 @@ def _own_folder(study: Study) -> Path:
 
 def _remove_copies(study: Study) -> None:
     """Remove its checkpoints at `checkpoint.url`."""
-    if (url := study.config.checkpoint.url) is None:
+    if study.config.checkpoint.url is None:
         return
     import fsspec  # noqa: PLC0415 - slow
 
+    url = reveal(study.config.checkpoint.url, "checkpoint.url")
     place = f"{url.rstrip('/')}/{study.name}"
     try:
         files, path = fsspec.core.url_to_fs(place)
         if files.exists(path):
             files.rm(path, recursive=True)
     except Exception as error:  # each storage has its own
-        raise StudyError(f"study '{study.name}': its checkpoints at {place} can't be removed: {error}") from error
+        why = hide_passwords(f"its checkpoints at {place} can't be removed: {error}", url)
+        raise StudyError(f"study '{study.name}': {why}") from error
 
 
 def _empty(folder: Path) -> None:
@@ -149,7 +154,7 @@ def _empty(folder: Path) -> None:
             part.unlink()
 
 
-def _erase(store_url: str, name: str, lease: Lease) -> None:
+def _erase(store_url: StoreUrl, name: str, lease: Lease) -> None:
     """Remove all rows of the study."""
     store = Store(store_url)
     try:

@@ -1,6 +1,7 @@
 """The database of studies: its tables, and sessions on SQLite (WAL) or PostgreSQL."""
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -31,19 +32,23 @@ from sqlalchemy import (
     event,
     func,
     inspect,
-    make_url,
     select,
     text,
     update,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, validates
 
 from nasflow.clean_text import clean_text
+from nasflow.config.secret_url import hide_passwords
 from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
+from nasflow.study.network_disk import network_warning
 from nasflow.study.records import AttemptKind, AttemptState, RoundState
+from nasflow.study.store_url import StoreUrl, parse_url, shown_url
 from nasflow.trial import FailureKind, TrialStatus
+
+_LOG = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
 _CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: []}
@@ -227,14 +232,15 @@ class Store:
     """An open database. Any number of threads may use it; every session is one transaction.
 
     Args:
-        url: `sqlite:///FILE` or `postgresql://...`.
+        url: `sqlite:///FILE` or `postgresql://...`, or where a config says that to be.
         create: make the file and the tables if they are missing.
 
     Raises:
+        ConfigError: the secret with the URL can't be read.
         StudyError: the URL is wrong, the database can't be reached, or it was written by a newer nasflow.
     """
 
-    def __init__(self, url: str, create: bool = False):
+    def __init__(self, url: StoreUrl, create: bool = False):
         self._url = parse_url(url)
         self._sqlite = self._url.get_backend_name() == "sqlite"
         if self._sqlite:
@@ -306,26 +312,8 @@ def clear_errors(url: URL, *kinds: type[DBAPIError]) -> Iterator[None]:
         yield
     except kinds as error:
         reason = " ".join(str(error.orig).split())
-        for secret in (url.password, url.query.get("password")):
-            reason = reason.replace(str(secret), "***") if secret else reason
+        reason = hide_passwords(reason, url.render_as_string(hide_password=False))
         raise StudyError(f"store: {shown_url(url)} can't be used: {reason}") from error
-
-
-def parse_url(url: str) -> URL:
-    """Return the store's URL with its driver. Raises StudyError if it can't hold studies."""
-    example = "use sqlite:///nasflow.db or postgresql://user:password@host/database"
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise StudyError(f"store: not a database URL; {example}") from None
-    backend = parsed.drivername.split("+")[0]
-    if backend == "sqlite":
-        if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
-            raise StudyError(f"store: a study needs a file or a server to last; {example}")
-        return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
-    if backend in ("postgresql", "postgres"):
-        return parsed.set(drivername="postgresql+psycopg")
-    raise StudyError(f"store: {backend} is not supported; {example}")
 
 
 def refuse_newer(url: URL, version: int) -> None:
@@ -343,13 +331,10 @@ def _check_file(file: Path, create: bool) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StudyError(f"store: can't make the folder {file.parent}: {error.strerror}") from None
+        if (warning := network_warning(file)) is not None:
+            _LOG.warning("store: %s; %s", *warning)
     elif not file.is_file():
         raise StudyError(f"store: there is no database {file}; run a search first, or name another store")
-
-
-def shown_url(url: URL) -> str:
-    """Return the URL without passwords, for messages."""
-    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _make_engine(url: URL) -> Engine:

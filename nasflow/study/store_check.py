@@ -9,16 +9,18 @@ from sqlalchemy import URL, create_engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from nasflow.errors import StudyError
-from nasflow.study.store import SchemaRow, clear_errors, parse_url, refuse_newer, shown_url
+from nasflow.study.store import SchemaRow, clear_errors, refuse_newer
+from nasflow.study.store_url import StoreUrl, parse_url, shown_url
 
 _PATIENCE = 10  # seconds for a server to answer, or a lock to go away
 _EMPTY = "holds no studies yet; the first search makes its tables"
 
 
-def look_at_store(url: str) -> str:
+def look_at_store(url: StoreUrl) -> str:
     """Describe in words what a search would find there.
 
     Raises:
+        ConfigError: the secret with its URL can't be read.
         StudyError: it can't be reached or written, is not a database, or was written by a newer nasflow.
     """
     parsed = parse_url(url)

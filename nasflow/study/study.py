@@ -19,6 +19,7 @@ from nasflow.study.lease import Controller, Lease, holder_of
 from nasflow.study.records import StudyInfo
 from nasflow.study.rounds import RoundLog
 from nasflow.study.store import RoundRow, Store, StudyRow, TrialRow
+from nasflow.study.store_url import StoreUrl
 from nasflow.study.trials import TrialLog
 from nasflow.trial import TrialStatus
 
@@ -63,7 +64,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
             raise
 
     @classmethod
-    def load(cls, store_url: str, name: str) -> "Study":
+    def load(cls, store_url: StoreUrl, name: str) -> "Study":
         """Load the study of this name, with its recorded config.
 
         Raises:
@@ -111,7 +112,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
         self._store.close()
 
 
-def list_studies(store_url: str) -> list[StudyInfo]:
+def list_studies(store_url: StoreUrl) -> list[StudyInfo]:
     """Return all studies of a store, oldest first. Raises StudyError if the store can't be used."""
     store = Store(store_url)
     try:
@@ -123,7 +124,7 @@ def list_studies(store_url: str) -> list[StudyInfo]:
         store.close()
 
 
-def study_names(store_url: str) -> list[str]:
+def study_names(store_url: StoreUrl) -> list[str]:
     """Return the names of all studies of a store, oldest first. Raises StudyError if the store can't be used."""
     store = Store(store_url)
     try:
@@ -133,7 +134,7 @@ def study_names(store_url: str) -> list[str]:
         store.close()
 
 
-def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
+def _info(session: Session, row: StudyRow, store_url: StoreUrl) -> StudyInfo:
     of_study = TrialRow.study_id == row.id
     known = session.execute(select(TrialRow.status, func.count()).where(of_study).group_by(TrialRow.status)).tuples()
     counts = dict.fromkeys(TrialStatus, 0) | dict(known.all())
@@ -157,7 +158,7 @@ def _to_json(config: SearchConfig) -> dict[str, Any]:
     return values
 
 
-def _from_json(row: StudyRow, store_url: str) -> SearchConfig:
+def _from_json(row: StudyRow, store_url: StoreUrl) -> SearchConfig:
     try:
         return SearchConfig.model_validate({**row.config, "store": store_url})
     except ValidationError as error:

@@ -13,6 +13,8 @@ from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.config.search import Objective
+from nasflow.config.secret_url import hide_passwords
+from nasflow.config.secrets import reveal
 from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
@@ -47,6 +49,7 @@ class MemberCheckpoints:
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
         self._config, self._study, self._root, self.tell = spec.checkpoint, spec.study, root, tell
         self._generation = spec.generation
+        self._url = ""
         self._saver = JointSaver()
         self._background = Background("checkpoints")
         self._stores: dict[int, CheckpointStore] = {}
@@ -77,8 +80,9 @@ class MemberCheckpoints:
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
         """Fetch the newest checkpoint from the URL, if that is newer."""
-        far, error = self._far_store(trial), None
+        error = None
         try:
+            far = self._far_store(trial)
             newest = None if far is None else far.newest()
             if far is not None and newest is not None and newest > (here.newest() or (0, -1)):
                 state = far.load_newest()
@@ -158,9 +162,9 @@ class MemberCheckpoints:
     def _far_store(self, trial: int) -> UrlStore | None:
         if self._config.url is None:
             return None
+        self._url = reveal(self._config.url, "checkpoint.url")
         name = trial_dir(Path(), trial).as_posix()
-        url = f"{self._config.url.rstrip('/')}/{self._study}/{name}"
-        return UrlStore(url, self._config.keep, self._generation)
+        return UrlStore(f"{self._url.rstrip('/')}/{self._study}/{name}", self._config.keep, self._generation)
 
     def _is_due(self, member: Member) -> bool:
         epoch, now = member.finished_epochs, time.monotonic()
@@ -193,12 +197,11 @@ class MemberCheckpoints:
                 self.tell(event)
 
     def _copy(self, trial: int, place: Place, part: Taken) -> None:
-        far = self._far_store(trial)
-        if far is None:
-            return
         error: Exception | None = None
         try:
-            far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
+            far = self._far_store(trial)
+            if far is not None:
+                far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
         except Exception as raised:  # a storage may raise anything
             error = raised
         self._note(f"checkpoints can't be copied to {self._config.url}", error)
@@ -209,7 +212,7 @@ class MemberCheckpoints:
             self._troubles.discard(what)
         elif what not in self._troubles:
             self._troubles.add(what)
-            text = f"{what}: {error}; training goes on without"
+            text = hide_passwords(f"{what}: {error}; training goes on without", self._url)
             logger.error(text)
             self.tell(Alert(text=text))
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
+from nasflow.config.secrets import give
 from nasflow.config.services import (
     CustomServiceConfig,
     DaskServiceConfig,
@@ -21,40 +23,53 @@ from nasflow.training_service.base import TrainingService
 from nasflow.training_service.local.service import LocalService
 
 
-def make_service(config: ServiceConfig, root: Path, base_dir: Path) -> TrainingService:
+def make_service(
+    config: ServiceConfig,
+    root: Path,
+    base_dir: Path,
+    secrets: JobSecrets = NO_SECRETS,
+) -> TrainingService:
     """Return the service for a study's root folder. A custom one is built as `Class(root, **params)`.
 
     Args:
         config: the `training_service` section of the search config.
         root: the folder of the study's jobs and checkpoints.
         base_dir: the folder of the user's code; a `file.py:Name` target is relative to it.
+        secrets: what jobs get of the search's secrets.
 
     Raises:
-        ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params.
+        ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params;
+            or jobs there can't be given a secret that they need.
         ServiceError: a package that the service needs is not installed.
     """
+    if secrets.only_here and not isinstance(config, LocalServiceConfig | SshServiceConfig | DebugServiceConfig):
+        raise ConfigError(
+            f"{secrets.only_here[0]}: jobs of training_service '{config.kind}' can't be given its password; write "
+            "{env: NAME}, and set that variable where they run"
+        )
     match config:
         case LocalServiceConfig():
-            return LocalService(config, root)
+            return LocalService(config, root, secrets=secrets)
         case SshServiceConfig():
             from nasflow.training_service.ssh.service import SshService  # noqa: PLC0415 - slow
 
-            return SshService(config, root, base_dir)
+            return SshService(config, root, base_dir, secrets=secrets)
         case SlurmServiceConfig():
             from nasflow.training_service.cluster.slurm import SlurmService  # noqa: PLC0415 - rarely asked for
 
-            return SlurmService(config, root)
+            return SlurmService(config, root, secrets=secrets)
         case RayServiceConfig():
             with _needing("ray"):
                 from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - an extra
-            return RayService(config, root)
+            return RayService(config, root, secrets=secrets)
         case DaskServiceConfig():
             with _needing("dask"):
                 from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
-            return DaskService(config, root)
+            return DaskService(config, root, secrets=secrets)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 
+            give(secrets.texts())  # its jobs run in this process
             return DebugService(config, root)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)

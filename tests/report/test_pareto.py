@@ -78,3 +78,5 @@ def test_links_work_from_anywhere_and_show_no_password(tmp_path, monkeypatch):
     shared = config.model_copy(update={"store": "postgresql+psycopg://me:secret@db/nas"})
     text = links_markdown(shared, None)
     assert "secret" not in text and "'postgresql+psycopg://me:***@db/nas'" in text
+    elsewhere = SearchConfig.model_validate({**config.model_dump(), "store": {"env": "STUDIES"}})
+    assert 'nasflow show here --store "$STUDIES"' in links_markdown(elsewhere, None)

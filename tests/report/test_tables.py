@@ -20,7 +20,7 @@ from nasflow.report.curves import curves_figure, curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows, leaderboard_table
 from nasflow.report.summary import round_summary_markdown, search_summary_markdown
 from nasflow.report.svg import curves_svg
-from nasflow.report.text import architecture_text, error_headline, markdown_table
+from nasflow.report.text import architecture_text, error_headline, markdown_cell, markdown_table
 from nasflow.space.architecture import Architecture
 from nasflow.trial import Trial, TrialStatus
 
@@ -108,6 +108,11 @@ FAILED = [
     trial(11, status=TrialStatus.FAILED, error="loss is nan", round=1),
     trial(12, status=TrialStatus.INVALID, error="loss is nan", round=1),
 ]
+
+
+@pytest.mark.parametrize("text", ["![x](http://there/pixel.png)", "a ![x][ref]", r"\![x](y)"])
+def test_an_image_in_a_cell_loads_nothing(text: str) -> None:
+    assert re.search(r"!\[", markdown_cell(text)) is None
 
 
 def test_round_summary() -> None:

@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services import (
     CustomServiceConfig,
     DaskServiceConfig,
@@ -62,6 +63,15 @@ def test_custom_with_a_mistake(tmp_path, target, params, message):
     (tmp_path / "mine.py").write_text(MY_SERVICE)
     with pytest.raises(ConfigError, match=message):
         make_service(CustomServiceConfig(target=target, params=params), tmp_path / "root", tmp_path)
+
+
+def test_jobs_of_a_cluster_are_not_given_a_password(tmp_path):
+    secrets = JobSecrets(only_here=("checkpoint.url",))
+    with pytest.raises(
+        ConfigError, match=r"^checkpoint\.url: jobs of .*'slurm' can't be given its password; write {env:"
+    ):
+        make_service(SlurmServiceConfig(), tmp_path / "root", tmp_path, secrets)
+    make_service(LocalServiceConfig(), tmp_path / "root", tmp_path, secrets)
 
 
 def test_slurm(tmp_path):

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from nasflow.config.search import SearchConfig, load_config
+from nasflow.config.secret_url import SecretUrl
 from nasflow.errors import ConfigError
 
+from ...server.secrets import use_prefect_blocks
 from .findings import Finding, Level, examined
 from .machine import check_folder, check_kernels, check_packages, check_slots, check_store
 from .prefect import check_prefect
@@ -18,6 +20,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
         store: SQLAlchemy URL, used if there is no config.
         pool: name of the work pool.
     """
+    use_prefect_blocks()
     findings = examined("packages", check_packages) + examined("kernels", check_kernels)
     config = None
     if config_file is not None:
@@ -28,7 +31,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
         else:
             findings.append(Finding("config", Level.OK, f"{config_file} is valid"))
             findings += _check_config(config)
-    url = store if config is None else config.store
+    url = SecretUrl(store) if config is None else config.store
     findings += examined("store", lambda: check_store(url))
     findings += check_prefect(pool)
     return findings

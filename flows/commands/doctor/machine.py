@@ -12,12 +12,13 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from nasflow.config.search import SearchConfig
+from nasflow.config.secrets import SecretLocation
 from nasflow.config.services import SshServiceConfig
+from nasflow.study.network_disk import network_warning
 from nasflow.study.store_check import look_at_store
+from nasflow.study.store_url import sqlite_file
 from nasflow.training_service.make import make_service
 
 from .findings import Finding, Level
@@ -69,10 +70,12 @@ def check_slots(config: SearchConfig) -> Iterator[Finding]:
         yield Finding("slots", Level.BROKEN, "the training service has none", "see 'training_service' in the config")
 
 
-def check_store(url: str) -> Iterator[Finding]:
+def check_store(url: SecretLocation) -> Iterator[Finding]:
     """Check whether the study store can be written, and the disk that it is on."""
     yield Finding("store", Level.OK, look_at_store(url))
-    if (file := _sqlite_file(url)) is not None:
+    if (file := sqlite_file(url)) is not None:
+        if (warning := network_warning(file)) is not None:
+            yield Finding("store", Level.WARNING, *warning)
         yield from check_folder("store disk", file.parent)
 
 
@@ -142,14 +145,6 @@ def _check_hosts(config: SearchConfig) -> Iterator[Finding]:
             yield Finding("slots", levels[problem.level], problem.text)
         if host.in_order:
             yield Finding("slots", Level.OK, f"host {host.name} can run jobs")
-
-
-def _sqlite_file(url: str) -> Path | None:
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        return None
-    return Path(parsed.database).absolute() if parsed.get_backend_name() == "sqlite" and parsed.database else None
 
 
 def _size(count: int) -> str:

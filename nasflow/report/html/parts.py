@@ -1,6 +1,5 @@
 """Pieces of the page: tables, pictures, and a config without secrets. The templates escape all text."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +8,12 @@ import yaml
 from markupsafe import Markup
 
 from nasflow.config.search import SearchConfig
+from nasflow.config.secret_url import is_secret_key, without_passwords
 from nasflow.report.html.data import Figure
 from nasflow.report.html.rendering import macro
 from nasflow.report.model.drawing import Picture
 from nasflow.trial import Trial
 
-_SECRET_KEY = re.compile(r"pass(word|phrase|wd)?$|secret|token|api_?key|credential", re.IGNORECASE)
-_USER_INFO = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 _HIDDEN = "***"
 
 
@@ -72,7 +70,7 @@ def _without_secrets(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_without_secrets(item, key) for item in value]
     if isinstance(value, str):
-        return _HIDDEN if _SECRET_KEY.search(key) else _USER_INFO.sub(rf"\1:{_HIDDEN}@", value)
+        return _HIDDEN if is_secret_key(key) else without_passwords(value)
     return value
 
 

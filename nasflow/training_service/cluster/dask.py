@@ -12,6 +12,7 @@ from typing import Any
 
 import distributed
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services import DaskServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir
@@ -21,6 +22,7 @@ from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
+from nasflow.training_service.machine.environment import inherited
 
 _POLL_SECONDS = 1.0
 _CONNECT_WITHIN = 10.0  # seconds
@@ -59,13 +61,21 @@ class DaskService(ClusterService):
         config: the scheduler's address, and the resources of each job.
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and returns an exit code.
+        secrets: which environment variables jobs don't inherit.
     """
 
     kind = "dask"
 
-    def __init__(self, config: DaskServiceConfig, root: Path, runner: str = RUNNER):
+    def __init__(
+        self,
+        config: DaskServiceConfig,
+        root: Path,
+        runner: str = RUNNER,
+        secrets: JobSecrets = NO_SECRETS,
+    ):
         super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
         self._config = config
+        self._withheld = secrets.withheld - secrets.needed  # jobs have the cluster's environment
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -104,6 +114,8 @@ class DaskService(ClusterService):
                 self._program(run),
                 import_path(),
                 str(job_dir(self._root, run.job_id) / "job.log"),
+                sorted(self._withheld),
+                self._config.pass_env,
                 key=run.name,
                 pure=False,
                 resources=self._config.resources or None,
@@ -160,20 +172,24 @@ class DaskService(ClusterService):
         return self._client
 
 
-def start_on_worker(command: Sequence[str], path: str, log: str) -> int:
+def start_on_worker(
+    command: Sequence[str], path: str, log: str, withheld: Sequence[str], pass_env: Sequence[str]
+) -> int:
     """On a worker, start Python with a command line, wait for it, and return its exit code.
 
     Args:
         command: the arguments of the interpreter.
         path: its PYTHONPATH.
         log: the file to which its output is appended.
+        withheld: as for `inherited`.
+        pass_env: as for `inherited`.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // distributed.get_worker().state.nthreads)
     environment = {**job_environment(threads, gpus=True), "PYTHONPATH": path}
     with Path(log).open("ab") as output:
         return subprocess.call(
             [sys.executable, *command],
-            env=os.environ | environment,
+            env=inherited(withheld, pass_env) | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

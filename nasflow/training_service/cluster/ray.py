@@ -10,6 +10,9 @@ from typing import Any
 from ray.job_submission import JobStatus as RayStatus
 from ray.job_submission import JobSubmissionClient
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
+from nasflow.config.secret_url import hide_passwords
+from nasflow.config.secrets import reveal
 from nasflow.config.services import RayServiceConfig
 from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobStatus
@@ -18,6 +21,7 @@ from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
+from nasflow.training_service.machine.environment import EXPLICIT
 
 _POLL_SECONDS = 1.0
 _STATUS = {
@@ -36,13 +40,21 @@ class RayService(ClusterService):
         config: the address of the cluster's dashboard, and the resources of each job.
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and returns an exit code.
+        secrets: which environment variables jobs don't inherit.
     """
 
     kind = "ray"
 
-    def __init__(self, config: RayServiceConfig, root: Path, runner: str = RUNNER):
+    def __init__(
+        self,
+        config: RayServiceConfig,
+        root: Path,
+        runner: str = RUNNER,
+        secrets: JobSecrets = NO_SECRETS,
+    ):
         super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
         self._config = config
+        self._withheld = secrets.withheld - secrets.needed  # jobs have the cluster's environment
         self._client: JobSubmissionClient | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -57,8 +69,10 @@ class RayService(ClusterService):
         }
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
+        removed = [name for name in sorted({*EXPLICIT, *self._withheld}) if name not in config.pass_env]
+        unset = [part for name in removed for part in ("-u", name)]
         variables = (f"{name}={value}" for name, value in environment.items())
-        program = ["env", *variables, sys.executable, *self._program(run)]
+        program = ["env", *unset, *variables, sys.executable, *self._program(run)]
         log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
         entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
 
@@ -92,13 +106,14 @@ class RayService(ClusterService):
                 self._ask(partial(_stop, name))
 
     def _ask(self, what: Callable[[JobSubmissionClient], Any]) -> Any:
+        address = reveal(self._config.address, "training_service.address")
         where = f"Ray's Jobs API at {self._config.address}"
         try:
-            self._client = self._client or JobSubmissionClient(self._config.address)
+            self._client = self._client or JobSubmissionClient(address)
             return what(self._client)
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
             self._client = None
-            text = " ".join(str(error).split())[:300]
+            text = hide_passwords(" ".join(str(error).split()), address)[:300]
             raise ClusterSilentError(
                 f"training_service.address: {where} does not answer as it should: {text}"
             ) from error

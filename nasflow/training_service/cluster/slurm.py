@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir
@@ -18,6 +19,7 @@ from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
+from nasflow.training_service.machine.environment import inherited
 
 _ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld is slow
 # Messages of its commands, in lower case, for faults that the request did not cause (slurm_errno.c).
@@ -58,13 +60,21 @@ class SlurmService(ClusterService):
         config: the resources that each job requests.
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and returns an exit code.
+        secrets: which environment variables jobs don't inherit.
     """
 
     kind = "slurm"
 
-    def __init__(self, config: SlurmServiceConfig, root: Path, runner: str = RUNNER):
+    def __init__(
+        self,
+        config: SlurmServiceConfig,
+        root: Path,
+        runner: str = RUNNER,
+        secrets: JobSecrets = NO_SECRETS,
+    ):
         super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
         self._config = config
+        self._withheld = secrets.withheld
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
@@ -107,7 +117,7 @@ class SlurmService(ClusterService):
         options = [
             "--output=/dev/null",  # the script writes to the job's log
             f"--chdir={self._root}",
-            "--export=ALL",
+            "--export=ALL",  # of what _environment leaves
             "--no-requeue",
             "--nodes=1",
             "--ntasks=1",
@@ -143,6 +153,16 @@ class SlurmService(ClusterService):
         ]
         return "\n".join(lines) + "\n"
 
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of Slurm's commands, which jobs inherit.
+
+        It has neither secrets nor Slurm's own variables, which describe a job that this process may itself be in.
+        """
+        variables = inherited(self._withheld, self._config.pass_env)
+        return {
+            name: value for name, value in variables.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"
+        }
+
     def _call(self, *command: str, given: str = "") -> str:
         """Run one of Slurm's commands and return its output.
 
@@ -154,7 +174,7 @@ class SlurmService(ClusterService):
             done = subprocess.run(
                 command,
                 input=given,
-                env=_environment(),
+                env=self._environment(),
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -182,8 +202,3 @@ def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
     if state in _LOST:
         return Seen(JobStatus.LOST, f"Slurm ended its job {number}{where}: {_LOST[state]}", ran=bool(nodes))
     return Seen(JobStatus.RUNNING)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of this process without Slurm's variables, which describe a job it may itself be in."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}

@@ -1,8 +1,8 @@
 """Runs jobs on this machine: one worker process per slot, which forks a process for each job."""
 
 import contextlib
+import json
 import logging
-import os
 import secrets
 import shutil
 import subprocess
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
@@ -26,6 +27,7 @@ from nasflow.training_service.files.shared_root import RootHere, import_path
 from nasflow.training_service.local.active_gpus import ActiveGpus
 from nasflow.training_service.local.slots import gpu_slots, slot_environments
 from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, Layout, LocalState, WorkerRecord
+from nasflow.training_service.machine.environment import inherited
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.machine.job_process import GRACE
 from nasflow.training_service.machine.processes import carriers, descendants, end_all
@@ -68,6 +70,7 @@ class LocalService(RootHere):
         root: the folder of the study's jobs and checkpoints.
         runner: `module:function` that runs one `job.json` and returns an exit code.
         preload: modules that a worker imports before its first job, unless each job runs as a new program.
+        secrets: what jobs get of the search's secrets. Workers receive them through a pipe when they start.
     """
 
     def __init__(
@@ -76,9 +79,12 @@ class LocalService(RootHere):
         root: Path,
         runner: str = RUNNER,
         preload: Sequence[str] = PRELOAD,
+        *,
+        secrets: JobSecrets = NO_SECRETS,
     ):
         super().__init__(root)
         self._config = config
+        self._job_secrets = secrets
         self._state = LocalState(self._root)
         self._active = None if config.use_active_gpu or not config.gpus else ActiveGpus(self._state, gpu_slots(config))
         options = [
@@ -88,7 +94,11 @@ class LocalService(RootHere):
         ]
         program = [sys.executable, "-P", "-m", "nasflow.training_service.local.worker", str(self._root)]
         self._layouts = {
-            slot: Layout(command=[*program, slot, *options], environment=environment)
+            slot: Layout(
+                command=[*program, slot, *options],
+                environment=environment,
+                secrets=[*secrets.names, *config.pass_env],
+            )
             for slot, environment in slot_environments(config).items()
         }
         self._started: dict[int, subprocess.Popen[bytes]] = {}
@@ -258,8 +268,8 @@ class LocalService(RootHere):
                 raise ServiceError(
                     f"training_service: the worker of slot {slot} exits during startup; {log} may show why"
                 )
-        early = self._early.pop(group, None)
-        program = early or self._launch(group)
+        orders = json.dumps({"import_path": import_path(), "secrets": dict(self._job_secrets.texts())})
+        program = self._early.pop(group, None) or self._launch(group)
         self._started[program.process.pid] = program.process
         identity = process_id(program.process.pid)
         for slot in group:
@@ -268,13 +278,13 @@ class LocalService(RootHere):
             else:  # until it has forked the workers, which replace this record
                 record = WorkerRecord(slot=slot, process=identity, token=program.token, layout=self._layouts[slot])
                 self._state.register(record)
-        if early is not None and early.process.stdin is not None:
+        if program.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has died; the next check of its record shows that
-                early.process.stdin.write(f"{import_path()}\n".encode())
-                early.process.stdin.close()
+                program.process.stdin.write(f"{orders}\n".encode())
+                program.process.stdin.close()
 
     def _launch(self, group: tuple[str, ...], early: bool = False) -> _Program:
-        """Start the program of some slots; an early one waits for a line of input and keeps its output until then."""
+        """Start the program of some slots, which waits for its orders; an early one keeps its output until then."""
         log = self._state.log(group[0])
         token = secrets.token_hex(8)
         marks = {"PYTHONPATH": import_path(), ROOT_VARIABLE: str(self._root), TOKEN_VARIABLE: token}
@@ -285,9 +295,9 @@ class LocalService(RootHere):
         with tempfile.TemporaryFile() if early else log.open("ab") as output:
             process = subprocess.Popen(
                 [*layout.command, *also],
-                env=os.environ | layout.environment | marks,
+                env=inherited(self._job_secrets.withheld, self._config.pass_env) | layout.environment | marks,
                 cwd=None if early else self._root,
-                stdin=subprocess.PIPE if early else subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

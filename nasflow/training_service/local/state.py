@@ -24,12 +24,17 @@ ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"
 
 
 class Layout(BaseModel):
-    """How the worker of a slot is started. A worker that was started with another layout is replaced."""
+    """How the worker of a slot is started. A worker that was started with another layout is replaced.
+
+    Attributes:
+        secrets: names of what it is given of the controller's secrets, never their text.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     command: list[str]
     environment: dict[str, str]
+    secrets: list[str] = []
 
 
 class WorkerRecord(BaseModel):

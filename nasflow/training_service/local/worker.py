@@ -8,6 +8,7 @@ the orphans of its job, so it can end everything the job started, however the jo
 
 import argparse
 import importlib
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+from nasflow.config.secrets import give, given
 from nasflow.gc_control import freeze_shared, uncollected
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
@@ -99,8 +101,18 @@ class Worker:
         """Run the job, in its own process, and return its exit code; with `fresh`, execute another program instead."""
         if self._fresh:
             program = [sys.executable, "-P", "-X", "faulthandler", "-m", "nasflow.training_service.local.job_program"]
+            give_by_standard_input()
             os.execv(program[0], [*program, self._runner, str(job)])  # noqa: S606
         return int(load_target(self._runner, self._root)(job))
+
+
+def give_by_standard_input() -> None:
+    """Let the program that this process executes next read its secrets there, as one line of JSON."""
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(dict(given())).encode() + b"\n")
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.close(reading)
 
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
@@ -115,16 +127,23 @@ def warm_up(modules: list[str], runner: str, root: Path) -> None:
     freeze_shared()
 
 
-def await_call(state: LocalState, slot: str) -> None:
-    """Wait until the service uses this process and sends the import path.
+def await_orders() -> None:
+    """Wait until the service uses this process and sends the import path, and secrets that jobs need.
 
-    The root may not exist before. If the service ends first, so does this process.
+    If the service ends first, so does this process.
     """
     line = sys.stdin.readline()
     if not line:
         sys.exit()
-    os.environ["PYTHONPATH"] = line.rstrip("\n")
-    sys.path += [place for place in line.rstrip("\n").split(os.pathsep) if place and place not in sys.path]
+    orders = json.loads(line)
+    give(orders["secrets"])
+    path = orders["import_path"]
+    os.environ["PYTHONPATH"] = path
+    sys.path += [place for place in path.split(os.pathsep) if place and place not in sys.path]
+
+
+def enter_root(state: LocalState, slot: str) -> None:
+    """Move to the root, which may not have existed when this process was started, with what was printed so far."""
     os.chdir(state.root)
     flush()
     with open(1, "rb", closefd=False) as said:
@@ -145,13 +164,14 @@ def main() -> None:
     parser.add_argument("--idle-timeout", type=float, default=600.0, help="seconds")
     parser.add_argument("--fresh", action="store_true", help="run each job in a new interpreter")
     parser.add_argument("--abandoned-after", type=float, default=float("inf"), help="seconds without a controller")
-    parser.add_argument("--early", action="store_true", help="do not touch ROOT before a line on standard input")
+    parser.add_argument("--early", action="store_true", help="do not touch ROOT before orders on standard input")
     options = parser.parse_args()
     state = LocalState(options.root)
     if not options.fresh:
         warm_up(options.preload, options.runner, options.root)
+    await_orders()
     if options.early:
-        await_call(state, options.slot)
+        enter_root(state, options.slot)
     slot = fork_workers(state, [options.slot, *options.also]) if options.also else options.slot
     worker = Worker(
         options.root,

@@ -45,7 +45,8 @@ def tree_digest(files: Iterable[tuple[str, bool, bytes]]) -> str:
 def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
     """Unpack an archive into `folder/digest`, unless that exists.
 
-    This is atomic, even if others unpack the same archive at the same time or this process is killed.
+    This is atomic, even if others unpack the same archive at the same time or this process is killed. Nobody but the
+    user can read what is unpacked, because some of it could not be read by others where it came from.
 
     Args:
         archive: the tar.gz, read from its current position.
@@ -69,7 +70,6 @@ def unpack(archive: BinaryIO, folder: Path, digest: str) -> Path:
         found = _unpack(archive, aside)
         if found != digest:
             raise ArchiveError(f"the archive holds {found}, not {digest}: its files changed while they were packed")
-        aside.chmod(0o755)
         try:
             aside.rename(place)
         except OSError:
@@ -115,7 +115,7 @@ def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     with source, place.open("x+b") as target:
         shutil.copyfileobj(source, target, _MOST_AT_ONCE)
         executable = bool(member.mode & 0o100)
-        place.chmod(0o755 if executable else 0o644)
+        place.chmod(0o700 if executable else 0o600)
         target.seek(0)
         return executable, file_digest(target)
 

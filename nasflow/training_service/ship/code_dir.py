@@ -3,13 +3,14 @@
 A folder's content is identified by its hash, so that the same code is sent to a host once. Symbolic links are followed:
 their targets, inside or outside of the folder, are shipped in their place, so that every path works as it does here.
 Left out are broken links, links to a folder that contains them, empty folders, sockets, pipes and devices, the folders
-of version control, Python environments (they would not work elsewhere), and everything that `LEFT_OUT` and
-`.nasflowignore` files name.
+of version control, Python environments (they would not work elsewhere), and everything that `LEFT_OUT` (caches,
+results, what usually holds secrets) and `.nasflowignore` files name.
 """
 
 import gzip
 import io
 import os
+import re
 import stat
 import tarfile
 import time
@@ -31,8 +32,11 @@ LEFT_OUT = (
     *("__pycache__/", "*.py[co]", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/"),
     *(".ipynb_checkpoints/", ".tox/", ".nox/", "node_modules/"),
     *("nasflow-runs/", "nasflow.db*", "lightning_logs/", ".DS_Store"),
+    *(".env*", "*.pem", "*.key"),
 )
-"""Left out unless a `.nasflowignore` takes it back with `!`."""
+"""Left out unless a `.nasflowignore` takes it back with `!`: caches, results, and what usually holds secrets."""
+_PRIVATE_KEY = re.compile(r"id_[^.]+")
+"""Names of OpenSSH's private keys, left out like these; `id_map.py` and `id_rsa.pub` are none."""
 _HISTORIES = {".git", ".hg", ".svn"}
 _ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}
 _MEGABYTE = 1e6
@@ -189,7 +193,8 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
 def _left_out(rules: tuple[IgnoreRules, ...], path: str, is_folder: bool) -> bool:
     """Whether an entry is left out, by the innermost folder that has a rule for it."""
     verdicts = (each.left_out(path, is_folder) for each in reversed(rules))
-    return next((verdict for verdict in verdicts if verdict is not None), False)
+    is_key = not is_folder and _PRIVATE_KEY.fullmatch(path.rpartition("/")[2]) is not None
+    return next((verdict for verdict in verdicts if verdict is not None), is_key)
 
 
 def _reading(path: Path, read: Callable[[Path], T]) -> T:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
@@ -71,9 +72,11 @@ class HostAgent:
             reuse=opening.reuse,
             idle_timeout=opening.idle_timeout,
             abandoned_after=opening.abandoned_after,
+            pass_env=opening.pass_env,
         )
         self._root.mkdir(parents=True, exist_ok=True)
-        service = LocalService(config, self._root, opening.runner, opening.preload)
+        secrets = JobSecrets(texts=lambda: opening.secrets, names=tuple(opening.secrets))
+        service = LocalService(config, self._root, opening.runner, opening.preload, secrets=secrets)
         service.validate()
         service.prepare()
         self._service = service

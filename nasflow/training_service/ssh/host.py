@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import TypeAdapter
 
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
@@ -49,6 +50,7 @@ class SshHost:
         supplies: the code to ship.
         runner: `module:function` that runs one `job.json`.
         preload: modules that a worker imports before its first job.
+        secrets: what jobs get of the search's secrets; sent when the agent is opened.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class SshHost:
         *,
         runner: str,
         preload: list[str],
+        secrets: JobSecrets,
     ):
         self.name = host.name
         self.slots: list[str] = []
@@ -69,12 +72,14 @@ class SshHost:
         self._host = host
         self._records = records
         self._supplies = supplies
+        self._secrets = secrets
         self._opening = Opening(
             runner=runner,
             preload=preload,
             reuse=config.reuse,
             idle_timeout=config.idle_timeout,
             abandoned_after=config.abandoned_after,
+            pass_env=config.pass_env,
             **host.model_dump(include={"slots", "gpu_indices", "max_trials_per_gpu", "use_active_gpu"}),
         )
         self._connection = SshConnection(host, config)
@@ -322,10 +327,9 @@ class SshHost:
         try:
             if self._place is None:
                 self._place = self._supplies.ship(self._connection, self._host)
+            opening = self._opening.model_copy(update={"secrets": dict(self._secrets.texts())})
             agent = AgentClient(self._connection, self._place.agent, self.name, self._config.connect_timeout)
-            self.slots = [
-                f"{self.name}/{slot}" for slot in json.loads(agent.call("open", self._opening, _CLEAN_UP_WITHIN))
-            ]
+            self.slots = [f"{self.name}/{slot}" for slot in json.loads(agent.call("open", opening, _CLEAN_UP_WITHIN))]
         except BaseException:
             self._connection.close()
             raise

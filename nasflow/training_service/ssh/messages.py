@@ -1,6 +1,6 @@
 """Messages between a controller and the agent on a host: one JSON object per line, answers in order."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from nasflow.training_service.base import JobState
 
@@ -20,11 +20,14 @@ class Opening(Message):
     Attributes:
         runner: `module:function` that runs one `job.json`.
         preload: modules that a worker imports before its first job.
+        secrets: what jobs need of the search's secrets.
         slots: as in the config, like the attributes below.
     """
 
     runner: str
     preload: list[str]
+    secrets: dict[str, str] = Field(default={}, repr=False)
+    pass_env: list[str] = []
     slots: int | None
     gpu_indices: list[int] | None
     max_trials_per_gpu: int

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
@@ -35,6 +36,7 @@ class SshService(RootHere):
         base_dir: the folder of the user's code, which is shipped.
         runner: `module:function` that runs one `job.json`.
         preload: modules that a worker imports before its first job.
+        secrets: what jobs get of the search's secrets.
     """
 
     def __init__(
@@ -44,13 +46,17 @@ class SshService(RootHere):
         base_dir: Path,
         runner: str = RUNNER,
         preload: Sequence[str] = PRELOAD,
+        *,
+        secrets: JobSecrets = NO_SECRETS,
     ):
         self._config = config
         super().__init__(root)
         self._records = SshRecords(self._root)
         self._supplies = Supplies(config, base_dir, self._root, self._study)
         self._hosts = {
-            host.name: SshHost(config, host, self._records, self._supplies, runner=runner, preload=list(preload))
+            host.name: SshHost(
+                config, host, self._records, self._supplies, runner=runner, preload=list(preload), secrets=secrets
+            )
             for host in config.hosts
         }
 

@@ -1,9 +1,11 @@
 """Searches as deployments: what is deployed, what is refused, and runs by a worker and without one."""
 
 import json
+import os
 import re
 import shutil
 import signal
+import subprocess
 import urllib.error
 from contextlib import closing
 from pathlib import Path
@@ -15,9 +17,10 @@ from prefect.server.api import collections_data
 from pydantic import TypeAdapter
 
 from nasflow.config.search import load_config, parse_config
-from nasflow.errors import ConfigError, UserError
+from nasflow.errors import ConfigError, StudyError, UserError
 from nasflow.flows.commands.schedules import When, schedule_text
 from nasflow.flows.deployment import config_parameter
+from nasflow.study.store import Store
 from nasflow.study.study import Study
 from tests.flows.deployed_searches import PATIENCE, Deployments
 from tests.flows.searches import PrefectServer, Searches
@@ -106,6 +109,14 @@ HOST = {"host": "there", "password": "very secret"}
             {"store": "postgresql://me@there/db?password=very secret"},
             r"store: Prefect would keep and show its password",
         ),
+        (
+            {"store": "postgresql://me@there/db?sslkey=key&sslpassword=very secret"},
+            r"store: Prefect would keep and show its password; write {env: NAME} or {prefect_block: NAME} in its place",
+        ),
+        (
+            {"checkpoint": {"url": "simplecache::ftp://me:very secret@there"}},
+            r"checkpoint\.url: Prefect would keep and show its password; write {env: NAME} or {prefect_block: NAME}",
+        ),
     ],
 )
 def test_passwords_are_refused(changes, words):
@@ -121,6 +132,8 @@ def test_references_to_secrets_stay():
     (host,) = parameter["training_service"]["hosts"]
     assert {key: host[key] for key in hosts[0]} == hosts[0]
     assert parameter["store"] == "postgresql://me@there/db"
+    named = config_parameter(config(store={"env": "STUDIES"}, checkpoint={"url": {"prefect_block": "far"}}))
+    assert (named["store"], named["checkpoint"]["url"]) == ({"env": "STUDIES"}, {"prefect_block": "far"})
 
 
 # --- what is shipped ---------------------------------------------------------------------------------------------
@@ -165,8 +178,41 @@ def test_the_compose_file_is_whole():
         if "build" in service:
             assert (DEPLOYMENTS / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     text = (DEPLOYMENTS / "compose.yaml").read_text()
-    for secret in ("POSTGRES_PASSWORD", "PREFECT_SERVER_API_AUTH_STRING"):
+    for secret in ("POSTGRES_PASSWORD", "NASFLOW_DB_PASSWORD", "PREFECT_SERVER_API_AUTH_STRING"):
         assert f"${{{secret}:?}}" in text  # from the environment, and refused without
+
+
+def test_the_server_of_the_compose_file_is_reached_from_elsewhere_only_if_asked():
+    compose = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())
+    assert [port for service in compose["services"].values() for port in service.get("ports", [])] == [
+        "${SERVER_ADDRESS:-127.0.0.1}:4200:4200"
+    ]
+
+
+def test_searches_have_a_database_user_of_their_own(postgresql_server, tmp_path):
+    """The statements of the compose file, run by a real psql as PostgreSQL's image runs them."""
+    import psycopg
+
+    psql = shutil.which("psql")
+    if psql is None:
+        pytest.skip("no psql on this machine")
+    compose = yaml.safe_load((DEPLOYMENTS / "compose.yaml").read_text())
+    script = tmp_path / "studies.sql"
+    script.write_text(compose["configs"]["studies"]["content"])
+    with psycopg.connect(postgresql_server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE prefect")
+        try:
+            environment = {**os.environ, "NASFLOW_DB_PASSWORD": "it's"}
+            command = [psql, "-v", "ON_ERROR_STOP=1", "--no-psqlrc", "-f", script, postgresql_server]
+            subprocess.run(command, env=environment, check=True)
+            ours = postgresql_server.replace("//tester@/postgres", "//nasflow@/nasflow")
+            Store(ours, create=True).close()
+            with pytest.raises(StudyError, match="permission denied for database"):
+                Store(ours.replace("/nasflow?", "/prefect?"), create=True)
+            assert not connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'nasflow'").fetchone()[0]
+        finally:
+            for statement in ("DATABASE IF EXISTS nasflow", "ROLE IF EXISTS nasflow", "DATABASE prefect"):
+                connection.execute(f"DROP {statement}")
 
 
 @pytest.mark.parametrize("name", ["server", "setup", "worker"])

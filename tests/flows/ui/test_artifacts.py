@@ -3,11 +3,13 @@
 import json
 import logging
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from nasflow.flows.ui.artifacts import artifact_key, plain
 from nasflow.job.events import DIFFERS
 from tests.flows.searches import Searches
 
@@ -48,21 +50,21 @@ def test_tasks_have_names_a_person_understands(shown):
 
 
 def test_leaderboard_is_a_table(shown):
-    rows = json.loads(latest(shown, "shown-1-leaderboard")["data"])
+    rows = json.loads(latest(shown, artifact_key("Shown_1", "leaderboard"))["data"])
     assert len(rows) == 8
     assert rows[0]["val_accuracy"] == shown.json("leaderboard", "Shown_1")[0]["val_accuracy"]
 
 
-@pytest.mark.parametrize("key", ["shown-1-round-0", "shown-1-round-1", "shown-1-summary", "shown-1-curves"])
+@pytest.mark.parametrize("key", ["round-0", "round-1", "summary", "curves"])
 def test_summaries_and_curves_are_markdown(shown, key):
-    artifact = latest(shown, key)
+    artifact = latest(shown, artifact_key("Shown_1", key))
     assert artifact["type"] == "markdown"
     assert "val_accuracy" in artifact["data"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_how_a_round_was_merged_is_markdown(shown, number):
-    artifact = latest(shown, f"shown-1-round-{number}-merging")
+    artifact = latest(shown, artifact_key("Shown_1", "round", number, "merging"))
     assert artifact["type"] == "markdown"
     attempts = [attempt for attempt in shown.json("show", "Shown_1")["attempts"] if attempt["round"] == number]
     assert artifact["data"].count("## ") == artifact["data"].count("## Batch ") == len(attempts)
@@ -100,15 +102,19 @@ def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
 
 def test_each_batch_has_a_progress_bar_that_is_full_at_its_end(shown):
     for batch in range(len([a for a in shown.json("show", "Shown_1")["attempts"] if a["round"] == 0])):
-        artifact = latest(shown, f"shown-1-round-0-batch-{batch}")
+        artifact = latest(shown, artifact_key("Shown_1", "round", 0, "batch", batch))
         assert artifact["type"] == "progress"
         assert float(artifact["data"]) == 100.0
 
 
 def test_values_are_made_plain():
-    from nasflow.flows.ui.artifacts import artifact_key, plain
-
     assert plain(math.nan) is None and plain(-math.inf) is None
     assert plain(np.float32(0.5)) == 0.5 and plain(np.float32("inf")) is None
     assert plain(np.int64(3)) == 3 and plain([1]) == "[1]"
-    assert artifact_key("My study_v1.0", "round", 3) == "my-study-v1-0-round-3"
+
+
+def test_no_two_studies_share_a_key():
+    names = ["a.b", "a-b", "a_b", "A_b", "a-B", "a--b"]
+    keys = {artifact_key(name, "round", 3) for name in names}
+    assert len(keys) == len(names) and "a-b-round-3" in keys
+    assert all(re.fullmatch(r"a-b-([0-9a-f]{8}-)?round-3", key) for key in keys)

@@ -64,8 +64,9 @@ class Dask:
 
 @pytest.fixture(scope="session")
 def dask(tmp_path_factory):
-    cluster = Dask(tmp_path_factory.mktemp("dask"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGPASSWORD", "hush")  # of who started the cluster, too
+        cluster = Dask(tmp_path_factory.mktemp("dask"))
         patch.setenv(ADDRESS, cluster.address)
         yield cluster
     cluster.stop()
@@ -105,6 +106,7 @@ def test_the_environment_of_jobs(root, monkeypatch):
     assert environment["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))  # a worker has one thread here
     assert environment["MALLOC_MMAP_MAX_"] == "0"
     assert "/added" in environment["PYTHONPATH"].split(":")
+    assert "PGPASSWORD" not in environment
 
 
 class Hostile:

@@ -37,6 +37,7 @@ def ray():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PGPASSWORD", "hush")  # of who started the cluster, too
         patch.setenv(ADDRESS, f"http://127.0.0.1:{dashboard}")
         with (folder / "head.log").open("wb") as log:
             head = subprocess.Popen(
@@ -104,6 +105,7 @@ def test_the_environment_of_jobs(root):
     environment = json.loads((root / "jobs/job/report.json").read_text())["environment"]
     assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_MAX_"]) == ("2", "0")
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert "PGPASSWORD" not in environment
 
 
 def test_jobs_take_the_gpus_there_are(root):

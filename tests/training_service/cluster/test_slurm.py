@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from nasflow.attempt.verdict import judge
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
@@ -94,6 +95,15 @@ def test_the_environment_of_jobs(root, monkeypatch):
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert environment["SLURM_JOB_ID"] != "77"
     assert environment["SLURM_CPUS_PER_TASK"] == "2"
+
+
+def test_jobs_inherit_no_secrets(root, monkeypatch):
+    for name in ("STUDIES", "PGPASSWORD", "PREFECT_API_AUTH_STRING", "KEPT"):
+        monkeypatch.setenv(name, "hush")
+    config = SlurmServiceConfig(max_jobs=1, poll_seconds=0.2, pass_env=["PGPASSWORD"])
+    service = SlurmService(config, root, runner=SCRIPTED, secrets=JobSecrets(withheld=frozenset({"STUDIES"})))
+    environment = report(service)["environment"]
+    assert {name for name, value in environment.items() if value == "hush"} == {"PGPASSWORD", "KEPT"}
 
 
 def test_a_job_gets_the_gpus_it_asks_for(root):

@@ -48,6 +48,20 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int
     return info
 
 
+def test_only_the_user_can_read_what_is_unpacked(tmp_path):
+    (tmp_path / "code").mkdir()
+    for name, mode in {"mine": 0o600, "all.py": 0o644, "run.sh": 0o755}.items():
+        (tmp_path / "code" / name).touch(mode)
+        (tmp_path / "code" / name).chmod(mode)
+    archive, stream = collect(tmp_path / "code", CodeConfig()), io.BytesIO()
+    archive.write(stream)
+    stream.seek(0)
+    place = unpack(stream, tmp_path / "host", archive.digest)
+    assert place.stat().st_mode & 0o777 == 0o700
+    modes = {file.name: file.stat().st_mode & 0o777 for file in place.iterdir()}
+    assert modes == {"mine": 0o600, "all.py": 0o600, "run.sh": 0o700}
+
+
 @pytest.mark.parametrize(
     ("members", "reason"),
     [

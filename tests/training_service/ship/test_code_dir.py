@@ -130,6 +130,15 @@ def test_histories_caches_environments_and_results_are_left_out(code):
     assert shipped(code) == ["deep/er.py", "nasflow.db", "space.py"]
 
 
+def test_what_usually_holds_secrets_is_left_out(code):
+    touch(code, ".env", ".env.local", ".envrc", "server.pem", "deep/tls.key", "id_ed25519", "deep/id_lab")
+    touch(code, "space.py", "id_map.py", "id_ed25519.pub", "id_embeddings/net.py", "keys.py", "environment.py")
+    kept = ["environment.py", "id_ed25519.pub", "id_embeddings/net.py", "id_map.py", "keys.py", "space.py"]
+    assert shipped(code) == kept
+    (code / ".nasflowignore").write_text("!.env\n!id_lab\n!*.key\n.nasflowignore\n")
+    assert shipped(code) == sorted([*kept, ".env", "deep/id_lab", "deep/tls.key"])
+
+
 def test_the_callers_own_folders_are_left_out(code):
     touch(code, "space.py", "runs/study/jobs/1/job.json", "runs/note.txt")
     (code / "link").symlink_to("runs/study")
