@@ -37,7 +37,16 @@ def read_yaml(path: Path) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # a safe one
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {one_line(' '.join(str(error).split()))}") from None
+        raise ConfigError(f"{path}: not valid YAML: {one_line(_problem(error))}") from None
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """Return what is wrong and where, without the line itself, which may have a password in it."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    mark = error.problem_mark or error.context_mark
+    return what if mark is None else f"{what} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 class _Loader(yaml.SafeLoader):

@@ -76,7 +76,7 @@ def sentence_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         ('"\\ud800"', r"space.params.given: it has a character that is no text (\ud800)"),
         ('{"\\ud800": 1}', "it has a character that is no text"),
         ('"a\\0b"', "space.params.given: it has a NUL character"),
-        ("1:\ufeff\n b: 2", r"\ufeff"),
+        ("1:\ufeff\n b: 2", "mapping values are not allowed here in line"),
         (".inf", "space.params.given: inf is no number that can be recorded"),
         ("{1: one, a: two}", "space.params.given: the key 1 should be text"),
         ("18446744073709551617", "space.params.given: 18446744073709551617 has more than 64 bits"),
@@ -174,3 +174,11 @@ def test_a_sentence_is_short_and_one_line():
         assert len(str(refused.value)) < 20_000
         assert str(refused.value).isprintable()
     assert str(refused.value).endswith("; and 9,980 more")
+
+
+def test_an_error_of_yaml_quotes_no_line(tmp_path):
+    """A line may have a password in it."""
+    (tmp_path / "search.yaml").write_text("name: broken\nstore: 'postgresql://me:hush@host/db\nspace: [\n")
+    with pytest.raises(ConfigError, match=r"not valid YAML: .* in line \d+, column \d+$") as refused:
+        load_config(tmp_path / "search.yaml")
+    assert "hush" not in str(refused.value)
