@@ -76,7 +76,7 @@ def sentence_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         ('"\\ud800"', r"space.params.given: it has a character that is no text (\ud800)"),
         ('{"\\ud800": 1}', "it has a character that is no text"),
         ('"a\\0b"', "space.params.given: it has a NUL character"),
-        ("1:\ufeff\n b: 2", "mapping values are not allowed here in line"),
+        ("1:\ufeff\n b: 2", "expected ',' or '}', but got ':' in line 4"),
         (".inf", "space.params.given: inf is no number that can be recorded"),
         ("{1: one, a: two}", "space.params.given: the key 1 should be text"),
         ("18446744073709551617", "space.params.given: 18446744073709551617 has more than 64 bits"),
