@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.flows.searches import PrefectProcess, PrefectServer, Searches
+from tests.sshd import make_key, public_key, start_sshd
 
 pytestmark = pytest.mark.long
 
@@ -115,3 +116,29 @@ def test_no_file_or_record_has_a_password(searched: tuple[Searches, Seen], store
 def test_the_jobs_had_what_they_needed(searched: tuple[Searches, Seen]) -> None:
     searches, _ = searched
     assert not [event for event in searches.events("secretive") if event["kind"] == "alert"], "checkpoints were copied"
+
+
+def test_a_passphrase_of_a_key_is_nowhere_but_in_the_config(tmp_path: Path, server: PrefectServer) -> None:
+    """Neither here nor on the host; and no process of the host has it."""
+    searches = Searches(tmp_path / "here", server)
+    searches.folder.mkdir()
+    with start_sshd(tmp_path / "host") as host:
+        key = make_key(host.folder / "guarded_key", passphrase=FAR)
+        (host.folder / "authorized_keys").write_text(public_key(key))
+        reached = {"hosts": [host.config_host(key_file=str(key), passphrase=FAR, slots=1)], "ssh_config": "/dev/null"}
+        service = {"kind": "ssh", "known_hosts": str(host.known_hosts), **reached}
+        searches.write("far", **{**CONFIG, "checkpoint": {}}, training_service=service)
+        done, seen = threading.Event(), Seen()
+        watcher = threading.Thread(target=seen.look, args=(done, host.folder / "work" / "studies" / "far"))
+        watcher.start()
+        try:
+            said = searches.run_program("run", "far.yaml", "--verbose")
+        finally:
+            done.set()
+            watcher.join()
+    assert FAR not in said
+    assert not [line for line in seen.commands if FAR.encode() in line]
+    home = Path(server.env["PREFECT_HOME"])
+    files = [file for folder in (tmp_path, home) for file in folder.rglob("*") if file.is_file()]
+    assert {"job.json", "prefect.db", "nasflow.db"} <= {file.name for file in files}
+    assert [file for file in files if FAR.encode() in file.read_bytes()] == [searches.folder / "far.yaml"]
