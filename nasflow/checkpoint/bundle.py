@@ -116,7 +116,7 @@ def read_state(path: Path, trial: str) -> dict[str, Any]:
                 raise ValueError(f"it has no state of '{trial}'")
             state = unpack(bytes(_bytes(blocks[states[trial]])), blocks)
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())  # torch's errors have many lines
+        reason = " ".join(str(error).split())[:300]  # torch's errors have many lines
         raise CheckpointError(f"checkpoint {path} can't be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path} holds no state")

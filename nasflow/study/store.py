@@ -299,6 +299,7 @@ def parse_url(url: str) -> URL:
     """Return the store's URL with its driver. Raises StudyError if it can't hold studies."""
     example = "use sqlite:///nasflow.db or postgresql://user:password@host/database"
     try:
+        url.encode()  # without lone surrogates
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise StudyError(f"store: not a database URL; {example}") from None

@@ -66,8 +66,9 @@ class MemberCheckpoints:
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
         """Fetch the newest checkpoint from the URL, if that is newer."""
-        far, error = self._far_store(trial), None
+        error: Exception | None = None
         try:
+            far = self._far_store(trial)
             if far is not None and max(far.epochs(), default=-1) > max(here.epochs(), default=-1):
                 state = far.load_newest()
                 if state is not None:
@@ -178,12 +179,11 @@ class MemberCheckpoints:
                 self.tell(event)
 
     def _copy(self, trial: int, place: Place, part: Taken) -> None:
-        far = self._far_store(trial)
-        if far is None:
-            return
         error: Exception | None = None
         try:
-            far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
+            far = self._far_store(trial)
+            if far is not None:
+                far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
         except Exception as raised:  # a storage may raise anything
             error = raised
         self._note(f"checkpoints can't be copied to {self._config.url}", error)

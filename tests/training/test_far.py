@@ -50,6 +50,13 @@ def test_a_storage_that_fails_stops_nobody(tmp_path: Path) -> None:
     assert sum(isinstance(event, Epoch) for event in events) == 12
 
 
+def test_a_storage_that_nobody_knows_stops_nobody(tmp_path: Path) -> None:
+    events = train(job("nowhere://folder"), tmp_path / "root")
+    alerts = [event.text for event in events if isinstance(event, Alert)]
+    assert [("Protocol not known: nowhere" in text) for text in alerts] == [True, True]
+    assert sum(isinstance(event, Epoch) for event in events) == 12
+
+
 @pytest.mark.parametrize(
     ("url", "said"), [("here/there", "is no URL"), ("sftp://me:secret@host/x", "a password in it")]
 )
