@@ -13,7 +13,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # the folders of tests that need no programs but Python
-QUICK  := attempt checkpoint config evaluator job merge native space strategy
+QUICK  := attempt checkpoint config evaluator fuzz job merge native space strategy
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile -c constraints.txt
 
 # pip leaves the bytecode to the first import, which needs a tenth of the files; so let imports write it.

@@ -131,7 +131,7 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
                 raise ValueError(f"it holds trial '{held['trial']}' after epoch {held['epoch']}")
             state = held["state"]
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())  # torch's errors have many lines
+        reason = " ".join(str(error).split())[:300]  # torch's errors have many lines
         raise CheckpointError(f"checkpoint {path} can't be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path} holds no state")

@@ -41,7 +41,10 @@ def check_search(config: SearchConfig) -> Space:
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
-        optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
+        try:
+            optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
+        except ValueError as error:
+            raise ConfigError(f"evaluator.optimizer: {error}") from None
         make_schedule(candidate.config.schedule, optimizer, 1)
     needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
     if data.validation is None and needs_validation:

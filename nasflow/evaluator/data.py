@@ -4,6 +4,7 @@ Each takes `batch_size`, the samples of a training batch, and `val_fraction`, th
 raise ConfigError for values that can't be.
 """
 
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ def _split(
     inputs: Any, targets: Any, batch_size: int, val_fraction: float, stratify: bool
 ) -> tuple[TensorLoader, TensorLoader]:
     """Return loaders for a fixed split, so that scores can be compared between searches."""
-    if type(batch_size) is not int or batch_size < 1:
+    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
         raise _refused("batch_size", f"it should be a whole number from 1 on, not {batch_size!r:.80}")
-    if not isinstance(val_fraction, int | float) or not 0 < val_fraction < 1:
+    if not isinstance(val_fraction, Real) or not 0 < val_fraction < 1:
         raise _refused("val_fraction", f"it should be a number between 0 and 1, not {val_fraction!r:.80}")
     try:
         parts = train_test_split(

@@ -21,14 +21,11 @@ def close_searched(config: M, pick: Pick) -> M:
 
 def _close_model(config: M, pick: Pick, path: str) -> M:
     prefix = f"{path}." if path else ""
-    values = {name: getattr(config, name) for name in type(config).model_fields}
-    # params are a mapping whatever their names are: only what is in it may be searched
-    fields = {
-        name: _close_items(value, pick, f"{prefix}{name}")
-        if isinstance(value, dict)
-        else _close(value, pick, f"{prefix}{name}")
-        for name, value in values.items()
-    }
+    fields = {}
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        close = _close_items if isinstance(value, dict) else _close  # params as a whole are no searched value
+        fields[name] = close(value, pick, f"{prefix}{name}")
     return config.model_copy(update=fields)
 
 

@@ -22,6 +22,7 @@ def parse_url(url: StoreUrl) -> URL:
     example = "use sqlite:///nasflow.db or postgresql://user@host/database, with PGPASSWORD or ~/.pgpass"
     text = url if isinstance(url, str) else reveal(url, "store")
     try:
+        text.encode()  # without lone surrogates
         parsed = make_url(text)
     except (ArgumentError, ValueError):
         raise StudyError(f"store: not a database URL; {example}") from None

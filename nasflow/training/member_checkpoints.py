@@ -80,7 +80,7 @@ class MemberCheckpoints:
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
         """Fetch the newest checkpoint from the URL, if that is newer."""
-        error = None
+        error: Exception | None = None
         try:
             far = self._far_store(trial)
             newest = None if far is None else far.newest()

@@ -140,6 +140,17 @@ def test_fingerprint() -> None:
     assert len(set(others)) == len(others)
 
 
+def search(params: dict[str, Any], **evaluator: Any) -> SearchConfig:
+    data = {"target": "nasflow.evaluator.data:Digits", "params": params}
+    return SearchConfig.model_validate(
+        {
+            "name": "small",
+            "space": {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}},
+            "evaluator": {"kind": "classification", "data": data, **evaluator},
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("params", "reason"),
     [
@@ -161,16 +172,14 @@ def test_fingerprint() -> None:
     ids=str,
 )
 def test_params_that_shipped_data_can_t_take(params: dict[str, Any], reason: str) -> None:
-    data = {"target": "nasflow.evaluator.data:Digits", "params": params}
-    config = SearchConfig.model_validate(
-        {
-            "name": "small",
-            "space": {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}},
-            "evaluator": {"kind": "classification", "data": data},
-        }
-    )
     with pytest.raises(ConfigError) as refused:
-        check_search(config)
+        check_search(search(params))
     assert str(refused.value).startswith("evaluator.data")
     assert reason in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("optimizer", [{"lr": -1}, {"betas": [0.9, 1]}, {"weight_decay": -0.5}], ids=str)
+def test_values_that_an_optimizer_can_t_take(optimizer: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluator\.optimizer: Invalid "):
+        check_search(search({}, optimizer=optimizer))

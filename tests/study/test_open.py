@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import StudyError
+from nasflow.errors import ConfigError, StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
@@ -87,8 +87,10 @@ def test_work_dir_is_fixed_once_there_are_trials(open_study: OpenStudy, tmp_path
 
 
 def test_a_config_that_json_cannot_hold_is_refused(open_study: OpenStudy) -> None:
-    for value in (float("nan"), [float("inf")], object()):
-        with pytest.raises(StudyError, match="config of 'digits' can't be recorded as JSON"):
+    with pytest.raises(StudyError, match="config of 'digits' can't be recorded as JSON"):
+        open_study(space={"target": "a:b", "params": {"x": object()}})
+    for value, key in ((float("nan"), "x"), ([float("inf")], r"x\.0")):  # found sooner, with their key
+        with pytest.raises(ConfigError, match=rf"space\.params\.{key}: (nan|inf) is no number that can be recorded"):
             open_study(space={"target": "a:b", "params": {"x": value}})
 
 
@@ -156,6 +158,7 @@ def test_a_newer_database_is_refused(open_study: OpenStudy, store_url: str) -> N
     ("url", "words"),
     [
         ("nasflow.db", "not a database URL"),
+        ("postgresql://\udc8b@host/db", "not a database URL"),
         ("sqlite://", "needs a file or a server"),
         ("sqlite:///:memory:", "needs a file or a server"),
         ("mysql://me:hush@host/db", "mysql is not supported"),

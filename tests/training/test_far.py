@@ -52,6 +52,13 @@ def test_a_storage_that_fails_stops_nobody(tmp_path: Path) -> None:
     assert sum(isinstance(event, Epoch) for event in events) == 12
 
 
+def test_a_storage_that_nobody_knows_stops_nobody(tmp_path: Path) -> None:
+    events = train(job("nowhere://folder"), tmp_path / "root")
+    alerts = [event.text for event in events if isinstance(event, Alert)]
+    assert [("Protocol not known: nowhere" in text) for text in alerts] == [True, True]
+    assert sum(isinstance(event, Epoch) for event in events) == 12
+
+
 def test_what_is_no_url_is_refused() -> None:
     with pytest.raises(ValidationError, match="is no URL"):
         CheckpointConfig(url="here/there")

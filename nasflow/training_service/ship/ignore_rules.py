@@ -1,6 +1,7 @@
 """The rules in `.nasflowignore` files, which work like git's rules in `.gitignore`."""
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from nasflow.errors import ServiceError
 
 FILE = ".nasflowignore"
 _MOST_BYTES = 100_000
+_MOST_PATTERNS = 2_000
 _MOST_CHARACTERS = 1_000  # of a pattern
 _STAR = "[^/]*"  # pathspec's regular expression for *
 
@@ -74,6 +76,8 @@ class IgnoreRules:
                 raise ValueError(f"line {number}: {error}") from None
             if rule is not None:
                 self._rules.append(rule)
+            if len(self._rules) > _MOST_PATTERNS:
+                raise ValueError(f"it has more than {_MOST_PATTERNS:,} patterns")
 
     @classmethod
     def read(cls, file: Path, folder: str) -> "IgnoreRules":
@@ -134,8 +138,10 @@ def _compiled(name: str) -> re.Pattern[str]:
 
     The shortest text up to where the next part fits is as good as any longer one, because a later `*` takes the rest.
     """
-    [pattern] = GitIgnoreSpec.from_lines([f"/{name}/"]).patterns
-    if not isinstance(pattern, RegexPattern) or pattern.regex is None:
-        raise _NoPatternError
-    first, *rest = pattern.regex.pattern.split(_STAR)
-    return re.compile(first + "".join(f"(?>{_STAR}?{part})" for part in rest))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of what `[[` may mean to later versions of re
+        [pattern] = GitIgnoreSpec.from_lines([f"/{name}/"]).patterns
+        if not isinstance(pattern, RegexPattern) or pattern.regex is None:
+            raise _NoPatternError
+        first, *rest = pattern.regex.pattern.split(_STAR)
+        return re.compile(first + "".join(f"(?>{_STAR}?{part})" for part in rest))

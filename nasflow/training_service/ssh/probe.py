@@ -72,7 +72,7 @@ class HostReport(BaseModel):
         clock_offset: seconds by which its clock is ahead of this machine's, plus or minus `clock_error`.
     """
 
-    python: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}", max_length=80)]
+    python: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.|$)", max_length=80)]
     executable: _Line
     versions: dict[str, _Line | None] = {}
     torch_cuda: _Line | None = None

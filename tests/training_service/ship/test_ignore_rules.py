@@ -119,10 +119,18 @@ def test_a_wrong_pattern_names_its_line(tmp_path, pattern, reason):
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_later_versions_of_re_may_take_otherwise_is_no_warning():
+    assert IgnoreRules(["[[x]"]).left_out("[", is_folder=False) is True
+
+
 def test_a_file_of_rules_that_is_none(tmp_path):
     with (tmp_path / FILE).open("wb") as file:
         file.truncate(2**30)
     with pytest.raises(ServiceError, match="more than 100,000 bytes"):
+        collect(tmp_path, CodeConfig())
+    (tmp_path / FILE).write_text("".join(f"{n}\n" for n in range(2001)))
+    with pytest.raises(ServiceError, match="more than 2,000 patterns"):
         collect(tmp_path, CodeConfig())
     (tmp_path / FILE).unlink()
     os.mkfifo(tmp_path / FILE)

@@ -131,6 +131,7 @@ class Saying:
         ("9" * 10_000, "Invalid JSON"),
         ('{"executable": "/py"}', "python: this key is required"),
         ('{"python": "3", "executable": "/py"}', "python: String should match pattern"),
+        ('{"python": "3.1[7", "executable": "/py"}', "python: String should match pattern"),
         ('{"python": "3333.1", "executable": "/py"}', "python: String should match pattern"),
         ('{"python": "3.11.1", "executable": "/py", "time": "noon"}', "time: Input should be a valid number"),
         ('{"python": "3.11.1", "executable": "/py", "time": NaN}', "time: Input should be a finite number"),
