@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.faults.processes import end
 from tests.faults.search import HungSearch, TroubledSearch
 from tests.flows.searches import PrefectProcess
@@ -73,12 +75,17 @@ def _disturb(search: TroubledSearch, meter: Meter, every: float) -> int:
     while not search.ended:
         search.tend_for(_LOOK)
         meter.look()
-        if time.monotonic() >= next_kill and (victims := search.living(VICTIMS[kills % len(VICTIMS)])):
+        if time.monotonic() >= next_kill and (victims := _living(search, VICTIMS[kills % len(VICTIMS)])):
             end(rng.choice(victims))
             kills += 1
             next_kill = time.monotonic() + every
             print(f"{meter.samples[-1].seconds / 60:.1f} min: {search.trained()} epochs, {kills} kills", flush=True)
     return kills
+
+
+def _living(search: TroubledSearch, kind: str) -> list[psutil.Process]:
+    """Return the processes of a kind, or jobs where there are none: a zygote ends with its workers."""
+    return search.living(kind) or search.living("job")
 
 
 def main() -> int:
