@@ -21,6 +21,7 @@ PEAK_BYTES = 500 * 2**20
 """That the process may have had in memory."""
 _PATIENCE = 60  # seconds until a process that does not even take signals is ended
 _ROOM = 2**30  # bytes of address space beyond what the process has; more is a MemoryError
+_GROWTH = 2**26  # bytes more than before this input: the process may have had much before
 _LENGTH = 20_000  # characters of a sentence
 _CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate"}
 _OUTSIDE = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "pty.spawn"}
@@ -90,7 +91,7 @@ def read(target: Target, data: bytes) -> Outcome:
         return outcome
     for kind, found in [
         ("outside", "; ".join([*hook.broken, *left])),
-        ("memory", f"{peak / 2**20:.0f} MB in memory" if before < PEAK_BYTES < peak else ""),
+        ("memory", f"{peak / 2**20:.0f} MB in memory" if peak > max(PEAK_BYTES, before + _GROWTH) else ""),
     ]:
         if found:
             return Outcome(finding=found, kind=kind, seconds=seconds, peak=peak)
