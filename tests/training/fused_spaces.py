@@ -107,7 +107,7 @@ def watched(pick: Pick) -> nn.Module:
     return nn.Sequential(mixed(pick), Watched())
 
 
-class Unprintable(Exception):  # noqa: N818
+class Unprintable(Exception):
     """Has no text."""
 
     def __str__(self) -> str:
