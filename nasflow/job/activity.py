@@ -67,7 +67,9 @@ class _Running:
         self._place[_TRIAL] = self._trial
         self._place[_SINCE] = time.monotonic_ns()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception | SystemExit):
+            return  # nothing catches it, as KeyboardInterrupt: the process ends, and this says in which trial's code
         self._place[_TRIAL] = self._before
         self._place[_SINCE] = time.monotonic_ns()
 

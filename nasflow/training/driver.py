@@ -11,7 +11,7 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from torch import nn
 
-from nasflow.clean_text import clean_text
+from nasflow.clean_text import clean_text, error_message, shortened
 from nasflow.evaluator.data_source import Data
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
@@ -23,6 +23,7 @@ from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
 logger = logging.getLogger(__name__)
 
 _TRACE_LINES = 12
+_LINE = 500  # characters of a line of a traceback
 
 
 class Driver(ABC):
@@ -270,4 +271,4 @@ def error_text(error: BaseException) -> str:
     """An error as it is recorded: its type and message, then the last lines of its traceback."""
     trace = traceback.format_exception(error)
     tail = "".join(trace).strip().splitlines()[-_TRACE_LINES:]
-    return clean_text("\n".join([f"{type(error).__name__}: {error}", *tail]))
+    return "\n".join([error_message(error), *[clean_text(shortened(line, _LINE)) for line in tail]])

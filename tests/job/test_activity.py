@@ -56,6 +56,17 @@ def test_no_trials_code(tmp_path: Path) -> None:
     assert trial(tmp_path / "it") is None
 
 
+class EndsAllError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, EndsAllError])
+def test_what_ends_the_process_as_an_exception_leaves_the_trial(error: type[BaseException], tmp_path: Path) -> None:
+    with activity.recorded_in(tmp_path / "it"), pytest.raises(error), activity.running(4):
+        raise error
+    assert trial(tmp_path / "it") == 4
+
+
 def test_times(tmp_path: Path) -> None:
     file, began = tmp_path / "it", time.monotonic()
     with activity.recorded_in(file):

@@ -1,9 +1,13 @@
 """Spaces whose members mix well."""
 
+import os
+from pathlib import Path
+
 import torch
 from torch import nn
 
 from nasflow.evaluator.loaders import TensorLoader
+from nasflow.job import activity
 from nasflow.space.pick import Pick
 from tests.training.spaces import Fault, rows
 
@@ -85,6 +89,48 @@ def failing(pick: Pick) -> nn.Module:
     """`mixed` that does something bad after a number of steps."""
     fault = Fault(pick("fault", ["none", "raise", "exit", "nan"]), pick("after", [1, 2, 6]), training=True)
     return nn.Sequential(fault, mixed(pick))
+
+
+class Watched(nn.Module):
+    """Writes, each time it is called, which trial is recorded as running; its operations can't be traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        file = Path(os.environ["WATCHED"])
+        doing = activity.read(file)
+        with file.with_suffix(".calls").open("a") as calls:
+            calls.write(f"{doing and doing.trial}\n")
+        return x * 2 if x.sum() > 0 else x
+
+
+def watched(pick: Pick) -> nn.Module:
+    """`mixed` before a layer that notices for which trial it is called."""
+    return nn.Sequential(mixed(pick), Watched())
+
+
+class Unprintable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Raises(nn.Module):
+    """Raises an error without a text at its third step."""
+
+    def __init__(self, is_bad: bool):
+        super().__init__()
+        self.is_bad, self.steps = is_bad, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        if self.is_bad and self.steps > 2:
+            raise Unprintable
+        return x
+
+
+def unprintable(pick: Pick) -> nn.Module:
+    """`mixed` that raises an error without a text, or is sound."""
+    return nn.Sequential(Raises(pick("bad", [False, True])), mixed(pick))
 
 
 class Broken(nn.Module):

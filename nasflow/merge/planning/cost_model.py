@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class CostModel:
     Args:
         device: where kernels run.
         folder: where figures are kept; None for the default.
+        own_code: returns a context in which an opaque node, which is a user's own code, is measured.
 
     Attributes:
         path: of the file.
@@ -57,8 +58,13 @@ class CostModel:
         seconds: how long that took.
     """
 
-    def __init__(self, device: torch.device, folder: Path | None = None):
-        self._device = device
+    def __init__(
+        self,
+        device: torch.device,
+        folder: Path | None = None,
+        own_code: Callable[[Node], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ):
+        self._device, self._own_code = device, own_code
         self.path = (folder or cache_dir()) / f"kernel-costs-{_place(device)}.json"
         self.measured, self.seconds = 0, 0.0
         self._known: dict[str, float] = _read(self.path)
@@ -122,7 +128,8 @@ class CostModel:
             key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
             if key not in self._known:
                 # a copied module still refers to what its functions have captured
-                with nullcontext() if node.module is None else untouched(node.module):
+                whole = nullcontext() if node.module is None else untouched(node.module)
+                with self._own_code(node) if node.opaque else nullcontext(), whole:
                     self._note(key, lambda: self._measure(kernel, node, rows, shared))
             self._met[short] = self._known[key]
         return self._met[short]

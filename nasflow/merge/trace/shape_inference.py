@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from nasflow.clean_text import error_message
 from nasflow.merge.trace.signature import untouched
 
 _REMEMBERED = 20_000
@@ -105,7 +106,7 @@ def infer(key: Hashable, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
         results = _results(target, args, kwargs)
     except (Exception, SystemExit) as error:  # a user's forward may raise anything on tensors without data
         name = type(target).__name__ if isinstance(target, nn.Module) else target
-        raise NotInferableError(f"{name} can't be run without data: {type(error).__name__}: {error}") from error
+        raise NotInferableError(f"{name} can't be run without data: {error_message(error)}") from error
     _known[key] = spec = _spec(*results)
     if len(_known) > _REMEMBERED:
         _known.popitem(last=False)

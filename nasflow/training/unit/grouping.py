@@ -2,16 +2,19 @@
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.group_metrics import SupervisedGroup
 from nasflow.evaluator.supervised import SupervisedModule
 from nasflow.gc_control import uncollected
+from nasflow.job import activity
 from nasflow.job.events import DIFFERS
 from nasflow.load_target import load_target
 from nasflow.merge.planning.cost_model import CostModel
@@ -21,6 +24,7 @@ from nasflow.merge.planning.planner import Choices, Planner
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
+from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
@@ -54,6 +58,7 @@ class Former:
         self._passes = load_passes(config, base_dir)
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
+        self._owners: dict[Node, int] = {}  # the trial that calls an opaque node
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
 
@@ -63,6 +68,7 @@ class Former:
         self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}
         ready = [member for member in members if member.number not in self.reasons]
         graphs = self._graphs(ready, batch[0]) if ready else {}
+        self._owners = {node: member.number for member, graph in graphs.items() for node in graph.nodes if node.opaque}
         kinds: dict[Hashable, list[Member]] = {}
         for member, graph in graphs.items():
             kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
@@ -94,15 +100,17 @@ class Former:
         graphs = {}
         for member in members:
             try:
-                graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+                with activity.running(member.number):
+                    graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
                 if graph.has_own_gradients:  # merged, a backward does not run in the member's random stream
                     self.reasons[member.number] = "a backward of its own may draw random numbers"
                 else:
                     graphs[member] = graph
-            except Exception as error:
-                if not isinstance(error, NotTraceableError):
-                    logger.warning("trial %s can't be traced", member.number, exc_info=error)
+            except NotTraceableError as error:
                 self.reasons[member.number] = f"it can't be traced: {error}"
+            except (Exception, SystemExit) as error:  # of the member's own code; the member's first step shows it
+                logger.warning("trial %s can't be traced", member.number, exc_info=error)
+                self.reasons[member.number] = f"it can't be traced: {error_message(error)}"
         return graphs
 
     def _limit(self, member: Member, most: int) -> int:
@@ -121,9 +129,13 @@ class Former:
 
     def _planner_on(self, device: torch.device) -> Planner:
         if self.planner is None:
-            costs = CostModel(device) if self._config.fuse == "measured" else None
+            costs = CostModel(device, own_code=self._own_code) if self._config.fuse == "measured" else None
             self.planner = Planner(self._passes, device, costs)
         return self.planner
+
+    def _own_code(self, node: Node) -> AbstractContextManager[None]:
+        """Within this, the code of the node's member is recorded as running."""
+        return activity.running(self._owners[node]) if node in self._owners else nullcontext()
 
     def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
         """Return the members for which a step in the unit differs from one of their own models, and the difference.
@@ -189,7 +201,7 @@ class Former:
         except Exception as error:
             numbers = [member.number for member in members]
             logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
-            self.reasons.update({number: f"merging it failed: {type(error).__name__}: {error}" for number in numbers})
+            self.reasons.update({number: f"merging it failed: {error_message(error)}" for number in numbers})
             half = len(members) // 2
             parts = (members[:half], members[half:])
             return [unit for part in parts for unit in self._fuse(part, graphs, batch, failed)]

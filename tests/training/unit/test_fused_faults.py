@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nasflow.config.search import EvaluatorConfig
+from nasflow.job import activity
 from nasflow.job.events import Planned
 from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.kernels.norm import BatchedBatchNorm
@@ -73,6 +74,27 @@ def test_members_that_fail_before_they_can_be_fused(fuse: str, tmp_path: Path) -
         values["fault"] = {1: "raise", 3: "exit"}.get(trial, "none")
     events = fused_and_apart(space, config, tmp_path, members, fuse=fuse, all_fused=False)
     assert evictions(events).keys() == {1, 3}
+
+
+@pytest.mark.parametrize("fuse", ["always", "measured", "never"])
+def test_a_members_code_is_always_recorded_as_running(
+    fuse: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it is traced and measured, too: else nobody is to blame if it hangs or exits there."""
+    config, file = evaluator(**EXACT), tmp_path / "watched"
+    monkeypatch.setenv("WATCHED", str(file))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is measured yet
+    members = dict(enumerate(sample("fused_spaces.py:watched", config, 3)))
+    with activity.recorded_in(file):
+        train(make_job("fused_spaces.py:watched", config, members, fuse=fuse), tmp_path / "root")
+    calls = file.with_suffix(".calls").read_text().split()
+    assert set(calls) == {"0", "1", "2"}
+
+
+def test_a_member_whose_error_has_no_text(tmp_path: Path) -> None:
+    config = evaluator(**EXACT)
+    error = with_and_without("fused_spaces.py:unprintable", config, tmp_path, {"bad": True}, {"bad": False})
+    assert error.startswith("Unprintable: ")
 
 
 def test_a_compacted_unit_has_lost_its_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
