@@ -61,3 +61,19 @@ def attempts_of(pages: list[dict]) -> list[dict]:
 def test_a_page_behind_the_last_trial_is_empty(store: str) -> None:
     page, note = show("--store", store, "--from", str(TRIALS))
     assert (page["trials"], page["attempts"], page["next"], note) == ([], [], None, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "large", "--json", "--from"],
+        ["show", "large", "--json", "--limit"],
+        ["leaderboard", "large", "--top"],
+        ["stop-trial", "large"],
+        ["purge", "nothing", "--dry-run", "--older-than"],
+    ],
+)
+def test_a_number_that_no_store_can_hold_is_refused(command: list[str], store: str) -> None:
+    done = CliRunner().invoke(app, [*command, "9" * 25, "--store", store])
+    assert done.exit_code == 2
+    assert "is not in the range" in done.output
