@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.study_filling import A_BATCH, fill, study_config
+from benchmarks.study_filling import A_BATCH, architecture, fill, study_config
 from nasflow.flows.cli import app
 from nasflow.study.study import Study
 
@@ -77,3 +77,14 @@ def test_a_number_that_no_store_can_hold_is_refused(command: list[str], store: s
     done = CliRunner().invoke(app, [*command, "9" * 25, "--store", store])
     assert done.exit_code == 2
     assert "less than or equal to" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_trial_is_stopped_while_nothing_trains(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    study = Study.open(config)
+    study.begin_round(0)
+    study.submit_trials(0, [architecture(0)])
+    study.close()
+    done = CliRunner().invoke(app, ["stop-trial", config.name, "0", "--store", config.store])
+    assert done.exit_code == 0
+    assert "no controller runs the study now" in " ".join(done.output.split())
