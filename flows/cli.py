@@ -11,7 +11,7 @@ import typer
 from nasflow.errors import NasflowError, UserError
 
 from .commands.console import console
-from .commands.options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, load_study, print_out
+from .commands.options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, load_study, print_out
 from .commands.results import export, leaderboard, report, show, studies
 from .server.errors import clear_prefect_errors
 
@@ -124,7 +124,7 @@ def cleanup(study: StudyName, store: StoreUrl = DEFAULT_STORE, take_over: TakeOv
 @app.command()
 def stop_trial(
     study: StudyName,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="The trial's number.")],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, max=MOST, help="The trial's number.")],
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
     """End one trial of a running search after its present epoch, on the machine that runs the search."""
@@ -238,7 +238,8 @@ def purge(
     *,
     store: StoreUrl = DEFAULT_STORE,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Only studies without activity for this long.")
+        float | None,
+        typer.Option(metavar="DAYS", min=0, max=100_000, help="Only studies without activity for this long."),
     ] = None,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", min=0, help="Keep this many of the newest.")] = None,
     export_best: Annotated[

@@ -1,17 +1,21 @@
 """Text that every store, terminal and JSON parser accepts."""
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
 
 def clean_text(text: str) -> str:
-    r"""Return `text` with NUL characters and lone surrogates escaped: `\x00`, `\udce9`.
+    r"""Return `text` with control characters and lone surrogates escaped: `\x00`, `\x1b`, `\udce9`.
 
-    Exceptions and logs may contain both: a file name that is not UTF-8 has surrogates. PostgreSQL refuses the one,
-    UTF-8 and so JSON parsers, SQLite and terminals the other.
+    Exceptions and logs may contain both: a file name that is not UTF-8 has surrogates. PostgreSQL refuses NUL, and a
+    terminal obeys what follows an escape character; UTF-8, and so JSON parsers and SQLite, refuse surrogates. Tabs and
+    ends of lines stay.
     """
-    return text.replace("\0", r"\x00").encode(errors="backslashreplace").decode()
+    return _CONTROL.sub(lambda found: rf"\x{ord(found[0]):02x}", text).encode(errors="backslashreplace").decode()
 
 
 def shortened(text: str, most: int = 10_000) -> str:

@@ -28,3 +28,10 @@ def test_a_long_error_has_a_short_record(text: str) -> None:
 def test_a_text_is_shortened_in_its_middle() -> None:
     assert shortened("abcdef", 6) == "abcdef"
     assert shortened("abcdefg", 6) == "abc [... 1 characters ...] efg"
+
+
+def test_a_terminal_obeys_no_text_of_an_error() -> None:
+    found = error_text(ValueError("\x1b[2J\x1b]0;mine\x07\x9b\x7f\0\udce9, and\ta line\nthe next é"))
+    assert found.startswith(
+        "ValueError: " + r"\x1b[2J\x1b]0;mine\x07\x9b\x7f\x00\udce9, and" + "\ta line\nthe next é\n"
+    )

@@ -8,12 +8,14 @@ import typer
 
 from .console import console
 
+MOST = 2**31 - 1  # the largest number that every store takes
+
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
 StoreUrl = Annotated[
     str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-Top = Annotated[int, typer.Option("--top", min=1, help="How many of the best trials.")]
+Top = Annotated[int, typer.Option("--top", min=1, max=MOST, help="How many of the best trials.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 

@@ -9,7 +9,7 @@ import typer
 from nasflow.errors import UserError
 
 from .console import console
-from .options import DEFAULT_STORE, AsJson, StoreUrl, StudyName, Top, load_study, print_out
+from .options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, Top, load_study, print_out
 
 
 def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
@@ -26,8 +26,10 @@ def show(
     study: StudyName,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
-    start: Annotated[int, typer.Option("--from", min=0, metavar="TRIAL", help="The first trial; with --json.")] = 0,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The most trials; with --json.")] = 1000,
+    start: Annotated[
+        int, typer.Option("--from", min=0, max=MOST, metavar="TRIAL", help="The first trial; with --json.")
+    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST, help="The most trials; with --json.")] = 1000,
 ) -> None:
     """Show a study's rounds, trials, and what failed and why.
 

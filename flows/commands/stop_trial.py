@@ -23,6 +23,7 @@ def stop_trial(study: Study, number: int) -> None:
     use_prefect_blocks()
     config = study.config
     make_service(config.training_service, config.study_dir, config.base_dir).stop_trial(number)
-    console().print(
-        f"trial {number} of study '{config.name}' ends after its present epoch; the others of its job train on"
-    )
+    when = "its present epoch; the others of its job train on"
+    if study.controller() is None:
+        when = "the epoch that it trains next; no controller runs the study now"
+    console().print(f"trial {number} of study '{config.name}' ends after {when}")

@@ -177,7 +177,7 @@ class MemberCheckpoints:
 
     def _as_save(self, member: Member) -> Save:
         ranking = _ranking(self._config.best, member.history)
-        return Save(self._store(member.number), member.finished_epochs, member.state_dict, ranking)
+        return Save(self._store(member.number), member.finished_epochs, partial(_state, member), ranking)
 
     def _commit(self, parts: Sequence[Taken], trials: Sequence[int], by_trial: Mapping[int, list[Event]]) -> None:
         """Write the states of `trials`, then report their events."""
@@ -215,6 +215,11 @@ class MemberCheckpoints:
             text = hide_passwords(f"{what}: {error}; training goes on without", self._url)
             logger.error(text)
             self.tell(Alert(text=text))
+
+
+def _state(member: Member) -> dict[str, Any]:
+    with activity.running(member.number):  # its modules may have a `state_dict` of their own
+        return member.state_dict()
 
 
 def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> list[int]:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -92,14 +93,21 @@ def failing(pick: Pick) -> nn.Module:
 
 
 class Watched(nn.Module):
-    """Writes, each time it is called, which trial is recorded as running; its operations can't be traced."""
+    """Writes, each time it is called, which trial is recorded as running. Its operations can't be traced."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._write()
+        return x * 2 if x.sum() > 0 else x
+
+    def state_dict(self, *args: Any, **params: Any) -> Any:
+        self._write()
+        return super().state_dict(*args, **params)
+
+    def _write(self) -> None:
         file = Path(os.environ["WATCHED"])
         doing = activity.read(file)
         with file.with_suffix(".calls").open("a") as calls:
             calls.write(f"{doing and doing.trial}\n")
-        return x * 2 if x.sum() > 0 else x
 
 
 def watched(pick: Pick) -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.study_filling import A_BATCH, fill, study_config
+from benchmarks.study_filling import A_BATCH, architecture, fill, study_config
 from nasflow.flows.cli import app
 from nasflow.study.study import Study
 
@@ -61,3 +61,30 @@ def attempts_of(pages: list[dict]) -> list[dict]:
 def test_a_page_behind_the_last_trial_is_empty(store: str) -> None:
     page, note = show("--store", store, "--from", str(TRIALS))
     assert (page["trials"], page["attempts"], page["next"], note) == ([], [], None, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "large", "--json", "--from"],
+        ["show", "large", "--json", "--limit"],
+        ["leaderboard", "large", "--top"],
+        ["stop-trial", "large"],
+        ["purge", "nothing", "--dry-run", "--older-than"],
+    ],
+)
+def test_a_number_that_no_store_can_hold_is_refused(command: list[str], store: str) -> None:
+    done = CliRunner().invoke(app, [*command, "9" * 25, "--store", store])
+    assert done.exit_code == 2
+    assert "less than or equal to" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_trial_is_stopped_while_nothing_trains(tmp_path: Path) -> None:
+    config = study_config(tmp_path)
+    study = Study.open(config)
+    study.begin_round(0)
+    study.submit_trials(0, [architecture(0)])
+    study.close()
+    done = CliRunner().invoke(app, ["stop-trial", config.name, "0", "--store", config.store])
+    assert done.exit_code == 0
+    assert "no controller runs the study now" in " ".join(done.output.split())

@@ -80,7 +80,7 @@ def test_members_that_fail_before_they_can_be_fused(fuse: str, tmp_path: Path) -
 def test_a_members_code_is_always_recorded_as_running(
     fuse: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """While it is traced and measured, too: else nobody is to blame if it hangs or exits there."""
+    """While it is traced, measured and saved, too: else nobody is to blame if it hangs or exits there."""
     config, file = evaluator(**EXACT), tmp_path / "watched"
     monkeypatch.setenv("WATCHED", str(file))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is measured yet
