@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nasflow.errors import NasflowError, UserError
 from nasflow.study.retention import OldStudy, old_studies, remove_study
-from nasflow.study.study import Study
+from nasflow.study.study import Study, UnreadableStudyError
 
 Say = Callable[[str], object]
 
@@ -54,7 +54,11 @@ def purge_studies(store: str, purge: Purge, say: Say) -> bool:
 
 def _purge_one(store: str, old: OldStudy, purge: Purge, say: Say) -> bool:
     name, since = old.name, f"last active {old.active_at:%Y-%m-%d %H:%M} UTC"
-    study = Study.load(store, name)
+    try:
+        study = Study.load(store, name)
+    except UnreadableStudyError as error:
+        say(f"{name}: could not be removed: {error}")
+        return False
     try:
         holder = study.controller()
     finally:

@@ -102,7 +102,7 @@ def _best_trials(store: Store, config: SearchConfig) -> list[Trial]:
     of_name = re.compile(re.escape(config.name) + f"({_DATE})?")
     trials: list[Trial] = []
     for key, name, recorded in rows:
-        if of_name.fullmatch(name) and recorded["objectives"] == objectives:
+        if of_name.fullmatch(name) and recorded.get("objectives") == objectives:
             trials += Study(store, key, config).leaderboard(_CANDIDATES)
     return trials
 

@@ -21,8 +21,9 @@ def studies_table(infos: Sequence[StudyInfo]) -> Table:
     """Return a table with one row per study."""
     table = Table("study", "created", "rounds", "trials", "best", title="studies")
     for info in infos:
-        best = "" if info.best is None else f"{info.objective.metric} {info.best:.4f}"
-        table.add_row(info.name, f"{info.created_at:%Y-%m-%d %H:%M}", str(info.rounds), _counts(info.counts), best)
+        best = f"{info.objective.metric} {info.best:.4f}" if info.objective and info.best is not None else info.problem
+        created = f"{info.created_at:%Y-%m-%d %H:%M}"
+        table.add_row(info.name, created, str(info.rounds), _counts(info.counts), Text(best))
     return table
 
 
@@ -34,8 +35,9 @@ def studies_json(infos: Sequence[StudyInfo]) -> list[dict[str, Any]]:
             "created_at": info.created_at.isoformat(),
             "rounds": info.rounds,
             "trials": {str(status): count for status, count in info.counts.items()},
-            "objective": info.objective.model_dump(),
+            "objective": info.objective and info.objective.model_dump(),
             "best": info.best,
+            "problem": info.problem or None,
         }
         for info in infos
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
-from nasflow.study.study import Study, list_studies
+from nasflow.study.study import Study, UnreadableStudyError, study_names
 
 from ..budget import is_finished
 from ..server.client import prefect_client, set_up_prefect
@@ -54,7 +54,7 @@ def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
     """
     set_up_prefect(verbose=False)
     dead = []
-    for found in look(store, grace):
+    for found in look(store, grace, say):
         if found.standing is Standing.DEAD:
             dead.append(found)
         else:
@@ -82,11 +82,18 @@ def recover_all(store: str, dry_run: bool, grace: timedelta, say: Say) -> int:
     return 0 if ended_well else 1
 
 
-def look(store: str, grace: timedelta) -> list[Found]:
-    """Return the state of each search of a store. Prefect is asked only about searches that nobody seems to run."""
+def look(store: str, grace: timedelta, say: Say) -> list[Found]:
+    """Return the state of each search of a store; `say` is called with a line about each that can't be read.
+
+    Prefect is asked only about searches that nobody seems to run.
+    """
     known = []
-    for info in list_studies(store):
-        study = Study.load(store, info.name)
+    for name in study_names(store):
+        try:
+            study = Study.load(store, name)
+        except UnreadableStudyError as error:
+            say(f"{name}: {Standing.LEFT}: {error}")
+            continue
         try:
             known.append((study.config, _record(study)))
         finally:

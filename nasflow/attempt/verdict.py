@@ -54,7 +54,7 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
     if state.signal == signal.SIGKILL and state.oom_kills:
         return _out_of_memory(state)
     if state.signal is not None:
-        name = signal.Signals(state.signal).name
+        name = _signal_name(state.signal)
         if state.signal in _OWN_SIGNALS:
             return _crashed(f"the job's process crashed with {name}")
         known = state.signal == signal.SIGKILL and state.oom_kills == 0
@@ -89,6 +89,14 @@ def _lost(error: str) -> Verdict:
 
 def _crashed(error: str) -> Verdict:
     return Verdict(AttemptState.FAILED, FailureKind.TRIAL, error)
+
+
+def _signal_name(number: int) -> str:
+    """Return a signal's name; of real-time signals only the first and the last have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _gib(size: int) -> str:

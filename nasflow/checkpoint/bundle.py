@@ -1,13 +1,17 @@
 """One safetensors file with the states of several trials, each of which can be read without the others.
 
 The file has a few flat tensors. Its metadata describe them in JSON. `blocks` has for each block, by name, its tensor,
-its start and length (in elements), and the CRC-32 of its bytes. `states` has for each trial the block that holds its
-state as JSON; in that JSON, tensors are given as places in other blocks (`nasflow.checkpoint.packing`).
+its start and length (in elements), and the CRC-32 of its bytes. `states` has for each trial the block that holds as
+JSON its name, its epoch and its state; in that JSON, tensors are given as places in other blocks
+(`nasflow.checkpoint.packing`). `checksum` is the CRC-32 of both tables.
+
+Files of earlier versions are read, too: they have no `checksum`, and no name and epoch beside a state.
 """
 
 import json
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +49,9 @@ class Bundle:
         """
         return self._packer.nbytes - self._first > _ENOUGH_BYTES
 
-    def add(self, trial: str, state: dict[str, Any]) -> None:
-        """Add a trial's state. Its tensors must not change until `freeze`. Raises as `packing.pack` does."""
-        text = self._packer.pack(state).encode()
+    def add(self, trial: str, epoch: int, state: dict[str, Any]) -> None:
+        """Add a trial's state after `epoch`. Its tensors must not change until `freeze`. Raises as `packing.pack`."""
+        text = f'{{"trial":{json.dumps(trial)},"epoch":{epoch},"state":{self._packer.pack(state)}}}'.encode()
         self._states[trial] = self._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self._used[trial] = {*self._packer.used, self._states[trial]}
         self._first = self._first or self._packer.nbytes
@@ -92,29 +96,40 @@ class Snapshot:
         for name, (where, start, length) in self.blocks.items():
             size = self.flat[where].itemsize
             table[name] = (where, start, length, zlib.crc32(views[where][start * size : (start + length) * size]))
+        tables = {"blocks": json.dumps(table), "states": json.dumps(self.states)}
         path.touch()
         mode = path.stat().st_mode  # safetensors creates files that only their owner may read
-        save_file(self.flat, path, {"blocks": json.dumps(table), "states": json.dumps(self.states)})
+        save_file(self.flat, path, {**tables, "checksum": _checksum(tables)})
         if path.stat().st_mode != mode:
             path.chmod(mode)
         with path.open("r+b") as file:
             os.fsync(file.fileno())
 
 
-def read_state(path: Path, trial: str) -> dict[str, Any]:
-    """Return the state of one trial, with its tensors on the CPU.
+def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
+    """Return the state of one trial after `epoch`, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: the file can't be read, is damaged where the state is, or has no state of this trial.
+        CheckpointError: the file can't be read, is damaged in its tables or where the state is, or has no state of this
+            trial and epoch.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            blocks = _Blocks(file, json.loads(metadata["blocks"]))
-            states = json.loads(metadata["states"])
+            tables = file.metadata() or {}
+            if unknown := tables.keys() - {"blocks", "states", "checksum"}:
+                raise ValueError(f"it has unknown tables {sorted(unknown)}")
+            if (checksum := tables.get("checksum")) is not None and checksum != _checksum(tables):
+                raise ValueError("its tables are damaged")
+            blocks = _Blocks(file, json.loads(tables["blocks"]))
+            states = json.loads(tables["states"])
             if trial not in states:
                 raise ValueError(f"it has no state of '{trial}'")
-            state = unpack(bytes(_bytes(blocks[states[trial]])), blocks)
+            held = unpack(bytes(_bytes(blocks[states[trial]])), blocks)
+            if checksum is None:  # of an earlier version, in which most states have their epoch
+                held = {"trial": trial, "epoch": held.get("epoch", epoch), "state": held}
+            if (held["trial"], held["epoch"]) != (trial, epoch):
+                raise ValueError(f"it holds trial '{held['trial']}' after epoch {held['epoch']}")
+            state = held["state"]
     except _UNREADABLE as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
     if not isinstance(state, dict):
@@ -133,10 +148,16 @@ class _Blocks(dict[str, torch.Tensor]):
     def __missing__(self, name: str) -> torch.Tensor:
         where, start, length, checksum = self._table[name]
         block: torch.Tensor = self._file.get_tensor(where).narrow(0, start, length)
-        if zlib.crc32(_bytes(block)) != checksum:
+        # the name of a tensor begins with its dtype, which the checksum of its bytes does not protect
+        if zlib.crc32(_bytes(block)) != checksum or not f"torch.{where}".startswith(f"{block.dtype}."):
             raise ValueError(f"block {name} is damaged")
         self[name] = block
         return block
+
+
+def _checksum(tables: Mapping[str, str]) -> str:
+    """Return the CRC-32 of the tables of blocks and states."""
+    return str(zlib.crc32((tables["blocks"] + tables["states"]).encode()))
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

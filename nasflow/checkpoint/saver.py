@@ -84,7 +84,7 @@ class JointSaver:
         bundle, inside = Bundle(), dict[int, Save]()
         for position, save in enumerate(saves):
             try:
-                bundle.add(save.store.trial, save.state())
+                bundle.add(save.store.trial, save.epoch, save.state())
             except (Exception, SystemExit) as error:  # an error in a state counts against its trial only
                 failed[position] = error
                 continue
@@ -108,7 +108,7 @@ class JointSaver:
         for position, save in saves.items():
             alone = Bundle()
             try:
-                alone.add(save.store.trial, save.state())
+                alone.add(save.store.trial, save.epoch, save.state())
             except (Exception, SystemExit) as error:
                 failed[position] = error
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.errors import CheckpointError
+from nasflow.small_files import sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class CheckpointStore:
     def save(self, epoch: int, state: dict[str, Any]) -> Path:
         """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop the oldest ones."""
         bundle = Bundle()
-        bundle.add(self.trial, state)
+        bundle.add(self.trial, epoch, state)
         target = self.write(epoch, bundle.freeze())
         self.sync()
         return target
@@ -62,11 +63,7 @@ class CheckpointStore:
 
     def sync(self) -> None:
         """Sync the folder; before this, its new names may not survive a power failure."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._folder)
 
     def link(self, epoch: int, file: Path, ranking: Sequence[int] = ()) -> None:
         """Use a file with this trial's state as the checkpoint of `epoch`, by a hard link; otherwise as `write`.
@@ -90,9 +87,9 @@ class CheckpointStore:
         """Return the state saved for `epoch`, with its tensors on the CPU.
 
         Raises:
-            CheckpointError: there is none, or its file can't be read.
+            CheckpointError: there is none, or its file can't be read or holds another state.
         """
-        return read_state(self.path(epoch), self.trial)
+        return read_state(self.path(epoch), self.trial, epoch)
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""

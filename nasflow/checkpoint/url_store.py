@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from nasflow.checkpoint.store import retained
 from nasflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+_MANIFEST = re.compile(r"epoch-(\d+)\.json")
 
 
 class UrlStore:
@@ -42,7 +45,7 @@ class UrlStore:
     def save(self, epoch: int, state: dict[str, Any], ranking: Sequence[int] = ()) -> None:
         """Save `state` (what `packing.pack` takes) as the checkpoint of `epoch`, then drop those not needed."""
         bundle = Bundle()
-        bundle.add(self.trial, state)
+        bundle.add(self.trial, epoch, state)
         self.write(epoch, bundle.freeze(), ranking)
 
     def write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int] = ()) -> None:
@@ -76,7 +79,7 @@ class UrlStore:
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "state"
             local.write_bytes(data)
-            return read_state(local, self.trial)
+            return read_state(local, self.trial, epoch)
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
@@ -85,7 +88,7 @@ class UrlStore:
             names = [str(path).rpartition("/")[2] for path in self._files.ls(self._folder, detail=False)]
         except FileNotFoundError:
             return []
-        return sorted(int(name[6:-5]) for name in names if name.startswith("epoch-") and name.endswith(".json"))
+        return sorted(int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name)))
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest readable state, or None if there is none."""

@@ -12,10 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, field_serializer
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, field_serializer
 
+from nasflow.clean_text import CleanText
 from nasflow.job.disk_full import wait_for_room
 from nasflow.json_metrics import json_metrics
+
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+"""A number of a trial or of epochs: what every store can hold."""
 
 
 class _Event(BaseModel):
@@ -30,8 +34,8 @@ class Started(_Event):
 
     kind: Literal["started"] = "started"
     pid: int = Field(default_factory=os.getpid)
-    resumed: dict[int, int]
-    waiting: list[int] = []
+    resumed: dict[_Count, _Count]
+    waiting: list[_Count] = []
 
 
 class PlannedUnit(BaseModel):
@@ -64,7 +68,7 @@ class Planned(_Event):
 
     kind: Literal["planned"] = "planned"
     units: list[PlannedUnit]
-    alone: dict[int, str]
+    alone: dict[_Count, CleanText]
 
     @property
     def differing(self) -> dict[int, str]:
@@ -76,17 +80,17 @@ class Entered(_Event):
     """A trial that waited begins, or resumes from its checkpoint."""
 
     kind: Literal["entered"] = "entered"
-    trial: int
+    trial: _Count
 
 
 class Epoch(_Event):
     """A trial finished its `epoch` (from 1) and is checkpointed. A metric that is not finite is None."""
 
     kind: Literal["epoch"] = "epoch"
-    trial: int
-    epoch: int
-    metrics: dict[str, float | None]
-    seconds: float = 0.0
+    trial: _Count
+    epoch: _Count
+    metrics: dict[CleanText, float | None]
+    seconds: FiniteFloat = 0.0
     replayed: bool = False
 
     @field_serializer("metrics")
@@ -101,9 +105,9 @@ class Final(_Event):
     """
 
     kind: Literal["final"] = "final"
-    trial: int
-    epochs: int
-    metrics: dict[str, float]
+    trial: _Count
+    epochs: _Count
+    metrics: dict[CleanText, float]
     stopped_early: bool = False
     pruned: bool = False
 
@@ -112,16 +116,16 @@ class Evicted(_Event):
     """A trial failed in `epoch` and left the job; the others go on. The epoch is 0 if it could not be built."""
 
     kind: Literal["evicted"] = "evicted"
-    trial: int
-    epoch: int
-    error: str
+    trial: _Count
+    epoch: _Count
+    error: CleanText
 
 
 class Alert(_Event):
     """A problem that needs attention while the job goes on, in a sentence."""
 
     kind: Literal["alert"] = "alert"
-    text: str
+    text: CleanText
 
 
 class Ended(_Event):
@@ -132,7 +136,9 @@ class Ended(_Event):
     """
 
     kind: Literal["ended"] = "ended"
-    error: str | None = Field(default=None, description="what kept the whole job from running, None if nothing did")
+    error: CleanText | None = Field(
+        default=None, description="what kept the whole job from running, None if nothing did"
+    )
     infrastructure: bool = False
     refused: bool = False
 
@@ -142,7 +148,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def parse_event(line: str) -> Event:
-    """Return the event in one line of an events file."""
+    """Return the event in one line of an events file. Raises ValidationError if it is none that a study can record."""
     return _EVENT.validate_json(line)
 
 

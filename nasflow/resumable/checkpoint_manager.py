@@ -87,7 +87,7 @@ class CheckpointManager:
         """
         self._background.wait()
         bundle = Bundle()
-        bundle.add(self._store.trial, {name: _taken(state[name]) for name in self._names})
+        bundle.add(self._store.trial, epoch, {name: _taken(state[name]) for name in self._names})
         snapshot, ranking = bundle.freeze(), self._ranking(state, epoch)
         self._last = time.monotonic()
         self._background.do(lambda: self._write(epoch, snapshot, ranking))

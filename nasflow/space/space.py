@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nasflow.clean_text import clean_text
 from nasflow.errors import InvalidArchitecture, SpaceError, UserError
 from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Domain
@@ -285,7 +286,7 @@ def _error_text(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     others = ("site-packages", str(Path(__file__).with_name("meta_build.py")))
     own = [frame for frame in frames[1:] if not any(other in frame.filename for other in others)] or frames
-    return f"{type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})"
+    return clean_text(f"{type(error).__name__}: {error} ({own[-1].filename}, line {own[-1].lineno})")
 
 
 def _another(domain: Domain, value: Any, rng: random.Random) -> Any:

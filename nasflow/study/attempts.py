@@ -127,9 +127,11 @@ class AttemptLog(StudyBase):
                 row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})
-                    ending = Ending(row.job_id, failure, error, found, places, row.slot, row.started_at, row.ended_at)
+                    ending = Ending(
+                        row.job_id, failure, row.error, found, places, row.slot, row.started_at, row.ended_at
+                    )
                     row.endings = [*(row.endings or []), _to_json(ending)]
-            return _to_record(row, list(members))
+                return _to_record(row, list(members))
 
     def attempts(self, trial: int | None = None, round: int | None = None) -> list[Attempt]:
         """Return the attempts of a trial, of a round, or all, in the order in which they were planned."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nasflow.errors import StudyError
+from nasflow.small_files import set_aside, sync_folder
 
 MARK = "study.json"
 
@@ -15,20 +16,23 @@ MARK = "study.json"
 def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
     """Mark `folder` (made if missing) as that of the study created then; harmless when repeated.
 
-    Every study numbers its jobs and trials from 0, so another study's files would be mistaken for this one's.
+    Every study numbers its jobs and trials from 0, so another study's files would be mistaken for this one's. A damaged
+    mark is renewed if it is not older than the study.
 
     Raises:
         StudyError: the folder holds jobs of a study that is not in this store.
     """
     mark = folder / MARK
     identity = _identity(name, created_at)
-    if not mark.exists() and not any((folder / part).exists() for part in ("jobs", "trials")):
+    if _is_damaged(mark, created_at) or not any((folder / part).exists() for part in (MARK, "jobs", "trials")):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{MARK}.") as aside:
             aside.write(json.dumps(identity))
             aside.flush()
+            os.fsync(aside.fileno())
             with contextlib.suppress(FileExistsError):  # a search that began at the same time was faster
                 os.link(aside.name, mark)
+        sync_folder(folder)  # jobs without the mark would be refused
     if is_claimed(folder, name, created_at):
         return
     raise StudyError(
@@ -39,8 +43,24 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
 
 def is_claimed(folder: Path, name: str, created_at: datetime) -> bool:
     """Whether `folder` is marked as this study's."""
-    mark = folder / MARK
-    return mark.exists() and bool(json.loads(mark.read_text()) == _identity(name, created_at))
+    try:
+        return bool(json.loads((folder / MARK).read_bytes()) == _identity(name, created_at))
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _is_damaged(mark: Path, created_at: datetime) -> bool:
+    """Whether a mark was damaged and is now set aside. One that is older than the study may be another's, and stays."""
+    try:
+        json.loads(mark.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        if mark.stat().st_mtime < created_at.timestamp():
+            return False
+        set_aside(mark, error)
+        return True
+    return False
 
 
 def _identity(name: str, created_at: datetime) -> dict[str, str]:

@@ -135,11 +135,18 @@ class FinalRecord:
 
 @dataclass(frozen=True)
 class StudyInfo:
-    """One line about a study. `best` is the best value of the first objective, None while nothing is scored."""
+    """One line about a study.
+
+    Attributes:
+        objective: its first; None if its config can't be read.
+        best: the best value of that, None while nothing is scored.
+        problem: why its config can't be read; empty if it can.
+    """
 
     name: str
     created_at: datetime
     rounds: int
     counts: dict[TrialStatus, int]
-    objective: Objective
+    objective: Objective | None
     best: float | None
+    problem: str = ""

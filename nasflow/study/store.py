@@ -37,8 +37,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, validates
 
+from nasflow.clean_text import clean_text
 from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
 from nasflow.study.records import AttemptKind, AttemptState, RoundState
@@ -112,6 +113,10 @@ class RoundRow(Base):
     seconds: Mapped[float] = mapped_column(default=0.0)
     message: Mapped[str] = mapped_column(Text, default="")
 
+    @validates("message")
+    def _clean(self, _: str, text: str) -> str:
+        return clean_text(text)
+
 
 class TrialRow(Base):
     """A trial. `value` is its first objective and `parameters` that metric, both kept apart for the leaderboard."""
@@ -139,6 +144,10 @@ class TrialRow(Base):
     error: Mapped[str | None] = mapped_column(Text)
     replayed_from: Mapped[int | None]
 
+    @validates("error")
+    def _clean(self, _: str, text: str | None) -> str | None:
+        return text and clean_text(text)
+
 
 class AttemptRow(Base):
     """One job."""
@@ -163,6 +172,10 @@ class AttemptRow(Base):
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     endings: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON(none_as_null=True))
+
+    @validates("error", "slot")
+    def _clean(self, _: str, text: str | None) -> str | None:
+        return text and clean_text(text)
 
 
 class MemberRow(Base):

@@ -25,6 +25,10 @@ from nasflow.trial import TrialStatus
 FIXED_KEYS = ("space", "evaluator", "objectives", "seed")
 
 
+class UnreadableStudyError(StudyError):
+    """This nasflow can't read a study's config; others of the store are unaffected."""
+
+
 class Study(TrialLog, AttemptLog, RoundLog):
     """One study. Every public method is one short transaction and may be called from any thread."""
 
@@ -60,7 +64,12 @@ class Study(TrialLog, AttemptLog, RoundLog):
 
     @classmethod
     def load(cls, store_url: str, name: str) -> "Study":
-        """Load the study of this name, with its recorded config. Raises StudyError if there is none."""
+        """Load the study of this name, with its recorded config.
+
+        Raises:
+            StudyError: there is none, or the store can't be used.
+            UnreadableStudyError: its config can't be read.
+        """
         store = Store(store_url)
         try:
             with store.read() as session:
@@ -109,12 +118,25 @@ def list_studies(store_url: str) -> list[StudyInfo]:
         store.close()
 
 
+def study_names(store_url: str) -> list[str]:
+    """Return the names of all studies of a store, oldest first. Raises StudyError if the store can't be used."""
+    store = Store(store_url)
+    try:
+        with store.read() as session:
+            return list(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
+    finally:
+        store.close()
+
+
 def _info(session: Session, row: StudyRow, store_url: str) -> StudyInfo:
-    objective = _from_json(row, store_url).objectives[0]
     of_study = TrialRow.study_id == row.id
     known = session.execute(select(TrialRow.status, func.count()).where(of_study).group_by(TrialRow.status)).tuples()
     counts = dict.fromkeys(TrialStatus, 0) | dict(known.all())
     rounds = session.scalar(select(func.count()).where(RoundRow.study_id == row.id)) or 0
+    try:
+        objective = _from_json(row, store_url).objectives[0]
+    except UnreadableStudyError as error:
+        return StudyInfo(row.name, row.created_at, rounds, counts, None, None, str(error))
     values = select(TrialRow.value).where(of_study, TrialRow.value.is_not(None))
     best = session.scalar(values.order_by(best_first(objective)).limit(1))
     return StudyInfo(row.name, row.created_at, rounds, counts, objective, best)
@@ -135,7 +157,7 @@ def _from_json(row: StudyRow, store_url: str) -> SearchConfig:
         return SearchConfig.model_validate({**row.config, "store": store_url})
     except ValidationError as error:
         where = ".".join(str(step) for step in error.errors()[0]["loc"])
-        raise StudyError(
+        raise UnreadableStudyError(
             f"study '{row.name}': this nasflow can't read the config on record, at '{where}'; "
             "use the version that wrote it"
         ) from None

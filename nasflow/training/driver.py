@@ -11,6 +11,7 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from torch import nn
 
+from nasflow.clean_text import clean_text
 from nasflow.evaluator.data_source import Data
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
@@ -269,4 +270,4 @@ def error_text(error: BaseException) -> str:
     """An error as it is recorded: its type and message, then the last lines of its traceback."""
     trace = traceback.format_exception(error)
     tail = "".join(trace).strip().splitlines()[-_TRACE_LINES:]
-    return "\n".join([f"{type(error).__name__}: {error}", *tail])
+    return clean_text("\n".join([f"{type(error).__name__}: {error}", *tail]))

@@ -5,6 +5,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from nasflow.errors import InfrastructureError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
@@ -24,7 +26,7 @@ def run_job_file(path: Path) -> int:
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
     try:
-        spec = JobSpec.model_validate_json(path.read_text())
+        spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
             TrainingJob(spec, path.parents[2], events.write).run()
@@ -33,6 +35,13 @@ def run_job_file(path: Path) -> int:
     finally:
         events.close()
     return 0
+
+
+def _read_spec(path: Path) -> JobSpec:
+    try:
+        return JobSpec.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise InfrastructureError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:

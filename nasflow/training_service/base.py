@@ -4,12 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from nasflow.clean_text import CleanText
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
+
+_Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what a host or a file may report
 
 
 class JobStatus(StrEnum):
@@ -53,15 +56,15 @@ class JobState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     status: JobStatus
-    exit_code: int | None = None
-    signal: int | None = None
-    slot: str | None = None
-    reason: str = ""
-    oom_kills: int | None = None
-    peak_rss: int | None = None
-    memory_share: int | None = None
+    exit_code: _Number | None = None
+    signal: _Number | None = None
+    slot: CleanText | None = None
+    reason: CleanText = ""
+    oom_kills: _Number | None = None
+    peak_rss: _Number | None = None
+    memory_share: _Number | None = None
     limit: str | None = None
-    stack: str = ""
+    stack: CleanText = ""
 
 
 class JobHandle(BaseModel):

@@ -17,7 +17,7 @@ def run_here(runner: str, folder: Path) -> int:
         runner: `module:function`.
         folder: the job's folder.
     """
-    with (folder / "job.log").open("a", buffering=1) as log, _copied_to(log):
+    with (folder / "job.log").open("a", buffering=1, errors="backslashreplace") as log, _copied_to(log):
         try:
             return int(resolve_name(runner)(folder / "job.json"))
         except (Exception, SystemExit):

@@ -44,6 +44,8 @@ def killed(**evidence) -> JobState:
         (exited(exit_code=3), None, False, (FAILED, TRIAL, False), "exited with code 3 before its end\nlast words"),
         (exited(signal=signal.SIGSEGV), None, False, (FAILED, TRIAL, False), "crashed with SIGSEGV"),
         (exited(signal=signal.SIGABRT, oom_kills=1), None, False, (FAILED, TRIAL, False), "crashed with SIGABRT"),
+        (exited(signal=40), None, False, (FAILED, INFRASTRUCTURE, False), "ended by signal 40"),
+        (exited(signal=2**40), None, False, (FAILED, INFRASTRUCTURE, False), "ended by signal 1099511627776"),
         (exited(signal=signal.SIGTERM), None, False, (FAILED, INFRASTRUCTURE, False), "ended by SIGTERM"),
         (killed(), None, False, (FAILED, INFRASTRUCTURE, False), "was ended by SIGKILL"),
         (killed(oom_kills=0), None, False, (FAILED, INFRASTRUCTURE, False), "SIGKILL, not for want of memory"),

@@ -155,7 +155,7 @@ def test_files_are_not_much_larger_than_needed(root: Root, written: list[str], m
     """For they live as long as one of their trials does."""
     one, two = Bundle(), Bundle()
     for trial, bundle in ((0, one), (0, two), (1, two)):
-        bundle.add(str(trial), state(trial, 0))
+        bundle.add(f"{trial:05d}", 0, state(trial, 0))
     monkeypatch.setattr(bundle_module, "_ENOUGH_BYTES", two._packer.nbytes - one._packer.nbytes)
     assert not root.save(0, trials=7)
     assert written == ["00000", "00003", "00006"]

@@ -93,8 +93,9 @@ def test_a_poisoned_file_is_refused_and_not_run(tmp_path: Path, how: str) -> Non
 
 def rewritten(store: CheckpointStore, epoch: int, text: bytes) -> None:
     """Put another JSON into a checkpoint, with its right checksum."""
+    text = b'{"trial":"%s","epoch":%d,"state":%s}' % (store.trial.encode(), epoch, text)
     bundle = Bundle()
-    bundle.add(store.trial, {"w": torch.zeros(2)})
+    bundle.add(store.trial, epoch, {"w": torch.zeros(2)})
     name = bundle._states[store.trial] = bundle._packer.keep(torch.frombuffer(bytearray(text), dtype=torch.uint8))
     assert name
     bundle.freeze().write(store.path(epoch))

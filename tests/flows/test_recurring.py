@@ -127,7 +127,7 @@ def test_recover_knows_the_run_of_a_dated_study(searches, deployments, prefect_s
     Study.open(by_hand, Lease(seconds=0.01)).close()
     time.sleep(0.1)
     with temporary_settings({PREFECT_API_URL: server.url}):
-        found = {one.config.name: one for one in look(config.store, timedelta(0))}
+        found = {one.config.name: one for one in look(config.store, timedelta(0), print)}
     assert found[own.name].standing is Standing.DEAD
     run = found[own.name].run
     assert run is not None

@@ -1,11 +1,13 @@
 """A folder of jobs belongs to one study on record."""
 
+import logging
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from nasflow.errors import StudyError
-from nasflow.study.folder import claim_folder
+from nasflow.study.folder import MARK, claim_folder, is_claimed
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -23,5 +25,30 @@ def test_the_folder_of_a_study_whose_database_is_gone_is_refused(tmp_path):
 
 def test_a_folder_with_unmarked_jobs_is_refused(tmp_path):
     (tmp_path / "jobs").mkdir()
+    with pytest.raises(StudyError, match="holds jobs"):
+        claim_folder(tmp_path, "digits", CREATED)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"name": "dig', bytes(60), b"\xff\xfe"], ids=["empty", "cut", "zeros", "no text"]
+)
+def test_a_damaged_mark_of_this_study_is_renewed(tmp_path, content, caplog):
+    claim_folder(tmp_path, "digits", CREATED)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / MARK).write_bytes(content)
+    assert not is_claimed(tmp_path, "digits", CREATED)
+    with caplog.at_level(logging.WARNING):
+        claim_folder(tmp_path, "digits", CREATED)
+    assert is_claimed(tmp_path, "digits", CREATED)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        f"{tmp_path / MARK} is damaged and is now {MARK}.damaged"
+    ]
+
+
+def test_a_damaged_mark_that_is_older_than_the_study_may_be_another_ones(tmp_path):
+    claim_folder(tmp_path, "digits", CREATED)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / MARK).write_bytes(b"")
+    os.utime(tmp_path / MARK, times=(0, CREATED.timestamp() - 1))
     with pytest.raises(StudyError, match="holds jobs"):
         claim_folder(tmp_path, "digits", CREATED)

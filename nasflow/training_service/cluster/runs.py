@@ -21,8 +21,9 @@ from pathlib import Path
 
 from nasflow.job.disk_full import wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
+from nasflow.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState
-from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room, write_aside
+from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,10 @@ class Run:
         wait_for_room(lambda: write_aside(self.file("exit.json"), state.model_dump_json()))
 
     def ended(self) -> JobState | None:
-        """Return how the run ended; None if its program has not recorded that."""
+        """Return how the run ended; None if its program has not recorded that, or the record is damaged."""
         file = self.file("exit.json")
         list(file.parent.iterdir())  # makes a network file system forget that the file was missing
-        try:
-            return JobState.model_validate_json(file.read_bytes())
-        except FileNotFoundError:
-            return None
+        return read_whole(file, JobState.model_validate_json)
 
 
 class ClusterRecords(JobRecords):
@@ -92,8 +90,7 @@ class ClusterRecords(JobRecords):
 
     def taken(self) -> dict[str, str]:
         """Return the jobs that have left the queue and not ended, with their slots."""
-        folders = sorted(self._workers.iterdir()) if self._workers.is_dir() else []
-        return {job_id: folder.name for folder in folders for job_id in self.claimed(folder.name)}
+        return {job_id: slot for slot in self.holders() for job_id in self.claimed(slot)}
 
     def take(self, slot: str) -> str | None:
         """Give the oldest waiting job to a slot."""
@@ -137,6 +134,6 @@ def _current(root: Path, job_id: str) -> Path:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(errors="replace")
     except FileNotFoundError:
         return ""

@@ -11,10 +11,10 @@ from pathlib import Path
 from nasflow.config.services import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir
+from nasflow.small_files import write_aside
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.file_queue import write_aside
 from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment

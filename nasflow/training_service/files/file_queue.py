@@ -17,6 +17,7 @@ does every other process, because the write holds the lock.
 
 import fcntl
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from typing import BinaryIO, Concatenate, ParamSpec, TypeVar
 from nasflow.errors import ServiceError
 from nasflow.job.disk_full import is_full, wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
+from nasflow.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.locking import acquire_soon
 
@@ -36,6 +38,11 @@ R = TypeVar("R", bound="JobRecords")
 _LOG = logging.getLogger(__name__)
 
 _CALLS_EVERY = 1.0  # seconds between two records of a controller's calls
+
+# Any other name is a leftover: of a killed `write_aside`, or a network file system's `.nfs...` of a file in use.
+_JOB = re.compile(r"[A-Za-z0-9-]+")
+WAITING = re.compile(rf"(\d+)\.({_JOB.pattern})")
+"""The name of a waiting job's file: its place in the queue and its id."""
 
 
 def waiting_for_room(write: Callable[Concatenate[R, P], None]) -> Callable[Concatenate[R, P], None]:
@@ -122,29 +129,25 @@ class JobRecords:
         for mark in ("exit.json", "cancel"):
             (folder / mark).unlink(missing_ok=True)
         self._queue.mkdir(parents=True, exist_ok=True)
-        last = max((int(file.name.partition(".")[0]) for file in self._queue.iterdir()), default=0)
+        last = max((int(file.name.partition(".")[0]) for file in self.queued().values()), default=0)
         (self._queue / f"{last + 1:09d}.{spec.job_id}").touch()
 
     def queued(self) -> dict[str, Path]:
         """Return the ids of the waiting jobs, oldest first, and their files."""
         files = sorted(self._queue.iterdir()) if self._queue.is_dir() else []
-        return {file.name.partition(".")[2]: file for file in files}
+        return {name[2]: file for file in files if (name := WAITING.fullmatch(file.name))}
 
     @waiting_for_room
     def settle(self, job_id: str, state: JobState) -> None:
         """Record how a job ended, unless that is on record. LOST becomes CANCELLED if a cancel was requested."""
-        file = job_dir(self.root, job_id) / "exit.json"
         if state.status is JobStatus.LOST and self.cancel_mark(job_id).exists():
             state = state.model_copy(update={"status": JobStatus.CANCELLED})
-        if not file.exists():
-            write_aside(file, state.model_dump_json())
+        if self.outcome(job_id) is None:
+            write_aside(job_dir(self.root, job_id) / "exit.json", state.model_dump_json())
 
     def outcome(self, job_id: str) -> JobState | None:
-        """Return how a job ended; None if that is not on record."""
-        try:
-            return JobState.model_validate_json((job_dir(self.root, job_id) / "exit.json").read_bytes())
-        except FileNotFoundError:
-            return None
+        """Return how a job ended; None if that is not on record, or the record is damaged."""
+        return read_whole(job_dir(self.root, job_id) / "exit.json", JobState.model_validate_json)
 
     def cancel_mark(self, job_id: str) -> Path:
         """Return the file that requests a job's end."""
@@ -160,7 +163,15 @@ class JobRecords:
     def claimed(self, holder: str) -> list[str]:
         """Return the jobs that a holder took."""
         folder = self.claims(holder)
-        return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+        return sorted(file.name for file in folder.iterdir() if _JOB.fullmatch(file.name)) if folder.is_dir() else []
+
+    def holders(self) -> list[str]:
+        """Return those that have or had jobs."""
+        return (
+            sorted(folder.name for folder in self._workers.iterdir() if folder.is_dir())
+            if self._workers.is_dir()
+            else []
+        )
 
     def drop_claim(self, holder: str, job_id: str) -> None:
         """Drop a holder's claim on a job after its outcome was recorded."""
@@ -169,10 +180,3 @@ class JobRecords:
     def claims(self, holder: str) -> Path:
         """Return the folder of the jobs that a holder took."""
         return self._workers / holder / "claim"
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Write a file atomically: it is either complete or absent."""
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(text)
-    aside.replace(path)

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from nasflow.clean_text import clean_text
 from nasflow.errors import ServiceError
 from nasflow.job.events import read_lines
 from nasflow.job.spec import job_dir, stop_mark
@@ -34,7 +35,7 @@ class RootHere(TrainingService):
             return ""
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 1000 * lines))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            return clean_text("\n".join(file.read().decode(errors="replace").splitlines()[-lines:]))
 
     def stop_trial(self, number: int) -> None:  # noqa: D102
         mark = stop_mark(self._root, number)

@@ -1,6 +1,7 @@
 """Runs jobs on this machine: one worker process per slot, which forks a process for each job."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -35,6 +36,7 @@ PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.trai
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -303,14 +305,19 @@ class LocalService(RootHere):
 
     def _bury(self, worker: WorkerRecord) -> None:
         """End a worker and everything it left running. Its job is lost if no outcome is on record."""
+        reason = f"the worker of slot {worker.slot} (process {worker.process.pid}) was killed or crashed"
+        if not worker.token:
+            reason = f"the record of the worker of slot {worker.slot} is damaged"
+            _LOG.warning("%s: %s; all workers there are ended", self._root, reason)
 
         def find() -> set[psutil.Process]:
+            if not worker.token:
+                return {*carriers(ROOT_VARIABLE, str(self._root))}
             below = descendants(worker.process.pid) if worker.process.alive() else []
             return {*carriers(TOKEN_VARIABLE, worker.token), *below}
 
         end_all(find)
         for job_id in self._state.claimed(worker.slot):
-            reason = f"the worker of slot {worker.slot} (process {worker.process.pid}) was killed or crashed"
             self._state.settle(job_id, JobState(status=JobStatus.LOST, slot=worker.slot, reason=reason))
         self._state.dismiss(worker.slot)
 

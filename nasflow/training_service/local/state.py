@@ -13,10 +13,11 @@
 import shutil
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nasflow.process_id import ProcessId
-from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room, write_aside
+from nasflow.small_files import write_aside
+from nasflow.training_service.files.file_queue import WAITING, JobRecords, waiting_for_room
 
 ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"
 """Environment variables by which a worker and all its descendants are found, even if their parents have ended."""
@@ -32,7 +33,10 @@ class Layout(BaseModel):
 
 
 class WorkerRecord(BaseModel):
-    """A worker that was started. `token` is the value of TOKEN_VARIABLE in it and all its descendants."""
+    """A worker that was started.
+
+    `token` is the value of TOKEN_VARIABLE in it and all its descendants; empty if its record is damaged.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -59,13 +63,18 @@ class LocalState(JobRecords):
 
     def workers(self) -> list[WorkerRecord]:
         """Return the recorded workers, including dead ones."""
-        files = sorted(self._workers.glob("*/worker.json"))
-        return [WorkerRecord.model_validate_json(file.read_bytes()) for file in files]
+        slots = sorted(file.parent.name for file in self._workers.glob("*/worker.json"))
+        return [worker for slot in slots if (worker := self.worker(slot)) is not None]
 
     def worker(self, slot: str) -> WorkerRecord | None:
-        """Return the recorded worker of a slot, if any."""
-        file = self._workers / slot / "worker.json"
-        return WorkerRecord.model_validate_json(file.read_bytes()) if file.exists() else None
+        """Return the recorded worker of a slot, if any. One with a damaged record counts as dead."""
+        try:
+            return WorkerRecord.model_validate_json((self._workers / slot / "worker.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError:
+            nobody = ProcessId(pid=0, started="unknown")
+            return WorkerRecord(slot=slot, process=nobody, token="", layout=Layout(command=[], environment={}))
 
     def dismiss(self, slot: str) -> None:
         """Remove the record of a slot's worker and its claims."""
@@ -90,7 +99,8 @@ class LocalState(JobRecords):
 
     def held(self) -> dict[str, str]:
         """Return the slots that take no new job, and why."""
-        return {file.name: file.read_text() for file in self._held.glob("*") if file.suffix != ".new"}
+        files = [file for file in self._held.glob("*") if file.suffix != ".new" and not file.name.startswith(".")]
+        return {file.name: file.read_text(errors="replace") for file in files}
 
     def release(self) -> None:
         """Let every slot take jobs."""
@@ -107,7 +117,9 @@ class LocalState(JobRecords):
     def news(self, slot: str) -> bool:
         """Whether there may be work for a slot's worker. Needs no lock."""
         try:
-            work = any(self._queue.iterdir()) and not (self._held / slot).exists()
+            work = (
+                any(WAITING.fullmatch(file.name) for file in self._queue.iterdir()) and not (self._held / slot).exists()
+            )
             return work or self.retire(slot).exists() or not self.claims(slot).exists()
         except FileNotFoundError:
             return True

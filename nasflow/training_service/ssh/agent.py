@@ -17,8 +17,8 @@ from pathlib import Path
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
+from nasflow.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobHandle
-from nasflow.training_service.files.file_queue import write_aside
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.ssh.messages import (
@@ -148,7 +148,8 @@ class HostAgent:
         events = events[: events.rfind(b"\n") + 1]
         checkpoints: list[RemoteFile] = []
         if events or state.status.finished:
-            for member in JobSpec.model_validate_json((folder / "job.json").read_bytes()).members:
+            spec = read_whole(folder / "job.json", JobSpec.model_validate_json)
+            for member in spec.members if spec is not None else ():
                 checkpoints += self._files(trial_dir(self._root, member.trial))
         files = [file for file in self._files(folder) if Path(file.path).name not in KEPT]
         return JobNews(
@@ -164,7 +165,7 @@ class HostAgent:
         entries = sorted(path.iterdir()) if path.is_dir() else [path]
         for entry in entries:
             try:
-                if not entry.is_symlink() and entry.is_file():
+                if not entry.is_symlink() and entry.is_file() and not entry.name.startswith("."):
                     about = entry.stat()
                     yield RemoteFile(path=str(entry.relative_to(self._root)), size=about.st_size, inode=about.st_ino)
             except FileNotFoundError:

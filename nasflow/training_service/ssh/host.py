@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from nasflow.config.services import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir
+from nasflow.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.ssh.agent_client import AgentClient
 from nasflow.training_service.ssh.connect.connection import SshConnection
@@ -247,7 +248,10 @@ class SshHost:
 
     def _submit(self, job_id: str, known: Known) -> None:
         folder = job_dir(self._records.root, job_id)
-        spec = JobSpec.model_validate_json((folder / "job.json").read_bytes())
+        spec = read_whole(folder / "job.json", JobSpec.model_validate_json)
+        if spec is None:
+            self._settle(job_id, JobState(status=JobStatus.LOST, slot=self.name, reason="its job.json is damaged"))
+            return
         trials = [member.trial for member in spec.members]
         there = self._list([f"trials/{trial:05d}" for trial in trials])
         with self._connection.sftp() as sftp:

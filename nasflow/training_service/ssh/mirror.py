@@ -49,7 +49,7 @@ class Mirror:
             kept[place.parent].add(place.name)
         for folder, there in kept.items():
             for path in folder.iterdir():
-                if path.name not in there:
+                if path.name not in there and not path.name.startswith("."):
                     path.unlink()
 
     def append(self, job_id: str, news: JobNews) -> None:
@@ -67,7 +67,7 @@ class Mirror:
             folder = trial_dir(self._root, trial)
             for file in sorted(folder.iterdir()) if folder.is_dir() else []:
                 name = str(file.relative_to(self._root))
-                if present.get(name) != file.stat().st_size:
+                if present.get(name) != file.stat().st_size and not file.name.startswith("."):
                     names[file.stat().st_ino].append(name)
         uploads = []
         for paths in names.values():

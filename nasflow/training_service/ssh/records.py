@@ -13,8 +13,9 @@ import secrets
 from pathlib import Path
 
 from nasflow.job.spec import job_dir
+from nasflow.small_files import read_whole, sync_folder, write_aside
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.files.file_queue import JobRecords, write_aside
+from nasflow.training_service.files.file_queue import JobRecords
 from nasflow.training_service.ssh.messages import Known
 
 
@@ -27,10 +28,12 @@ class SshRecords(JobRecords):
     def study_id(self) -> str:
         """Return the id of this study's folders on the hosts."""
         file = self.dir / "id"
-        if not file.exists():
-            self.dir.mkdir(parents=True, exist_ok=True)
-            write_aside(file, secrets.token_hex(4))
-        return file.read_text()
+        if known := read_whole(file, _id):
+            return known
+        self.dir.mkdir(parents=True, exist_ok=True)
+        write_aside(file, made := secrets.token_hex(4))
+        sync_folder(self.dir)  # without it, what is on the hosts would not be found again
+        return made
 
     def take(self, host: str) -> str | None:
         """Give the oldest waiting job to a host."""
@@ -48,7 +51,7 @@ class SshRecords(JobRecords):
 
     def hosts(self) -> list[str]:
         """Return the hosts that have or had jobs of this study."""
-        return sorted(folder.name for folder in self._workers.iterdir()) if self._workers.is_dir() else []
+        return self.holders()
 
     def lose(self, host: str, reason: str) -> list[str]:
         """Record a host's jobs as lost and drop its claims on them."""
@@ -72,4 +75,10 @@ class SshRecords(JobRecords):
         events, log = (
             path.stat().st_size if path.exists() else 0 for path in (folder / "events.jsonl", folder / "job.log")
         )
-        return Known(claim=(self.claims(host) / job_id).read_text(), events=events, log=log)
+        return Known(claim=(self.claims(host) / job_id).read_text(errors="replace"), events=events, log=log)
+
+
+def _id(content: bytes) -> str:
+    if not content.isalnum():
+        raise ValueError("it is no id")
+    return content.decode("ascii")
