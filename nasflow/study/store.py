@@ -101,7 +101,7 @@ class StudyRow(Base):
 
 
 class RoundRow(Base):
-    """A sampling round. `seconds` is its time up to its latest recorded activity; time without a controller is left out."""
+    """A sampling round. `seconds` is its time up to its latest recorded activity, by monotonic clocks."""
 
     __tablename__ = "rounds"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
