@@ -1,12 +1,14 @@
 """What a search left behind, compared with what it leaves when nobody disturbs it."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import create_engine, text
+
 from nasflow.report.leaderboard import leaderboard_rows
+from nasflow.study.store import parse_url
 from nasflow.study.study import Study
 from nasflow.trial import Trial
 from tests.faults.search import NAME, TroubledSearch
@@ -61,9 +63,9 @@ class Verdict:
 
 def outcome(search: TroubledSearch) -> Outcome:
     """What a search that has ended, or was given up, has left behind."""
-    if not search.database.exists():
+    if not search.has_store():
         return Outcome({}, [], {}, [], search.told, 0)
-    study = Study.load(f"sqlite:///{search.database}", NAME)
+    study = Study.load(search.store, NAME)
     try:
         trials = {trial.number: trial for trial in study.trials()}
         board = leaderboard_rows(study.leaderboard(100), study.config.objectives, 100)
@@ -71,9 +73,11 @@ def outcome(search: TroubledSearch) -> Outcome:
     finally:
         study.close()
     rows = {(number, record.epoch): record.metrics for number, records in epochs.items() for record in records}
-    with sqlite3.connect(search.database) as connection:
-        repeated = connection.execute("SELECT trial_id, epoch FROM epochs GROUP BY 1, 2 HAVING count(*) > 1").fetchall()
-    connection.close()
+    engine = create_engine(parse_url(search.store))
+    with engine.connect() as connection:
+        query = text("SELECT trial_id, epoch FROM epochs GROUP BY 1, 2 HAVING count(*) > 1")
+        repeated = [(trial, epoch) for trial, epoch in connection.execute(query)]
+    engine.dispose()
     units = [unit for event in search.searches.events(NAME) if event["kind"] == "planned" for unit in event["units"]]
     fused = max((len(unit["members"]) for unit in units if unit["fused"]), default=0)
     return Outcome(trials, board, rows, repeated, search.told, fused)

@@ -85,13 +85,17 @@ class PrefectServer:
 
 
 class PrefectProcess:
-    """A server on a free port with its database in `home`; it can be ended and started again on both."""
+    """A server on a free port with its database in `home`; it can be ended and started again on both.
+
+    Attributes:
+        port: its port on this machine.
+    """
 
     def __init__(self, home: Path, extra: Mapping[str, str] | None = None):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self._url = f"http://127.0.0.1:{self._port}/api"
+            self.port: int = probe.getsockname()[1]
+        self._url = f"http://127.0.0.1:{self.port}/api"
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         env = {
@@ -113,7 +117,7 @@ class PrefectProcess:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "prefect", "server", "start", *address]
             self._process = subprocess.Popen(command, env=self.server.env, stdout=log, stderr=log)
