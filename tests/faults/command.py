@@ -90,6 +90,7 @@ def _counts(report: Report) -> dict[str, int]:
         "Epochs retrained beyond the one in flight per kill": sum(verdict.retrained for verdict in verdicts),
         "Leaderboards that differ from the undisturbed run": sum(verdict.differs for verdict in verdicts),
         "Processes left over": sum(len(verdict.left) for verdict in verdicts),
+        "Files left over": sum(len(verdict.litter) for verdict in verdicts),
         "Other promises broken": sum(len(verdict.broken) for verdict in verdicts),
     }
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from nasflow.training_service.machine.processes import carriers
+from tests.faults.judge import numberless
 from tests.faults.processes import end
 from tests.faults.scene import Missed, Scene
 from tests.faults.search import MARK
@@ -23,7 +24,7 @@ def damage_any(scene: Scene, rng: random.Random) -> str:
     kinds: dict[str, list[Path]] = defaultdict(list)
     for file in sorted((search.folder / JOBS).rglob("*")):
         if file.is_file() and file.suffix not in _KEPT:
-            kinds[re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", str(file.relative_to(search.root)))].append(file)
+            kinds[numberless(str(file.relative_to(search.root)))].append(file)
     if not kinds:
         raise Missed("there are no files yet")
     kind = rng.choice(sorted(kinds))

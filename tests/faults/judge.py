@@ -1,5 +1,6 @@
 """What a search left behind, compared with what it leaves when nobody disturbs it."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from nasflow.study.store import parse_url
 from nasflow.study.study import Study
 from nasflow.trial import Trial
 from tests.faults.search import NAME, TroubledSearch
+
+_NO_LITTER = {".log", ".yaml", ".damaged"}
 
 Rows = Mapping[tuple[int, int], Mapping[str, float | None]]
 
@@ -27,6 +30,8 @@ class Outcome:
         repeated: (trial, epoch) that have more than one row of metrics.
         told: how often an epoch was told as trained.
         fused: how many members the largest unit had.
+        files: how many files there are of each name, with # for numbers; only whether there are any, but for those of
+            trials, of which there is one for each.
     """
 
     trials: Mapping[int, Trial]
@@ -35,6 +40,7 @@ class Outcome:
     repeated: Collection[tuple[int, int]]
     told: Counter[tuple[int, int]]
     fused: int
+    files: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -47,6 +53,7 @@ class Verdict:
         retrained: epochs that were told as trained once more, though they were on record.
         differs: whether the leaderboard, or any metric of any epoch, is another one.
         left: processes that were left over.
+        litter: names of files that there should not be, or not as often.
         broken: promises about single faults that were not kept, in words.
     """
 
@@ -55,10 +62,12 @@ class Verdict:
     retrained: int = 0
     differs: bool = False
     left: list[str] = field(default_factory=list)
+    litter: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.lost or self.duplicated or self.retrained or self.differs or self.left or self.broken)
+        found = self.lost, self.duplicated, self.retrained, self.differs, self.left, self.litter, self.broken
+        return any(found)
 
 
 def outcome(search: TroubledSearch) -> Outcome:
@@ -80,7 +89,20 @@ def outcome(search: TroubledSearch) -> Outcome:
     engine.dispose()
     units = [unit for event in search.searches.events(NAME) if event["kind"] == "planned" for unit in event["units"]]
     fused = max((len(unit["members"]) for unit in units if unit["fused"]), default=0)
-    return Outcome(trials, board, rows, repeated, search.told, fused)
+    return Outcome(trials, board, rows, repeated, search.told, fused, _files(search))
+
+
+def _files(search: TroubledSearch) -> Counter[str]:
+    """Return the names of all files but logs, configs, the cache, and what was set aside because it was damaged."""
+    files = [file for file in search.folder.rglob("*") if file.is_file() and file.suffix not in _NO_LITTER]
+    names = (file.relative_to(search.folder).as_posix() for file in files)
+    counts = Counter(numberless(name) for name in names if not name.startswith("cache/"))
+    return Counter({name: count if "/trials/" in name else 1 for name, count in counts.items()})
+
+
+def numberless(name: str) -> str:
+    """Return a file's name with # for each number, decimal or hexadecimal."""
+    return re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", name)
 
 
 def judge(found: Outcome, wanted: Outcome, excused: Mapping[tuple[int, int], int] | None = None) -> Verdict:
@@ -101,4 +123,5 @@ def judge(found: Outcome, wanted: Outcome, excused: Mapping[tuple[int, int], int
         or found.leaderboard != wanted.leaderboard
         or found.rows != wanted.rows
         or any(trial.metrics != wanted.trials[number].metrics for number, trial in found.trials.items()),
+        litter=sorted(found.files - wanted.files),
     )

@@ -78,6 +78,12 @@ def test_the_judge_sees_other_scores():
     assert judge(dataclasses.replace(right, trials=extra), right).differs
 
 
+def test_the_judge_sees_litter():
+    right = dataclasses.replace(wanted(), files=Counter({"jobs/#/exit.json": 1, "trials/#/epoch-#": 2}))
+    for name in ("jobs/#/exit.json.new", "trials/#/epoch-#"):
+        assert judge(dataclasses.replace(right, files=right.files + Counter([name])), right).litter == [name]
+
+
 def test_faults_can_be_run_again():
     for kind in KINDS:
         one, other = Fault(kind, 7), Fault(kind, 7)
