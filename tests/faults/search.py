@@ -290,7 +290,7 @@ def is_program(process: psutil.Process) -> bool:
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return {}
-    return event
+    return event if isinstance(event, dict) else {}

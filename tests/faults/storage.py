@@ -210,7 +210,8 @@ def _events(root: Path, job_id: str) -> list[dict[str, object]]:
     file = job_dir(root, job_id) / "events.jsonl"
     if not file.exists():  # it was killed before it told anything
         return events
-    for line in file.read_text().splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         with suppress(ValueError):
-            events.append(json.loads(line))
+            event = json.loads(line)
+            events += [event] if isinstance(event, dict) else []
     return events

@@ -199,12 +199,12 @@ class Searches:
     def events(self, study: str, jobs: str = "*") -> list[dict[str, Any]]:
         """The events of all of a study's jobs whose names match."""
         files = sorted((self.folder / "nasflow-runs" / study / "jobs").glob(f"{jobs}/events.jsonl"))
-        return [_parse(line) for file in files for line in file.read_text().splitlines()]
+        return [_parse(line) for file in files for line in file.read_text(errors="replace").splitlines()]
 
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = json.loads(line)
+        event = json.loads(line)
     except ValueError:
-        return {"kind": "torn"}
-    return event
+        event = None
+    return event if isinstance(event, dict) else {"kind": "torn"}
