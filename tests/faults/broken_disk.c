@@ -1,5 +1,6 @@
-/* Writes below some folders fail, with the error number in the file named by NASFLOW_FAULTS_DISK: an int32, 0 for none,
-   and the folders, each with a NUL at its end, and one more at the end of all. See broken_disk.py. */
+/* Writes below some folders fail, and what of their files is synced is kept. The file named by NASFLOW_FAULTS_DISK has the
+   error number, an int32, 0 for none; where contents are kept, empty for nowhere; the folders in which writes fail, and
+   those in which contents are kept, each with a NUL at its end, and one more at the end of all. See broken_disk.py. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,9 @@
 
 struct control {
     volatile int32_t error;
-    char folders[SIZE - sizeof(int32_t)];
+    char synced[252];
+    char failing[(SIZE - 256) / 2];
+    char kept[(SIZE - 256) / 2];
 };
 
 static const struct control *control(void) {
@@ -36,8 +39,8 @@ static const struct control *control(void) {
     return place;
 }
 
-static int below(const char *path) {
-    for (const char *folder = control()->folders; *folder; folder += strlen(folder) + 1)
+static int below(const char *path, const char *folder) {
+    for (; *folder; folder += strlen(folder) + 1)
         if (!strncmp(path, folder, strlen(folder)) && path[strlen(folder)] == '/')
             return 1;
     return 0;
@@ -57,7 +60,7 @@ static int file_fails(int file) {
     if (!error)
         return 0;
     path_of(file, path);
-    if (!below(path))
+    if (!below(path, control()->failing))
         return 0;
     errno = error;
     return 1;
@@ -73,10 +76,35 @@ static int name_fails(int folder, const char *name) {
         strcat(path, "/");
     }
     strcat(path, name);
-    if (!below(path))
+    if (!below(path, control()->failing))
         return 0;
     errno = error;
     return 1;
+}
+
+/* Copies what was synced to a file with the inode and its birth in the name, which a rename does not change. */
+static int keep(int file, int result) {
+    char path[PATH_MAX + 1], aside[PATH_MAX], kept[PATH_MAX], bytes[1 << 16];
+    struct statx facts;
+    ssize_t size;
+    if (result || !*control()->synced)
+        return result;
+    path_of(file, path);
+    if (!below(path, control()->kept) || syscall(SYS_statx, file, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &facts) ||
+        !S_ISREG(facts.stx_mode))
+        return result;
+    snprintf(aside, sizeof aside, "%s/new-%ld", control()->synced, syscall(SYS_gettid));
+    snprintf(kept, sizeof kept, "%s/%llu-%lld-%u", control()->synced, facts.stx_ino, (long long)facts.stx_btime.tv_sec,
+             facts.stx_btime.tv_nsec);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    int from = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    int to = syscall(SYS_openat, AT_FDCWD, aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    while ((size = syscall(SYS_read, from, bytes, sizeof bytes)) > 0)
+        syscall(SYS_write, to, bytes, size);
+    close(from);
+    close(to);
+    syscall(SYS_renameat2, AT_FDCWD, aside, AT_FDCWD, kept, 0);
+    return result;
 }
 
 static int open_any(int folder, const char *name, int flags, va_list rest) {
@@ -113,8 +141,8 @@ ON_FILE(ssize_t, pwrite, (int file, const void *bytes, size_t size, off_t at),
         syscall(SYS_pwrite64, file, bytes, size, at))
 ON_FILE(ssize_t, pwrite64, (int file, const void *bytes, size_t size, off64_t at),
         syscall(SYS_pwrite64, file, bytes, size, at))
-ON_FILE(int, fsync, (int file), syscall(SYS_fsync, file))
-ON_FILE(int, fdatasync, (int file), syscall(SYS_fdatasync, file))
+ON_FILE(int, fsync, (int file), keep(file, syscall(SYS_fsync, file)))
+ON_FILE(int, fdatasync, (int file), keep(file, syscall(SYS_fdatasync, file)))
 ON_FILE(int, ftruncate, (int file, off_t size), syscall(SYS_ftruncate, file, size))
 ON_FILE(int, ftruncate64, (int file, off64_t size), syscall(SYS_ftruncate, file, size))
 

@@ -16,6 +16,7 @@ from tests.faults.scene import Missed, Scene
 from tests.faults.search import CONFIGS, POSTGRESQL, HungSearch, TroubledSearch
 from tests.faults.small_disks import small_disks
 from tests.faults.stage import Stage, staged
+from tests.faults.storage import STORE
 from tests.postgresql import new_schema
 
 
@@ -81,7 +82,7 @@ class Campaign:
                     break
                 needs = {KINDS[fault.kind].needs for fault in todo}
                 config = POSTGRESQL if POSTGRESQL in needs else names[number % len(names)]
-                self._disturb(number, config, todo, "disks" in needs)
+                self._disturb(number, config, todo, needs)
         self.report.seconds = time.monotonic() - begin
         return self.report
 
@@ -112,16 +113,19 @@ class Campaign:
         store = new_schema(stage.postgresql.url) if config == POSTGRESQL and stage.postgresql else None
         return TroubledSearch(self._folder / folder, stage.server, CONFIGS[config], stage.environment, store)
 
-    def _disturb(self, number: int, config: str, faults: list[Fault], disks: bool) -> None:
+    def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> None:
         assert self._stage is not None
         stage, reference = self._stage, self._reference(config)
         folder = self._folder / f"search-{number}"
+        disks, power = "disks" in needs, "power" in needs
         struck: list[Fault] = []
         begin = time.monotonic()
         with small_disks(folder, self._folder / "cache") if disks else nullcontext():
             search = self._search(folder.name, config)
             postgresql = stage.postgresql if config == POSTGRESQL else None
-            scene = Scene(search, self._brief, stage.clock, disks, stage.broken_disk, stage.proxy, postgresql)
+            scene = Scene(search, self._brief, stage.clock, disks, stage.broken_disk, power, stage.proxy, postgresql)
+            if stage.broken_disk:
+                stage.broken_disk.remember([search.root.parent, search.folder / STORE] if power else [])
             try:
                 for fault in sorted(faults, key=lambda fault: fault.instant):
                     self._strike(scene, fault, config, reference.told.total(), struck)

@@ -10,7 +10,7 @@ from tests.faults.judge import numberless
 from tests.faults.processes import end
 from tests.faults.scene import Missed, Scene
 from tests.faults.search import MARK
-from tests.faults.storage import JOBS
+from tests.faults.storage import JOBS, STORE
 
 _KEPT = (".damaged", ".log")  # what nobody reads again
 
@@ -36,6 +36,27 @@ def damage_any(scene: Scene, rng: random.Random) -> str:
     if file.name == "events.jsonl":
         search.skip_events(file)
     return f"{how} {file.relative_to(search.root)} while everything was down"
+
+
+def cut_power(scene: Scene, rng: random.Random) -> str:
+    """Everything is killed, and files lose what was not synced. Their names stay, as on a journaling file system."""
+    search = scene.search
+    if not scene.remembers or scene.broken_disk is None:
+        raise Missed("what is synced was not noted")
+    scene.await_some(lambda: _files(search.folder), "file")
+    end(*carriers(MARK, str(search.folder)))
+    search.trained()
+    files = _files(search.folder)
+    changed = [file for file in files if scene.broken_disk.forget(file)]
+    for file in search.root.glob("jobs/*/events.jsonl"):
+        search.skip_events(file)
+    names = sorted({file.name for file in changed})
+    return f"power was cut: {len(changed)} of {len(files)} files had not been synced: {', '.join(names)[:120]}"
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a search's jobs and store."""
+    return [file for place in (JOBS, STORE) for file in (folder / place).rglob("*") if file.is_file()]
 
 
 def _damage(file: Path, rng: random.Random) -> str:

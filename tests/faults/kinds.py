@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.faults import shim
-from tests.faults.damage import damage_any
+from tests.faults.damage import cut_power, damage_any
 from tests.faults.processes import Strike, hang_job, kill, kill_all, kill_server, second_controller, stop
 from tests.faults.resources import exhaust_files, grow_log, no_memory_limit, other_store, starve_controller
 from tests.faults.scene import Missed, Scene
@@ -45,7 +45,8 @@ class Kind:
         strike: does it, and says what it has done.
         fault, happens, lost: for the table: what it is, what nasflow does then, and what is lost at most.
         lacking: why it can't be done here, None if it can.
-        needs: what a search must have for it: `disks` of its own, or a store on `postgresql`.
+        needs: what a search must have for it: `disks` of its own, a store on `postgresql`, or notes of what is synced,
+            for a cut of its `power`.
     """
 
     weight: int
@@ -177,6 +178,11 @@ KINDS: dict[str, Kind] = {
         "everything is killed, and one file of the study's folder is emptied, cut or overwritten by random bytes",
         "a damaged file is set aside, or its checkpoint left out, with a warning; the same command goes on",
         "the running epoch of all members, and the epochs of a damaged checkpoint",
+    ),
+    "power-cut": Kind(
+        3, cut_power, "everything is killed, and all files lose what was not synced",
+        "the same command goes on from the checkpoints; damaged small files are set aside", _EPOCHS,
+        shim.lacking, "power",
     ),
     "controller-files": Kind(
         2, exhaust_files("controller"), "the controller can open no more files for a while",

@@ -34,6 +34,7 @@ class Scene:
         clock: of all its processes, if that can be set.
         disks: its jobs and checkpoints, its store, its temporary files and its cache are on small disks of their own.
         broken_disk: what makes its writing fail.
+        remembers: the broken disk notes what is synced.
         proxy: between it and the Prefect server.
         postgresql: the server with its store, if that is PostgreSQL.
         excused: epochs (trial, epoch) whose checkpoint was damaged: each is trained again as often, at most.
@@ -46,6 +47,7 @@ class Scene:
     clock: Clock | None = None
     disks: bool = False
     broken_disk: BrokenDisk | None = None
+    remembers: bool = False
     proxy: Proxy | None = None
     postgresql: PostgresqlServer | None = None
     excused: Counter[tuple[int, int]] = field(default_factory=Counter)

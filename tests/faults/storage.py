@@ -104,7 +104,7 @@ def refuse_writes(number: int) -> Strike:
             try:
                 scene.search.tend_for(seconds)
             finally:
-                scene.broken_disk.fail(0)
+                scene.broken_disk.work()
         return f"writing to {' and '.join(places)} failed with {errno.errorcode[number]} for {seconds:.1f} s"
 
     return strike
