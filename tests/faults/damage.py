@@ -18,12 +18,12 @@ _KEPT = (".damaged", ".log")  # what nobody reads again
 def damage_any(scene: Scene, rng: random.Random) -> str:
     """Everything is killed, and one file of the study's folder is emptied, cut or overwritten with random bytes."""
     search = scene.search
-    scene.await_some(search.jobs, "job")
+    scene.await_some(lambda: _files(search.folder, JOBS), "file")
     end(*carriers(MARK, str(search.folder)))
     search.trained()
     kinds: dict[str, list[Path]] = defaultdict(list)
-    for file in sorted((search.folder / JOBS).rglob("*")):
-        if file.is_file() and file.suffix not in _KEPT:
+    for file in sorted(_files(search.folder, JOBS)):
+        if file.suffix not in _KEPT:
             kinds[numberless(str(file.relative_to(search.root)))].append(file)
     if not kinds:
         raise Missed("there are no files yet")
@@ -43,10 +43,10 @@ def cut_power(scene: Scene, rng: random.Random) -> str:
     search = scene.search
     if not scene.remembers or scene.broken_disk is None:
         raise Missed("what is synced was not noted")
-    scene.await_some(lambda: _files(search.folder), "file")
+    scene.await_some(lambda: _files(search.folder, JOBS, STORE), "file")
     end(*carriers(MARK, str(search.folder)))
     search.trained()
-    files = _files(search.folder)
+    files = _files(search.folder, JOBS, STORE)
     changed = [file for file in files if scene.broken_disk.forget(file)]
     for file in search.root.glob("jobs/*/events.jsonl"):
         search.skip_events(file)
@@ -54,9 +54,9 @@ def cut_power(scene: Scene, rng: random.Random) -> str:
     return f"power was cut: {len(changed)} of {len(files)} files had not been synced: {', '.join(names)[:120]}"
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of a search's jobs and store."""
-    return [file for place in (JOBS, STORE) for file in (folder / place).rglob("*") if file.is_file()]
+def _files(folder: Path, *places: str) -> list[Path]:
+    """Return the files of some parts of a search."""
+    return [file for place in places for file in (folder / place).rglob("*") if file.is_file()]
 
 
 def _damage(file: Path, rng: random.Random) -> str:

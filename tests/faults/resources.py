@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from nasflow.job.spec import job_dir
+from nasflow.study.folder import MARK as MARK_OF_FOLDER
 from nasflow.training_service.machine.processes import carriers
 from tests.faults.processes import Strike, end
 from tests.faults.scene import Missed, Scene
@@ -86,7 +87,8 @@ def starve_controller(scene: Scene, rng: random.Random) -> str:
 def other_store(scene: Scene, rng: random.Random) -> str:
     """A second controller with the same folder of jobs, but a store of its own, has to be refused."""
     search = scene.search
-    scene.await_some(search.jobs, "job")
+    mark = search.root / MARK_OF_FOLDER
+    scene.await_some(lambda: [mark] if mark.exists() else [], "study's folder")
     config = yaml.safe_load((search.folder / f"{NAME}.yaml").read_text())
     config["store"] = f"sqlite:///{search.folder / 'tmp' / 'other.db'}"
     (search.folder / f"{_OTHER}.yaml").write_text(yaml.safe_dump(config))
