@@ -9,8 +9,8 @@ from nasflow.training_service.machine.processes import carriers
 from tests.faults.judge import numberless
 from tests.faults.processes import end
 from tests.faults.scene import Missed, Scene
-from tests.faults.search import MARK
-from tests.faults.storage import JOBS, STORE
+from tests.faults.search import MARK, TroubledSearch
+from tests.faults.storage import JOBS, STORE, contains
 
 _KEPT = (".damaged", ".log")  # what nobody reads again
 
@@ -33,6 +33,7 @@ def damage_any(scene: Scene, rng: random.Random) -> str:
         sharing = [other for other in search.root.glob(f"trials/*/{file.name}") if other.samefile(file)]
         scene.excused.update((int(other.parent.name), int(match[1])) for other in sharing)
     how = _damage(file, rng)
+    scene.promises.append(lambda: _silent_about_damage(search))
     if file.name == "events.jsonl":
         search.skip_events(file)
     return f"{how} {file.relative_to(search.root)} while everything was down"
@@ -52,6 +53,14 @@ def cut_power(scene: Scene, rng: random.Random) -> str:
         search.skip_events(file)
     names = sorted({file.name for file in changed})
     return f"power was cut: {len(changed)} of {len(files)} files had not been synced: {', '.join(names)[:120]}"
+
+
+def _silent_about_damage(search: TroubledSearch) -> str | None:
+    logs = [*search.folder.glob("*.log"), *search.root.rglob("*.log")]
+    for file in search.root.rglob("*.damaged"):
+        if not any(contains(log, file.name) for log in logs):
+            return f"no warning about {file.relative_to(search.root)}"
+    return None
 
 
 def _files(folder: Path, *places: str) -> list[Path]:

@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
         "no trial is blamed; the batch is started again and goes on from its checkpoints", _EPOCH,
     ),
     "job-hang": Kind(
-        3, hang_job, "a job stands still (SIGSTOP) for good",
+        3, hang_job, "a job is stopped (SIGSTOP) for good",
         "it is ended when `limits.stalled` has passed; no trial is blamed, and the batch is started again", _EPOCH,
     ),
     "job-stop": Kind(3, stop("job"), "a job stands still (SIGSTOP) and goes on", "it goes on", "nothing"),
