@@ -32,8 +32,8 @@ MORE_FAULTS = {
     "prefect-broken": 1,
     "prefect-away": 1,
     "job-hang": 1,
-    "damage-any": 3,
-    "power-cut": 2,
+    "damage-any": 2,
+    "power-cut": 1,
     "read-only": 1,
     "io-error": 1,
     "controller-files": 1,
@@ -43,24 +43,20 @@ MORE_FAULTS = {
     "postgresql-restarted": 1,
     "postgresql-cut": 1,
 }
-KILLS = 20
-MORE_KILLS = 11
+"""In a search of their own, on PostgreSQL where there is one."""
+KILLS = 20 + 10
 SEED = 57  # of the first of a kind; with it, those that take longest to go on from come well apart
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("times", "kills", "each"),
-    [(FAULTS, KILLS, sum(FAULTS.values())), (MORE_FAULTS, MORE_KILLS, 8)],
-    ids=["kills", "more"],
-)
-def test_nothing_is_lost_or_repeated(tmp_path, times, kills, each):
-    kinds = [kind for kind in times if not KINDS[kind].lacking()]
-    faults = [Fault(kind, SEED + number) for kind in kinds for number in range(times[kind])]
-    report = Campaign(tmp_path, print, brief=True).strike(iter(faults), len(faults), each)
+def test_nothing_is_lost_or_repeated(tmp_path):
+    kinds = {kind: times for kind, times in {**FAULTS, **MORE_FAULTS}.items() if not KINDS[kind].lacking()}
+    faults = [Fault(kind, SEED + number) for kind, times in kinds.items() for number in range(times)]
+    report = Campaign(tmp_path, print, brief=True).strike(iter(faults), len(faults), each=sum(FAULTS.values()))
+    lacking = len(FAULTS) + len(MORE_FAULTS) - len(kinds)
     assert not report.bad, summary(report)
-    assert report.kills.total() >= kills - (len(times) - len(kinds)), summary(report)
+    assert report.kills.total() >= KILLS - lacking, summary(report)
 
 
 def wanted() -> Outcome:
