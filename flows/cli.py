@@ -1,5 +1,6 @@
 """The `nasflow` command. Everything slow is imported by the command that needs it."""
 
+import errno
 import sys
 from datetime import timedelta
 from enum import StrEnum
@@ -40,6 +41,7 @@ Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone, s
 WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
 
 DEFAULT_POOL = "nasflow"
+_LACKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}  # disk, open files
 
 
 class Overlap(StrEnum):
@@ -322,13 +324,22 @@ def schema() -> None:
 
 
 def main() -> None:
-    """Run the command line. A user's mistake gives one line on standard error and exit code 2, without a traceback."""
+    """Run the command line. A user's mistake gives one line on standard error and exit code 2, without a traceback.
+
+    So does a machine that lacks something, but with code 1.
+    """
     try:
         with clear_prefect_errors():
             app()
     except NasflowError as error:
         console(stderr=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    except OSError as error:
+        if error.errno not in _LACKS:
+            raise
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        console(stderr=True).print(f"error: {what}; mend this, and run the command again", style="red", markup=False)
+        sys.exit(1)
 
 
 def _load(path: Path) -> Any:

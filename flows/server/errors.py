@@ -74,6 +74,11 @@ def _explained(error: Exception) -> PrefectApiError | None:
             return _wrong_url("is not a URL") if "Failed to reach API" in words or _is_ours(link) else None
         if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.status_code == 401:
             return _refused()
+        if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.is_server_error:
+            return PrefectApiError(
+                f"Prefect's API at {api_url()} answers {link.response.status_code} {link.response.reason_phrase}",
+                "the server's log says why; once it works, run the command again",
+            )
         if isinstance(link, RequestError) and _is_ours(link):
             return PrefectApiError(
                 f"Prefect's API at {api_url()} can't be reached",

@@ -77,12 +77,14 @@ class AttemptLog(StudyBase):
             for trial in members:
                 if not trial.status.finished:
                     trial.status = TrialStatus.RUNNING
+            self._count_time(session)
             return _to_record(row, [trial.number for trial in members])
 
     def record_epochs(self, rows: Sequence[EpochRecord]) -> None:
         """Record metrics by epoch. An epoch on record keeps its first numbers; others are logged and dropped."""
         with self._write() as session:
             self._add_epochs(session, rows)
+            self._count_time(session)
 
     def record_outcome(
         self,
@@ -132,6 +134,7 @@ class AttemptLog(StudyBase):
                         row.job_id, failure, row.error, found, places, row.slot, row.started_at, row.ended_at
                     )
                     row.endings = [*(row.endings or []), _to_json(ending)]
+                self._count_time(session)
             return _to_record(row, list(members))
 
     def attempts(

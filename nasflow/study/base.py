@@ -1,5 +1,6 @@
 """The base class of a study's parts: its database, its row, and the conversion of rows to records."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from nasflow.config.search import Objective, SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Lease
+from nasflow.study.records import RoundState
 from nasflow.study.store import RoundRow, Store, TrialRow
 from nasflow.trial import Trial, TrialStatus
 
@@ -65,6 +67,7 @@ class StudyBase:
         self._lease = lease
         self._id = study_id
         self._config = config
+        self._clocks: dict[int, float] = {}  # monotonic time at which each round that runs here would have begun
 
     @property
     def config(self) -> SearchConfig:
@@ -99,6 +102,16 @@ class StudyBase:
             count = session.scalar(select(func.count()).where(TrialRow.study_id == self._id))
             raise StudyError(f"study '{self.name}' has no trial {missing[0]}; it has {count}, numbered from 0")
         return rows
+
+    def _start_clock(self, row: RoundRow) -> None:
+        """Count time for a round from now on, beyond its seconds so far."""
+        self._clocks[row.number] = time.monotonic() - row.seconds
+
+    def _count_time(self, session: Session) -> None:
+        """Record the seconds of the rounds that run here, up to now. The time of day, which can be set, has no part."""
+        running = (RoundRow.study_id == self._id, RoundRow.state == RoundState.RUNNING)
+        for row in session.scalars(select(RoundRow).where(*running, RoundRow.number.in_(self._clocks))):
+            row.seconds = time.monotonic() - self._clocks[row.number]
 
     def _round_row(self, session: Session, number: int) -> RoundRow:
         row = session.get(RoundRow, (self._id, number))

@@ -1,13 +1,10 @@
 """The rounds of a study, and the time they took."""
 
-from datetime import datetime
-
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from nasflow.study.base import StudyBase, now
 from nasflow.study.records import RoundRecord, RoundState
-from nasflow.study.store import AttemptRow, EpochRow, RoundRow, TrialRow
+from nasflow.study.store import RoundRow
 
 
 class RoundLog(StudyBase):
@@ -30,9 +27,9 @@ class RoundLog(StudyBase):
                 row.message = ""
                 session.add(row)
             else:
-                row.seconds = self._seconds(session, row)
                 row.state, row.resumed_at, row.ended_at, row.message = RoundState.RUNNING, now(), None, ""
-            return _to_record(row, row.seconds)
+            self._start_clock(row)
+            return _to_record(row)
 
     def end_round(self, number: int, state: RoundState, message: str = "") -> RoundRecord:
         """Record that a round is COMPLETED or FAILED, and why. Repeated, it keeps the time of the first call."""
@@ -42,38 +39,20 @@ class RoundLog(StudyBase):
             row = self._round_row(session, number)
             if row.state is RoundState.RUNNING:
                 row.ended_at = now()
-                row.seconds += (row.ended_at - row.resumed_at).total_seconds()
+                self._count_time(session)
             row.state, row.message = state, message
-            return _to_record(row, row.seconds)
+            return _to_record(row)
 
     def rounds(self) -> list[RoundRecord]:
         """Return all rounds, by number."""
         with self._read() as session:
             rows = session.scalars(select(RoundRow).where(RoundRow.study_id == self._id).order_by(RoundRow.number))
-            return [_to_record(row, self._seconds(session, row)) for row in rows.all()]
+            return [_to_record(row) for row in rows.all()]
 
     def seconds_spent(self) -> float:
         """Return the time of all rounds in seconds; a running one counts up to its latest recorded activity."""
         return sum(record.seconds for record in self.rounds())
 
-    def _seconds(self, session: Session, row: RoundRow) -> float:
-        """Return a round's seconds, up to its latest recorded activity if it has not ended."""
-        if row.state is not RoundState.RUNNING:
-            return row.seconds
-        in_round = (AttemptRow.study_id == self._id, AttemptRow.round == row.number)
-        recorded = (
-            select(func.max(EpochRow.recorded_at))
-            .join(TrialRow, TrialRow.id == EpochRow.trial_id)
-            .where(TrialRow.study_id == self._id, TrialRow.round == row.number)
-        )
-        signs: list[datetime | None] = [
-            session.scalar(select(func.max(AttemptRow.started_at)).where(*in_round)),
-            session.scalar(select(func.max(AttemptRow.ended_at)).where(*in_round)),
-            session.scalar(recorded),
-        ]
-        latest = max([row.resumed_at, *(sign for sign in signs if sign)])
-        return row.seconds + (latest - row.resumed_at).total_seconds()
 
-
-def _to_record(row: RoundRow, seconds: float) -> RoundRecord:
-    return RoundRecord(row.number, row.state, row.started_at, row.ended_at, seconds, row.message)
+def _to_record(row: RoundRow) -> RoundRecord:
+    return RoundRecord(row.number, row.state, row.started_at, row.ended_at, row.seconds, row.message)

@@ -106,7 +106,7 @@ class StudyRow(Base):
 
 
 class RoundRow(Base):
-    """A sampling round. `seconds` is its time up to `resumed_at`, when the present controller resumed it."""
+    """A sampling round. `seconds` is its time up to its latest recorded activity, by monotonic clocks."""
 
     __tablename__ = "rounds"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)

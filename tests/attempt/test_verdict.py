@@ -223,9 +223,12 @@ def test_a_job_that_exceeds_a_limit_is_ended_and_shows_where_it_was(service):
     assert after.exit_code == 0, "the worker takes the next job"
 
 
-def test_a_stopped_job_that_exceeds_a_limit_is_ended(service):
-    handle = service.submit(
-        script("stops", ["signal", signal.SIGSTOP]).model_copy(update={"limits": LimitsConfig(job=0.5)})
-    )
-    state = finish(service, handle)
-    assert (state.limit, state.stack) == ("job", "")
+@pytest.mark.parametrize(
+    "limits", [{"job": 0.5}, {"start": 0.5}, {"stalled": 0.1}], ids=lambda limits: next(iter(limits))
+)
+def test_a_job_that_was_stopped_from_outside_is_ended_and_no_trial_is_blamed(service, limits):
+    spec = script("stops", ["signal", signal.SIGSTOP]).model_copy(update={"limits": LimitsConfig(**limits)})
+    state = finish(service, service.submit(spec))
+    assert (state.status, state.limit, state.stack) == (JobStatus.LOST, None, "")
+    assert state.reason.startswith("its process had been stopped from outside (SIGSTOP) when ")
+    assert judge(state, None).failure is INFRASTRUCTURE

@@ -1,24 +1,23 @@
 """Searches under faults, one after the other, until so many faults have struck; and the report."""
 
-import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 
 import psutil
 
-from tests.faults.clock import Clock
 from tests.faults.judge import Outcome, Verdict, judge, outcome
 from tests.faults.kinds import KINDS, Fault, deal
 from tests.faults.scene import Missed, Scene
-from tests.faults.search import CONFIGS, HungSearch, TroubledSearch
-from tests.flows.searches import PrefectProcess
-
-_DISK_MEGABYTES = 64
+from tests.faults.search import CONFIGS, POSTGRESQL, HungSearch, TroubledSearch
+from tests.faults.small_disks import small_disks
+from tests.faults.stage import Stage, staged
+from tests.faults.storage import STORE
+from tests.postgresql import new_schema
 
 
 @dataclass
@@ -27,12 +26,14 @@ class Report:
 
     Attributes:
         kills: faults that struck, by kind.
+        places: where those of a kind hit: the config, and the share of the search's epochs that were trained.
         verdicts: of each search, with the faults that struck it.
         lacking: why kinds could not be tried here.
         seconds: it took.
     """
 
     kills: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[tuple[str, float]]] = field(default_factory=lambda: defaultdict(list))
     verdicts: list[tuple[list[Fault], Verdict]] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -49,7 +50,7 @@ class Campaign:
     Args:
         folder: for all files; it has to be there.
         say: told every step in a line.
-        brief: pauses are short, and there is one config only.
+        brief: pauses are short, and there is one config only, but for faults that need another.
         only: the kinds that are dealt; all by default.
     """
 
@@ -60,8 +61,7 @@ class Campaign:
         chosen = {name: kind for name, kind in KINDS.items() if not only or name in only}
         lacking = {name: reason for name, kind in chosen.items() if (reason := kind.lacking())}
         self._kinds = {name: kind for name, kind in chosen.items() if name not in lacking}
-        self._clock = None if Clock.lacking() else Clock(folder / "clock")
-        self._server: PrefectProcess | None = None
+        self._stage: Stage | None = None
         self._references: dict[str, Outcome] = {}
         self.report = Report(lacking=lacking)
 
@@ -74,24 +74,17 @@ class Campaign:
     def strike(self, faults: Iterator[Fault], kills: int, each: int = 8) -> Report:
         """The same with given faults."""
         begin = time.monotonic()
-        home = self._folder / "prefect"
-        home.mkdir()
-        self._server = PrefectProcess(home, self._environment())
-        try:
-            self._server.start()
-            names = list(CONFIGS)[: 1 if self._brief else None]
+        with staged(self._folder) as self._stage:
+            names = [name for name in CONFIGS if name != POSTGRESQL][: 1 if self._brief else None]
             for number in count():
                 todo = list(islice(faults, min(each, kills - self.report.kills.total())))
                 if not todo:
                     break
-                self._disturb(number, names[number % len(names)], todo)
-        finally:
-            self._server.end()
-            self.report.seconds = time.monotonic() - begin
+                needs = {KINDS[fault.kind].needs for fault in todo}
+                config = POSTGRESQL if POSTGRESQL in needs else names[number % len(names)]
+                self._disturb(number, config, todo, needs)
+        self.report.seconds = time.monotonic() - begin
         return self.report
-
-    def _environment(self) -> dict[str, str]:
-        return self._clock.environment if self._clock else {}
 
     def _reference(self, name: str) -> Outcome:
         """What the search leaves when nobody disturbs it."""
@@ -115,27 +108,34 @@ class Campaign:
         return self._references[name]
 
     def _search(self, folder: str, config: str) -> TroubledSearch:
-        assert self._server is not None
-        return TroubledSearch(self._folder / folder, self._server, CONFIGS[config], self._environment())
+        assert self._stage is not None
+        stage = self._stage
+        store = new_schema(stage.postgresql.url) if config == POSTGRESQL and stage.postgresql else None
+        return TroubledSearch(self._folder / folder, stage.server, CONFIGS[config], stage.environment, store)
 
-    def _disturb(self, number: int, config: str, faults: list[Fault]) -> None:
-        reference = self._reference(config)
-        search = self._search(f"search-{number}", config)
-        disk = any(fault.kind == "disk-full" for fault in faults)
-        scene = Scene(search, self._brief, self._clock, disk)
+    def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> None:
+        assert self._stage is not None
+        stage, reference = self._stage, self._reference(config)
+        folder = self._folder / f"search-{number}"
+        disks, power = "disks" in needs, "power" in needs
         struck: list[Fault] = []
         begin = time.monotonic()
-        with self._disk(search) if disk else nullcontext():
+        with small_disks(folder, self._folder / "cache") if disks else nullcontext():
+            search = self._search(folder.name, config)
+            postgresql = stage.postgresql if config == POSTGRESQL else None
+            scene = Scene(search, self._brief, stage.clock, disks, stage.broken_disk, power, stage.proxy, postgresql)
+            if stage.broken_disk:
+                stage.broken_disk.remember([search.root.parent, search.folder / STORE] if power else [])
             try:
                 for fault in sorted(faults, key=lambda fault: fault.instant):
-                    self._strike(scene, fault, number, reference.told.total(), struck)
+                    self._strike(scene, fault, config, reference.told.total(), struck)
                 search.tend_to_the_end()
                 self._tell_restarts(scene, struck)
                 broken = []
             except HungSearch as error:
                 broken = [f"the search hangs: {error}"]
-            if self._clock:
-                self._clock.set(0)
+            if stage.clock:
+                stage.clock.set(0)
             left = [] if broken else [f"{p.pid}: {' '.join(p.cmdline()[:5])}" for p in search.left_over()]
             search.close()
             verdict = judge(outcome(search), reference, scene.excused)
@@ -147,7 +147,7 @@ class Campaign:
             f"{time.monotonic() - begin:.0f} s, {verdict if verdict else 'nothing lost, nothing repeated'}"
         )
 
-    def _strike(self, scene: Scene, fault: Fault, number: int, epochs: int, struck: list[Fault]) -> None:
+    def _strike(self, scene: Scene, fault: Fault, config: str, epochs: int, struck: list[Fault]) -> None:
         search = scene.search
         share, delay = fault.instant
         search.tend_until(round(share * epochs))
@@ -155,9 +155,10 @@ class Campaign:
         self._tell_restarts(scene, struck)
         name = f"{fault.kind} --seed {fault.seed}"
         if search.ended:
-            self._say(f"  search {number} had ended before {name}")
+            self._say(f"  the search had ended before {name}")
             return
-        at = f"{search.trained()} of {epochs} epochs"
+        trained = search.trained()
+        at = f"{trained} of {epochs} epochs"
         try:
             done = KINDS[fault.kind].strike(scene, fault.rng)
         except (Missed, psutil.NoSuchProcess) as why:
@@ -165,6 +166,7 @@ class Campaign:
             return
         struck.append(fault)
         self.report.kills[fault.kind] += 1
+        self.report.places[fault.kind].append((config, min(1.0, trained / epochs)))
         self._say(f"  {self.report.kills.total()}. {name} at {at} + {delay:.2f} s: {done}")
 
     def _tell_restarts(self, scene: Scene, struck: list[Fault]) -> None:
@@ -174,16 +176,3 @@ class Campaign:
             if restart.code >= 0:
                 self._say(f"  started again after {kind}: it ended with {restart.code}: {restart.said}")
         scene.restarts = len(scene.search.restarts)
-
-    @contextmanager
-    def _disk(self, search: TroubledSearch) -> Iterator[None]:
-        """Within it, the search's jobs and checkpoints are on a small disk of their own."""
-        place = search.root.parent
-        place.mkdir()
-        options = f"size={_DISK_MEGABYTES}m"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
-        try:
-            yield
-        finally:
-            search.close()
-            subprocess.run(["umount", "--lazy", str(place)], check=True)

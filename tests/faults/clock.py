@@ -1,11 +1,10 @@
 """A clock that can be set for some processes only: they see the time of day some seconds off, and no other clock."""
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("clock.c")
+from tests.faults.shim import build
+
 _FORMAT = "q"
 
 
@@ -24,15 +23,7 @@ class Clock:
         self._offset = folder / "offset"
         self._seconds = 0
         self.set(0)
-        library = folder / "clock.so"
-        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE)]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-        self.environment = {"LD_PRELOAD": str(library), "NASFLOW_FAULTS_CLOCK": str(self._offset)}
-
-    @staticmethod
-    def lacking() -> str | None:
-        """Why there can be no such clock here."""
-        return None if shutil.which("cc") else "no C compiler (cc)"
+        self.environment = {"LD_PRELOAD": str(build("clock.c", folder)), "NASFLOW_FAULTS_CLOCK": str(self._offset)}
 
     def jump(self, seconds: int) -> None:
         """Set the clock forward, or back if negative."""

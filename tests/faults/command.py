@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -49,7 +50,7 @@ def summary(report: Report) -> str:
     """The report for people."""
     verdicts = [verdict for _, verdict in report.verdicts]
     lines = [f"{report.kills.total()} faults in {len(verdicts)} searches:"]
-    lines += [f"  {kind:20} {report.kills[kind]:4}" for kind in KINDS if report.kills[kind]]
+    lines += [f"  {kind:20} {report.kills[kind]:4}{_where(report, kind)}" for kind in KINDS if report.kills[kind]]
     lines += [f"  {kind:20} not tried: {reason}" for kind, reason in report.lacking.items()]
     lines += [f"{text}: {number}" for text, number in _counts(report).items()]
     lines += [
@@ -57,6 +58,14 @@ def summary(report: Report) -> str:
         for faults, verdict in report.bad
     ]
     return "\n".join([*lines, f"{report.seconds:.0f} s"])
+
+
+def _where(report: Report, kind: str) -> str:
+    """Where faults of a kind hit: in which searches, and at which third of their epochs."""
+    configs = Counter(config for config, _ in report.places[kind])
+    thirds = Counter(min(2, int(3 * share)) for _, share in report.places[kind])
+    searches = ", ".join(f"{name} {number}" for name, number in sorted(configs.items()))
+    return f"  {searches}; first, second, last third: {', '.join(str(thirds[third]) for third in range(3))}"
 
 
 def table(report: Report) -> str:
@@ -81,6 +90,7 @@ def _counts(report: Report) -> dict[str, int]:
         "Epochs retrained beyond the one in flight per kill": sum(verdict.retrained for verdict in verdicts),
         "Leaderboards that differ from the undisturbed run": sum(verdict.differs for verdict in verdicts),
         "Processes left over": sum(len(verdict.left) for verdict in verdicts),
+        "Files left over": sum(len(verdict.litter) for verdict in verdicts),
         "Other promises broken": sum(len(verdict.broken) for verdict in verdicts),
     }
 

@@ -1,16 +1,28 @@
 """All kinds of faults: what is done, what is promised then, and what a fault of it needs of the machine."""
 
-import os
+import errno
 import random
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.faults.clock import Clock
-from tests.faults.processes import Strike, kill, kill_all, kill_server, second_controller, stop
+from tests.faults import shim
+from tests.faults.damage import cut_power, damage_any
+from tests.faults.processes import Strike, hang_job, kill, kill_all, kill_server, second_controller, stop
+from tests.faults.resources import exhaust_files, grow_log, no_memory_limit, other_store, starve_controller
 from tests.faults.scene import Missed, Scene
-from tests.faults.storage import LOCKED_SECONDS, damage, fill_disk, lock_database, tear_events
+from tests.faults.servers import AWAY_SECONDS, cut_postgresql, prefect, restart_postgresql
+from tests.faults.small_disks import no_small_disk
+from tests.faults.storage import (
+    JOBS,
+    LOCKED_SECONDS,
+    STORE,
+    damage,
+    fill_disk,
+    lock_database,
+    refuse_writes,
+    tear_events,
+)
+from tests.postgresql import PostgresqlServer
 
 _JUMPS = [-86_400, -3_600, -60, 60, 3_600, 86_400]  # seconds
 
@@ -24,18 +36,6 @@ def jump_clock(scene: Scene, rng: random.Random) -> str:
     return f"set the clock by {seconds:+d} s"
 
 
-def no_small_disk() -> str | None:
-    """Why no small disk can be mounted here."""
-    if os.geteuid() != 0:
-        return "only root may mount a small disk"
-    with tempfile.TemporaryDirectory() as place:
-        tried = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True, text=True, check=False)
-        if tried.returncode != 0:
-            return f"no small disk can be mounted: {tried.stderr.strip()}"
-        subprocess.run(["umount", place], check=True)
-    return None
-
-
 @dataclass(frozen=True)
 class Kind:
     """One kind of fault.
@@ -45,6 +45,8 @@ class Kind:
         strike: does it, and says what it has done.
         fault, happens, lost: for the table: what it is, what nasflow does then, and what is lost at most.
         lacking: why it can't be done here, None if it can.
+        needs: what a search must have for it: `disks` of its own, a store on `postgresql`, or notes of what is synced,
+            for a cut of its `power`.
     """
 
     weight: int
@@ -53,6 +55,7 @@ class Kind:
     happens: str
     lost: str
     lacking: Callable[[], str | None] = lambda: None
+    needs: str = ""
 
 
 _EPOCH = "the running epoch of the members of one job"
@@ -62,6 +65,10 @@ KINDS: dict[str, Kind] = {
     "job-kill": Kind(
         10, kill("job"), "SIGKILL of a job",
         "no trial is blamed; the batch is started again and goes on from its checkpoints", _EPOCH,
+    ),
+    "job-hang": Kind(
+        3, hang_job, "a job is stopped (SIGSTOP) for good",
+        "it is ended when `limits.stalled` has passed; no trial is blamed, and the batch is started again", _EPOCH,
     ),
     "job-stop": Kind(3, stop("job"), "a job stands still (SIGSTOP) and goes on", "it goes on", "nothing"),
     "worker-kill": Kind(
@@ -95,14 +102,61 @@ KINDS: dict[str, Kind] = {
     "server-stop": Kind(
         2, stop("server"), "the Prefect server stands still and goes on", "jobs train, the controller waits", "nothing"
     ),
+    "prefect-away": Kind(
+        1, prefect("away"), f"the Prefect server can't be reached for {AWAY_SECONDS / 60:.0f} minutes",
+        "jobs train; the controller tries again until its server is back, or ends and the same command goes on",
+        "nothing",
+    ),
+    "prefect-slow": Kind(
+        2, prefect("slow"), "the Prefect server takes 3 s an answer for a while", "jobs train, the controller waits",
+        "nothing",
+    ),
+    "prefect-broken": Kind(
+        2, prefect("broken"), "the Prefect server answers with 500, 502, 503 or 504 for a while",
+        "jobs train; the controller tries again, or ends and the same command goes on", "nothing",
+    ),
+    "postgresql-restarted": Kind(
+        3, restart_postgresql, "the PostgreSQL server with the store ends or crashes, and is started again",
+        "jobs train; the controller ends with one error, and the same command goes on", "nothing",
+        PostgresqlServer.lacking, "postgresql",
+    ),
+    "postgresql-cut": Kind(
+        3, cut_postgresql, "connections to PostgreSQL are cut in mid-transaction",
+        "the transaction is rolled back; the controller ends with one error, and the same command goes on", "nothing",
+        PostgresqlServer.lacking, "postgresql",
+    ),
     "database-locked": Kind(
         1, lock_database, f"the study's database is locked for {LOCKED_SECONDS:.0f} s",
         "jobs train; the controller waits", "nothing",
     ),
     "disk-full": Kind(
-        2, fill_disk, "the disk with jobs and checkpoints is full for a while",
+        2, fill_disk(JOBS), "the disk with jobs and checkpoints is full for a while",
         "one error says so; the checkpoints before stay, and the search goes on once there is room",
-        "epochs that could not be saved", no_small_disk,
+        "epochs that could not be saved", no_small_disk, "disks",
+    ),
+    "store-full": Kind(
+        3, fill_disk(STORE), "the disk with the study's database is full for a while",
+        "jobs train; the controller ends with one error, and the same command goes on", "nothing",
+        no_small_disk, "disks",
+    ),
+    "tmp-full": Kind(
+        1, fill_disk("tmp"), "the disk with the temporary folder is full for a while",
+        "nothing, or the controller ends with one error, and the same command goes on", "nothing",
+        no_small_disk, "disks",
+    ),
+    "cache-full": Kind(
+        1, fill_disk("cache"), "the disk with the cache is full for a while", "what would be kept there is made again",
+        "nothing", no_small_disk, "disks",
+    ),
+    "read-only": Kind(
+        2, refuse_writes(errno.EROFS), "the disk with jobs, checkpoints and database is read-only (EROFS) for a while",
+        "no trial is blamed; what ended goes on from its checkpoints once the disk can be written", _EPOCHS,
+        shim.lacking,
+    ),
+    "io-error": Kind(
+        2, refuse_writes(errno.EIO), "writing fails (EIO) for a while, to jobs and checkpoints or to the database",
+        "no trial is blamed; what ended goes on from its checkpoints once the disk can be written", _EPOCHS,
+        shim.lacking,
     ),
     "checkpoint-cut": Kind(
         3, damage(truncate=True), "the newest checkpoint is cut while its job is down",
@@ -117,7 +171,35 @@ KINDS: dict[str, Kind] = {
     ),
     "clock-jump": Kind(
         2, jump_clock, "the clock is set by a minute, an hour or a day, forward or back", "nothing", "nothing",
-        Clock.lacking,
+        shim.lacking,
+    ),
+    "damage-any": Kind(
+        4, damage_any,
+        "everything is killed, and one file of the study's folder is emptied, cut or overwritten by random bytes",
+        "a damaged file is set aside, or its checkpoint left out, with a warning; the same command goes on",
+        "the running epoch of all members, and the epochs of a damaged checkpoint",
+    ),
+    "power-cut": Kind(
+        3, cut_power, "everything is killed, and all files lose what was not synced",
+        "the same command goes on from the checkpoints; damaged small files are set aside", _EPOCHS,
+        shim.lacking, "power",
+    ),
+    "controller-files": Kind(
+        2, exhaust_files("controller"), "the controller can open no more files for a while",
+        "jobs train; it goes on, or ends with one error and the same command goes on", "nothing",
+    ),
+    "worker-files": Kind(
+        2, exhaust_files("worker"), "a worker can open no more files for a while",
+        "it goes on, or ends; the next worker takes its batch up from its checkpoints", _EPOCH,
+    ),
+    "controller-memory": Kind(
+        1, starve_controller, "the kernel kills the controller for want of memory", "as for SIGKILL", "nothing",
+        no_memory_limit,
+    ),
+    "huge-log": Kind(1, grow_log, "a job's log grows by 1 GB", "nothing", "nothing"),
+    "other-store": Kind(
+        1, other_store, "the search is started with the same `work_dir` and another store",
+        "it is refused with exit code 2, which names the folder; it has written nothing", "nothing",
     ),
     "second-controller": Kind(
         2, second_controller, "the search is started twice",

@@ -10,9 +10,11 @@ import psutil
 
 from nasflow.training_service.machine.processes import carriers
 from tests.faults.scene import Missed, Scene
-from tests.faults.search import MARK, children
+from tests.faults.search import MARK, STALLED, alive, children
 
 Strike = Callable[[Scene, random.Random], str]
+
+_HANGS_AT_MOST = 8 * STALLED  # 6 times as long before the first epoch, and some more
 
 _REFUSED = "another controller runs study"
 
@@ -50,6 +52,20 @@ def stop(kind: str) -> Strike:
         return f"stopped {kind} {victim.pid} for {seconds:.1f} s"
 
     return strike
+
+
+def hang_job(scene: Scene, rng: random.Random) -> str:
+    """SIGSTOP of a job, and no SIGCONT: it has to be ended by what watches it."""
+    victim = scene.victim("job", rng)
+    begin = time.monotonic()
+    victim.suspend()
+    while alive([victim.pid]) and not scene.search.ended:
+        scene.search.tend_for(0.1)
+        if time.monotonic() - begin > _HANGS_AT_MOST:
+            scene.promises.append(lambda: f"job {victim.pid} was stopped for {_HANGS_AT_MOST:.0f} s and not ended")
+            victim.resume()
+            break
+    return f"stopped job {victim.pid}, which was ended after {time.monotonic() - begin:.1f} s"
 
 
 @contextmanager

@@ -9,8 +9,11 @@ from typing import TypeVar
 
 import psutil
 
+from tests.faults.broken_disk import BrokenDisk
 from tests.faults.clock import Clock
+from tests.faults.proxy import Proxy
 from tests.faults.search import TroubledSearch
+from tests.postgresql import PostgresqlServer
 
 T = TypeVar("T")
 
@@ -29,7 +32,11 @@ class Scene:
         search: the search.
         brief: pauses are to be short.
         clock: of all its processes, if that can be set.
-        disk: its jobs and checkpoints are on a small disk of their own.
+        disks: its jobs and checkpoints, its store, its temporary files and its cache are on small disks of their own.
+        broken_disk: what makes its writing fail.
+        remembers: the broken disk notes what is synced.
+        proxy: between it and the Prefect server.
+        postgresql: the server with its store, if that is PostgreSQL.
         excused: epochs (trial, epoch) whose checkpoint was damaged: each is trained again as often, at most.
         restarts: of the search that were put down to a fault.
         promises: what to ask when the search has ended: each says in words what was broken, or None.
@@ -38,7 +45,11 @@ class Scene:
     search: TroubledSearch
     brief: bool = False
     clock: Clock | None = None
-    disk: bool = False
+    disks: bool = False
+    broken_disk: BrokenDisk | None = None
+    remembers: bool = False
+    proxy: Proxy | None = None
+    postgresql: PostgresqlServer | None = None
     excused: Counter[tuple[int, int]] = field(default_factory=Counter)
     restarts: int = 0
     promises: list[Callable[[], str | None]] = field(default_factory=list)

@@ -12,15 +12,19 @@ from typing import Any
 
 import psutil
 
+from nasflow.errors import StudyError
 from nasflow.job.events import read_lines
+from nasflow.study.study import study_names
 from nasflow.training_service.local.state import LocalState
 from nasflow.training_service.machine.processes import carriers, end_all
 from tests.flows.searches import NASFLOW, PrefectProcess, PrefectServer, Searches
 
 NAME = "search"
 MARK = "NASFLOW_FAULTS"  # environment variable of everything that a search starts
+POSTGRESQL = "postgresql"  # the config with its store there
 HERE = Path(__file__).parent
 
+STALLED = 10.0  # seconds: longer than `job-stop` and a full disk, short enough for a test
 _ROUND = ["ok", "ok", "raise", "ok", "stuck", "nan", "ok", "ok"]
 _PLAIN: dict[str, Any] = {
     "space": {"target": "spaces.py:conducts", "params": {"kinds": 2 * _ROUND}},
@@ -31,16 +35,19 @@ _PLAIN: dict[str, Any] = {
         "early_stopping": {"metric": "val_loss", "patience": 2, "min_delta": 0.01},
     },
     "strategy": {"kind": "grid"},
-    "budget": {"rounds": 2, "trials_per_round": len(_ROUND)},
+    # Few enough hours for a clock that is set by a day to end it, and too many for the search.
+    "budget": {"rounds": 2, "trials_per_round": len(_ROUND), "hours": 3, "on_timeout": "stop"},
+    "limits": {"stalled": STALLED},
     "training_service": {"kind": "local", "slots": 2, "idle_timeout": 60},
     "merge": {"fuse": "always"},  # which kernels run must not hang on what was measured, when
     "retry": {"delay_seconds": [0.1], "batch": 50, "alone": 50},
 }
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": _PLAIN,
+    POSTGRESQL: _PLAIN,
     "crowded": _PLAIN | {"merge": {"fuse": "always", "max_members": 2}, "pruner": {"kind": "median", "min_others": 2}},
 }
-"""By name: all members of a job train at once; or two at a time, and the pruner stops some."""
+"""By name: all members of a job train at once; the same on PostgreSQL; two at a time, and the pruner stops some."""
 
 _SILENT_SECONDS = 150.0  # without any news, a search hangs
 
@@ -75,24 +82,35 @@ class TroubledSearch:
     Args:
         server: of Prefect.
         config: of the search.
+        store: URL of its store; by default SQLite's in the folder `store` of its own.
         extra: environment variables of the controller and all that it starts.
 
     Attributes:
         root: the folder of its jobs and checkpoints.
+        store: the URL of its store.
         searches: `nasflow` in its folder.
         restarts: how controllers ended that were started again, the oldest first.
         ended: the search has come to its end.
     """
 
     def __init__(
-        self, folder: Path, server: PrefectProcess, config: Mapping[str, Any], extra: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        server: PrefectProcess,
+        config: Mapping[str, Any],
+        extra: Mapping[str, str] | None = None,
+        store: str | None = None,
     ):
-        folder.mkdir(parents=True)
+        for place in ("tmp", "store"):
+            (folder / place).mkdir(parents=True, exist_ok=True)
         self.root = folder / "nasflow-runs" / NAME
         self.prefect = server
-        env = {**server.server.env, MARK: str(folder), "XDG_CACHE_HOME": str(folder.parent / "cache"), **(extra or {})}
+        self.store = store or f"sqlite:///{folder / 'store' / 'nasflow.db'}"
+        cache = folder / "cache" if (folder / "cache").exists() else folder.parent / "cache"
+        env = {**server.server.env, MARK: str(folder), "XDG_CACHE_HOME": str(cache), "TMPDIR": str(folder / "tmp")}
+        env |= extra or {}
         self.searches = Searches(folder, PrefectServer(server.server.url, env))
-        self.searches.write(NAME, **{"base_dir": str(HERE), **config})
+        self.searches.write(NAME, **{"base_dir": str(HERE), "store": self.store, **config})
         self.restarts: list[Start] = []
         self.ended = False
         self._controller: Controller | None = None
@@ -107,21 +125,28 @@ class TroubledSearch:
         return self.searches.folder
 
     @property
-    def database(self) -> Path:
-        """The study's store."""
-        return self.folder / "nasflow.db"
+    def database(self) -> Path | None:
+        """The file of the study's store, if it is SQLite's."""
+        return Path(self.store.removeprefix("sqlite:///")) if self.store.startswith("sqlite:///") else None
 
-    def command(self) -> list[str]:
+    def has_store(self) -> bool:
+        """Whether the study is in its store by now."""
+        try:
+            return NAME in study_names(self.store)
+        except StudyError:
+            return False
+
+    def command(self, config: str = NAME) -> list[str]:
         """What a user types to start the search, or to go on with it."""
-        return [*NASFLOW, "run", f"{NAME}.yaml"]
+        return [*NASFLOW, "run", f"{config}.yaml"]
 
-    def launch(self) -> "Controller":
+    def launch(self, config: str = NAME) -> "Controller":
         """One more controller."""
         self._launched += 1
         log = self.folder / f"controller-{self._launched}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self.command(), cwd=self.folder, env=self.searches.server.env, stdout=output, stderr=output
+                self.command(config), cwd=self.folder, env=self.searches.server.env, stdout=output, stderr=output
             )
         return Controller(process, log)
 
@@ -152,6 +177,10 @@ class TroubledSearch:
                     self._trained[event["trial"], event["epoch"]] += 1
         return len(self._trained)
 
+    def skip_events(self, file: Path) -> None:
+        """Read nothing of what a file of events has at present."""
+        self._offsets[file] = file.stat().st_size
+
     @property
     def told(self) -> Counter[tuple[int, int]]:
         """How often each epoch (trial, epoch) was told as trained."""
@@ -164,10 +193,11 @@ class TroubledSearch:
             self.tend()
             time.sleep(0.02)
 
-    def tend_for(self, seconds: float) -> None:
-        """Tend the search for some seconds, or to its end."""
+    def tend_for(self, seconds: float, silent: bool = False) -> None:
+        """Tend the search for some seconds, or to its end. `silent`: it may be without news for as long."""
         begin = time.monotonic()
         while not self.ended and time.monotonic() < begin + seconds:
+            self._news = time.monotonic() if silent else self._news
             self.tend()
             self.trained()
             time.sleep(0.01)
@@ -260,7 +290,7 @@ def is_program(process: psutil.Process) -> bool:
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return {}
-    return event
+    return event if isinstance(event, dict) else {}

@@ -1,6 +1,8 @@
 """Faults of what is on disk: locked, full, damaged, torn."""
 
+import errno
 import json
+import mmap
 import os
 import random
 import sqlite3
@@ -9,57 +11,120 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.job.spec import job_dir, trial_dir
 from tests.faults.processes import Strike, end, stopped
 from tests.faults.scene import Missed, Scene
+from tests.faults.search import TroubledSearch
 
+if TYPE_CHECKING:
+    import psycopg
+
+JOBS = "nasflow-runs"
+"""The folder of the jobs and checkpoints, in that of the search."""
+STORE = "store"
+"""That of its database."""
 LOCKED_SECONDS = 30.0
 
 
 def lock_database(scene: Scene, rng: random.Random) -> str:
     """A transaction of another process that keeps all writers, or all but itself, out of the study's store."""
     search = scene.search
-    [database] = scene.await_some(lambda: [search.database] if search.database.exists() else [], "database")
+    scene.await_some(lambda: [True] if search.has_store() else [], "database")
     begin = rng.choice(["IMMEDIATE", "EXCLUSIVE"])
     seconds = 3.0 if scene.brief else LOCKED_SECONDS
-    with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
-        connection.execute(f"BEGIN {begin}")
+    with closing(_locked(search, begin)):
         search.tend_for(seconds)
-        connection.execute("ROLLBACK")
     return f"held the store's lock ({begin}) for {seconds:.0f} s"
 
 
-def fill_disk(scene: Scene, rng: random.Random) -> str:
-    """No byte is left on the disk with jobs and checkpoints, for a while."""
-    if not scene.disk:
-        raise Missed("the search has no disk of its own")
-    seconds = scene.pause(rng, 1.0, 6.0)
-    filler = scene.search.root.parent / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        for size in (2**20, 2**12, 1):
-            with suppress(OSError):
-                while True:
-                    file.write(bytes(size))
+def _locked(search: TroubledSearch, begin: str) -> "sqlite3.Connection | psycopg.Connection":
+    """A connection that holds a lock until it is closed."""
+    if search.database is not None:
+        connection = sqlite3.connect(search.database, timeout=60, isolation_level=None)
+        connection.execute(f"BEGIN {begin}")
+        return connection
+    import psycopg
+
+    other = psycopg.connect(search.store)
+    mode = {"IMMEDIATE": "SHARE ROW EXCLUSIVE", "EXCLUSIVE": "ACCESS EXCLUSIVE"}[begin]
+    other.execute(f"LOCK TABLE attempts, epochs, trials, leases IN {mode} MODE".encode())
+    return other
+
+
+def fill_disk(place: str) -> Strike:
+    """No byte is left on a small disk of the search, for a while."""
+
+    def strike(scene: Scene, rng: random.Random) -> str:
+        if not scene.disks:
+            raise Missed("the search has no disks of its own")
+        if place == STORE and scene.search.database is None:
+            raise Missed("the search's store is on no disk of its own")
+        seconds = scene.pause(rng, 1.0, 6.0)
+        filler = scene.search.folder / place / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            for size in (2**20, 2**12, 1):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
+        with excuse_unsaved(scene) as unsaved:
+            try:
+                scene.search.tend_for(seconds)
+            finally:
+                filler.unlink()
+        if place == JOBS and max(Counter(trial for trial, _ in unsaved).values(), default=0) > 1:
+            scene.promises.append(lambda: _silent_about_disk(scene))  # the first one may have been saved before
+        return f"left no room on the disk of {place} for {seconds:.1f} s"
+
+    return strike
+
+
+@contextmanager
+def excuse_unsaved(scene: Scene) -> Iterator[set[tuple[int, int]]]:
+    """Excuse the epochs that are reported within it, whose checkpoints may not have been saved. Filled at the end."""
     before = set(scene.search.told)
-    try:
-        scene.search.tend_for(seconds)
-    finally:
-        filler.unlink()
-    unsaved = scene.search.told.keys() - before
+    unsaved: set[tuple[int, int]] = set()
+    yield unsaved
+    unsaved.update(scene.search.told.keys() - before)
     scene.excused.update(unsaved)
-    if max(Counter(trial for trial, _ in unsaved).values(), default=0) > 1:  # the first one may have been saved before
-        scene.promises.append(lambda: _silent_about_disk(scene))
-    return f"left no room on the disk for {seconds:.1f} s"
+
+
+def refuse_writes(number: int) -> Strike:
+    """Writing fails with an error number for a while: to the study's jobs and checkpoints, to its store, or to both."""
+
+    def strike(scene: Scene, rng: random.Random) -> str:
+        if scene.broken_disk is None:
+            raise Missed("writing can't be made to fail")
+        places = [JOBS, STORE] if number == errno.EROFS else [rng.choice([JOBS, STORE])]
+        seconds = scene.pause(rng, 1.0, 8.0)
+        with excuse_unsaved(scene):
+            scene.broken_disk.fail(number, [scene.search.folder / place for place in places])
+            try:
+                scene.search.tend_for(seconds)
+            finally:
+                scene.broken_disk.work()
+        return f"writing to {' and '.join(places)} failed with {errno.errorcode[number]} for {seconds:.1f} s"
+
+    return strike
 
 
 def _silent_about_disk(scene: Scene) -> str | None:
     search = scene.search
-    told = [restart.said for restart in search.restarts]
-    told += [file.read_text(errors="replace") for file in (*search.folder.glob("*.log"), *search.root.rglob("*.log"))]
-    told += [file.read_text(errors="replace") for file in search.root.glob("jobs/*/events.jsonl")]
-    return None if any("No space left" in text for text in told) else "nobody told that the disk was full"
+    told = any("No space left" in restart.said for restart in search.restarts)
+    files = [*search.folder.glob("*.log"), *search.root.rglob("*.log"), *search.root.glob("jobs/*/events.jsonl")]
+    return (
+        None if told or any(contains(file, "No space left") for file in files) else "nobody said that the disk was full"
+    )
+
+
+def contains(file: Path, text: str) -> bool:
+    """Whether a file, which may be large, has a text in it."""
+    if file.stat().st_size == 0:
+        return False
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return mapped.find(text.encode()) >= 0
 
 
 def damage(truncate: bool) -> Strike:
@@ -136,8 +201,8 @@ def _flip(file: Path, rng: random.Random) -> str:
 
 def _silent_about(scene: Scene, file: Path) -> str | None:
     place = f"{file.parent.name}/{file.name}"
-    logs = [log.read_text(errors="replace") for log in scene.search.root.glob("jobs/*/job.log")]
-    return None if any(place in log for log in logs) else f"no warning about the damaged {place}"
+    logs = scene.search.root.glob("jobs/*/job.log")
+    return None if any(contains(log, place) for log in logs) else f"no warning about the damaged {place}"
 
 
 def _events(root: Path, job_id: str) -> list[dict[str, object]]:
@@ -145,7 +210,8 @@ def _events(root: Path, job_id: str) -> list[dict[str, object]]:
     file = job_dir(root, job_id) / "events.jsonl"
     if not file.exists():  # it was killed before it told anything
         return events
-    for line in file.read_text().splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         with suppress(ValueError):
-            events.append(json.loads(line))
+            event = json.loads(line)
+            events += [event] if isinstance(event, dict) else []
     return events

@@ -85,13 +85,17 @@ class PrefectServer:
 
 
 class PrefectProcess:
-    """A server on a free port with its database in `home`; it can be ended and started again on both."""
+    """A server on a free port with its database in `home`; it can be ended and started again on both.
+
+    Attributes:
+        port: its port on this machine.
+    """
 
     def __init__(self, home: Path, extra: Mapping[str, str] | None = None):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self._url = f"http://127.0.0.1:{self._port}/api"
+            self.port: int = probe.getsockname()[1]
+        self._url = f"http://127.0.0.1:{self.port}/api"
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         env = {
@@ -113,7 +117,7 @@ class PrefectProcess:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "prefect", "server", "start", *address]
             self._process = subprocess.Popen(command, env=self.server.env, stdout=log, stderr=log)
@@ -195,12 +199,12 @@ class Searches:
     def events(self, study: str, jobs: str = "*") -> list[dict[str, Any]]:
         """The events of all of a study's jobs whose names match."""
         files = sorted((self.folder / "nasflow-runs" / study / "jobs").glob(f"{jobs}/events.jsonl"))
-        return [_parse(line) for file in files for line in file.read_text().splitlines()]
+        return [_parse(line) for file in files for line in file.read_text(errors="replace").splitlines()]
 
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = json.loads(line)
+        event = json.loads(line)
     except ValueError:
-        return {"kind": "torn"}
-    return event
+        event = None
+    return event if isinstance(event, dict) else {"kind": "torn"}

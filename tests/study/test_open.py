@@ -245,10 +245,7 @@ def test_rounds_begin_and_end(study: Study) -> None:
 
 def _age(study: Study, number: int, seconds: float) -> None:
     """Make a round's last start that much older."""
-    with study._store.write("x") as session:
-        row = session.get(RoundRow, (study._id, number))
-        assert row is not None
-        row.resumed_at -= timedelta(seconds=seconds)
+    study._clocks[number] -= seconds
 
 
 def test_seconds_spent_is_the_time_of_the_rounds(study: Study) -> None:
@@ -270,10 +267,21 @@ def test_the_time_between_a_crash_and_the_restart_is_not_spent(study: Study) -> 
     assert study.seconds_spent() < 1  # no sign of life since it began
     study.record_epochs([EpochRecord(0, 1, {})])
     assert 60 <= study.seconds_spent() < 65
+    _age(study, 0, 600)  # while it was down
     study.begin_round(0)
-    _age(study, 0, 0)
     study.end_round(0, RoundState.COMPLETED)
     assert 60 <= study.seconds_spent() < 65
+
+
+def test_a_clock_that_is_set_changes_no_time_spent(study: Study) -> None:
+    for day in (-86_400, 86_400):  # of the time of day, forward and back
+        study.begin_round(0)
+        with study._store.write("x") as session:
+            session.get_one(RoundRow, (study._id, 0)).resumed_at += timedelta(seconds=day)
+        study.plan_batches(0, [[trial.number for trial in study.submit_trials(0, [Architecture({"width": 1})])]])
+        study.start_attempt(study.batches(0)[0].id, "job")
+        study.end_round(0, RoundState.COMPLETED)
+        assert 0 <= study.seconds_spent() < 5
 
 
 # --- many at once ------------------------------------------------------------------------------------------------

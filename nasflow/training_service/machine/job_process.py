@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
+
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.machine.memory import KillWatch, peak_bytes
 from nasflow.training_service.machine.processes import (
@@ -36,7 +38,8 @@ def run_in_child(
 ) -> JobState:
     """Run a job in a forked child, end all processes it left, and return how it ended.
 
-    It is also ended when it exceeds one of the limits in its spec. This process must adopt orphans and have no threads.
+    It is also ended when it exceeds one of the limits in its spec; if it had been stopped from outside, it is LOST.
+    This process must adopt orphans and have no threads.
 
     Args:
         job: the job's `job.json`; its output is appended to `job.log` beside it.
@@ -56,11 +59,14 @@ def run_in_child(
         kills.look()
         time.sleep(_POLL)
     if end is None and exceeded is not None:
-        stack = _stack(child, log)
+        if psutil.Process(child).status() == psutil.STATUS_STOPPED:  # so what it ran is not to blame
+            why = f"its process had been stopped from outside (SIGSTOP) when {exceeded.reason}"
+        else:
+            stack = _stack(child, log)
     oom_kills = kills.recent()
     end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
     reap(child)
-    if end is None and exceeded is not None:
+    if end is None and exceeded is not None and not why:
         state = JobState(status=JobStatus.EXITED, signal=signal.SIGKILL, slot=slot, reason=exceeded.reason)
         return state.model_copy(update={"limit": exceeded.limit, "stack": stack})
     if end is None:

@@ -1,0 +1,40 @@
+"""What goes wrong outside nasflow ends a command with one sentence."""
+
+import subprocess
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from nasflow.flows.server.client import prefect_client
+from nasflow.flows.server.errors import PrefectApiError
+from tests.faults.proxy import Proxy
+from tests.flows.searches import NASFLOW
+
+
+@pytest.fixture
+def broken_server() -> Iterator[str]:
+    """The URL of an API that answers nothing but 500."""
+    proxy = Proxy(1)
+    proxy.switch(HTTPStatus.INTERNAL_SERVER_ERROR)
+    yield f"http://127.0.0.1:{proxy.port}/api"
+    proxy.close()
+
+
+def test_a_server_that_fails_is_named(broken_server: str) -> None:
+    with temporary_settings({PREFECT_API_URL: broken_server}), pytest.raises(PrefectApiError) as error:  # noqa: SIM117
+        with prefect_client() as client:
+            client.read_flows()
+    assert str(error.value).startswith(f"Prefect's API at {broken_server} answers 500 Internal Server Error: ")
+
+
+def test_a_disk_that_is_full_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full on this system")
+    with full.open("wb") as output:
+        ended = subprocess.run([*NASFLOW, "schema"], stdout=output, stderr=subprocess.PIPE, check=False, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[0].startswith("error: No space left on device")
