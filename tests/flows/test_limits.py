@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.flows.searches import Searches
+from tests.flows.test_faulty_trials import runs_of_study
 
 WIDTHS = [8, 12, 16, 24]
 EMIT = """
@@ -59,8 +60,7 @@ def test_a_candidate_that_hangs_and_ignores_sigterm(searches: Searches) -> None:
     assert "spaces.py" in hung["error"], "it says where the candidate was"
     assert {trial["status"] for trial in without.values()} == {"trained"}
 
-    server = searches.server
-    (run,) = server.post("/task_runs/filter", {"task_runs": {"name": {"any_": ["train trial 4 of round 0 alone"]}}})
+    run = runs_of_study(searches, "hangs")["train trial 4 of round 0 alone"]
     assert (run["run_count"], run["state_type"]) == (1, "FAILED"), "alone it hung again; once more would show nothing"
     assert ERROR in run["state"]["message"]
 
