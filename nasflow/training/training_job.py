@@ -209,6 +209,7 @@ class _JobDriver(SpecDriver):
 
     def evicted(self, number: int, epoch: int, error: str) -> None:
         """Report that a trial failed, after the epochs it finished."""
+        stop_mark(self._root, number).unlink(missing_ok=True)
         event = Evicted(trial=number, epoch=epoch, error=error)
         if epoch:
             self._checkpoints.tell_later(event)

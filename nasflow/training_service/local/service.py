@@ -30,7 +30,7 @@ from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, 
 from nasflow.training_service.machine.environment import inherited
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.machine.job_process import GRACE
-from nasflow.training_service.machine.processes import carriers, descendants, end_all
+from nasflow.training_service.machine.processes import carriers, descendants, end_all, is_stopped
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # Nearly every job needs these, and they are slow to import; a forked job has them at once.
@@ -38,6 +38,7 @@ PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.trai
 _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
+_STOPPED_LIMIT = 60.0  # seconds for which a worker may be stopped by SIGSTOP
 _LOG = logging.getLogger(__name__)
 
 
@@ -103,6 +104,7 @@ class LocalService(RootHere):
         }
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._stillborn: Counter[str] = Counter()
+        self._stopped_since: dict[int, float] = {}
         self._early: dict[tuple[str, ...], _Program] = {}
 
     @contextmanager
@@ -311,7 +313,17 @@ class LocalService(RootHere):
                     0 if self._state.ready(worker.slot).exists() else (self._stillborn[worker.slot] + 1)
                 )
                 self._bury(worker)
+            elif self._is_stopped_for_good(worker.process.pid):
+                _LOG.warning("worker %d was stopped (SIGSTOP) and does not go on: it is ended", worker.process.pid)
+                self._bury(worker)
         self._reap()
+
+    def _is_stopped_for_good(self, pid: int) -> bool:
+        """Whether a process has been stopped at every look for so long that nobody will continue it."""
+        if not is_stopped(pid):
+            self._stopped_since.pop(pid, None)
+            return False
+        return time.monotonic() - self._stopped_since.setdefault(pid, time.monotonic()) > _STOPPED_LIMIT
 
     def _bury(self, worker: WorkerRecord) -> None:
         """End a worker and everything it left running. Its job is lost if no outcome is on record."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import psutil
-
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.machine.memory import KillWatch, peak_bytes
 from nasflow.training_service.machine.processes import (
@@ -20,6 +18,7 @@ from nasflow.training_service.machine.processes import (
     descendants,
     die_with_parent,
     end_all,
+    is_stopped,
 )
 from nasflow.training_service.machine.watchdog import Watchdog
 
@@ -59,7 +58,7 @@ def run_in_child(
         kills.look()
         time.sleep(_POLL)
     if end is None and exceeded is not None:
-        if psutil.Process(child).status() == psutil.STATUS_STOPPED:  # so what it ran is not to blame
+        if is_stopped(child):  # so what it ran is not to blame
             why = f"its process had been stopped from outside (SIGSTOP) when {exceeded.reason}"
         else:
             stack = _stack(child, log)

@@ -24,6 +24,7 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobHandle, JobStatus
+from nasflow.training_service.local import service as local_service
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState, WorkerRecord
 from tests.training_service.local.jobs import kill_worker, report
@@ -84,6 +85,21 @@ def test_a_worker_whose_controllers_are_silent_ends_its_job_and_itself(root):
     assert service.fetch("trials/00000/epoch-1").exists()
     state = service.status(handle)
     assert (state.status, state.reason) == (JobStatus.LOST, "no controller has called for 3 s")
+
+
+def test_a_worker_that_is_stopped_for_good_is_ended(root, monkeypatch):
+    monkeypatch.setattr(local_service, "_STOPPED_LIMIT", 1.0)
+    service = make(root)
+    handle = service.submit(script("job", ["wait", "go"]))
+    await_status(service, handle, JobStatus.RUNNING)
+    until(lambda: numbers(service, "jobs/job/runs"), "job")
+    stopped = workers(root)["cpu-0"].process.pid
+    os.kill(stopped, signal.SIGSTOP)
+    assert not service.status(handle).status.finished, "it may be continued"
+    state = finish(service, handle)
+    assert (state.status, not psutil.pid_exists(stopped)) == (JobStatus.LOST, True)
+    (root / "go").touch()
+    assert finish(service, service.submit(script("job", ["wait", "go"]))).exit_code == 0
 
 
 def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
