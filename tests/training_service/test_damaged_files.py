@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nasflow.config.job_secrets import NO_SECRETS
 from nasflow.config.services import DebugServiceConfig, LocalServiceConfig, SshHostConfig, SshServiceConfig
 from nasflow.job.events import Ended, parse_event, read_lines
 from nasflow.job.spec import job_dir, trial_dir
@@ -163,8 +164,9 @@ def test_the_spec_of_a_job_on_a_host(tmp_path: Path) -> None:
     agent.open(Opening(runner=SCRIPTED, preload=[], idle_timeout=60, abandoned_after=60, **local))
     try:
         spec = script("job", ["epoch", 1]).model_dump_json()
-        agent.submit(Submission(spec=spec, events="", log="", uploads=[], claim="word"))
-        poll = Poll(jobs={"job": Known(claim="word", events=0, log=0)})
+        known = Known(claim="word", events=0, log=0)
+        agent.submit(Submission(spec=spec, known=known, uploads=[]))
+        poll = Poll(jobs={"job": known})
         until(lambda: (news := agent.poll(poll).jobs["job"]) and news.state.status.finished, "end of the job")
         (trial_dir(tmp_path, 0) / ".nfs0000000000a1b2c3").touch()
         news = agent.poll(poll).jobs["job"]
@@ -182,7 +184,8 @@ def test_the_spec_of_a_job_for_a_host(tmp_path: Path) -> None:
     """Instead of failing again at each look, the job is lost, and so submitted again."""
     config = SshServiceConfig(hosts=[SshHostConfig(host="nowhere")])
     records = SshRecords(tmp_path)
-    host = SshHost(config, config.hosts[0], records, Supplies(config, tmp_path, tmp_path, str), runner="", preload=[])
+    supplies = Supplies(config, tmp_path, tmp_path, str)
+    host = SshHost(config, config.hosts[0], records, supplies, runner="", preload=[], secrets=NO_SECRETS)
     with records.lock():
         records.enqueue(script("job"))
         assert records.take(host.name) == "job"
