@@ -101,8 +101,8 @@ def _files(search: TroubledSearch) -> Counter[str]:
 
 
 def numberless(name: str) -> str:
-    """Return a file's name with # for each number, decimal or hexadecimal."""
-    return re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", name)
+    """Return a file's name with # for each number, decimal or hexadecimal, and without the generation of its job."""
+    return re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", re.sub(r"[-.]g[0-9]+(?=[/.])", "", name))
 
 
 def judge(found: Outcome, wanted: Outcome, excused: Mapping[tuple[int, int], int] | None = None) -> Verdict:

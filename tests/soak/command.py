@@ -5,13 +5,15 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from nasflow.study.study import Study
 from tests.faults.processes import end
-from tests.faults.search import HungSearch, TroubledSearch
+from tests.faults.search import NAME, HungSearch, TroubledSearch
 from tests.flows.searches import PrefectProcess
 from tests.soak.measure import Meter, draw, growths
 
@@ -60,11 +62,11 @@ def soak(folder: Path, trials: int, per_round: int, delay: float, every: float) 
             f"{growth.part:>10} {growth.figure:>8}: {growth.early:8.1f} -> {growth.late:8.1f} "
             f"({growth.ratio:.2f}){' GREW' if too_much else ''}"
         )
-    shown = search.searches.json("show", "search")
-    statuses = sorted({trial["status"] for trial in shown["trials"]})
-    print(
-        f"{len(shown['trials'])} trials ({', '.join(statuses)}), {kills} kills, {len(search.restarts)} restarts; {page}"
-    )
+    with closing(Study.load(search.store, NAME)) as study:
+        counts = {str(status): count for status, count in study.counts().items() if count}
+    statuses = sorted(counts)
+    print(f"{sum(counts.values())} trials ({', '.join(statuses)}), {kills} kills, {len(search.restarts)} restarts")
+    print(f"drawn in {page}")
     return grown + (statuses != ["trained"])
 
 

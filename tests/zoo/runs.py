@@ -43,7 +43,7 @@ Fuse = Literal["always", "measured", "never"]
 class RandomCosts:
     """Stands in for `CostModel` and draws kernels: no result may depend on which ones run."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, own_code: object = None):
         self._drawn: dict[Hashable, float] = {}
         self._rng = random.Random(1)
 
