@@ -153,17 +153,10 @@ class CheckpointStore:
         return valid(parse(self._names())) if self._folder.is_dir() else {}
 
     def _adopt(self, epoch: int) -> None:
-        """Save a checkpoint of an earlier generation as one of this generation too."""
-        file = self.path(epoch)
-        if self._valid()[epoch].generation >= self._generation:
-            return
-        with self._aside() as aside:
-            copy = aside / file.name
-            try:
-                os.link(file, copy)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(file, copy)
-            copy.replace(self._own(epoch))
+        """Make a checkpoint of an earlier generation one of this generation."""
+        if self._valid()[epoch].generation < self._generation:
+            self.path(epoch).replace(self._own(epoch))
+            self._saved = None
 
     @contextmanager
     def _aside(self) -> Iterator[Path]:
