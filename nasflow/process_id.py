@@ -45,6 +45,19 @@ def process_table() -> str:
     return f"{_boot()} {Path('/proc/self/ns/pid').readlink()}"
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP. False if it does not exist."""
+    if sys.platform != "linux":
+        import psutil  # noqa: PLC0415 - as below
+
+        try:
+            return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+    fields = _stat(pid)
+    return bool(fields) and fields[0] == "T"
+
+
 def _started(pid: int) -> str | None:
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415 - elsewhere it would only slow the command line's start
@@ -54,12 +67,17 @@ def _started(pid: int) -> str | None:
             return repr(process.create_time()) if process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    fields = _stat(pid)
     # Ticks since boot, where psutil's create_time moves with the system clock and differs between two observers.
-    return None if state in "ZX" else f"{_boot()[:8]}-{fields[18]}"
+    return None if not fields or fields[0] in "ZX" else f"{_boot()[:8]}-{fields[19]}"
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process's `stat` file from its state on; none if it does not exist."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @cache

@@ -2,15 +2,27 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import ValidationError
 
 from nasflow.attempt.verdict import Verdict, judge
 from nasflow.errors import InterruptedSearchError, SharedLayerError
 from nasflow.job import activity
-from nasflow.job.events import Ended, Entered, Epoch, Event, Evicted, Final, Planned, Started, parse_event
+from nasflow.job.events import (
+    Ended,
+    Entered,
+    Epoch,
+    Event,
+    Evicted,
+    Final,
+    Planned,
+    Started,
+    each_line,
+    parse_event,
+)
 from nasflow.job.spec import JobSpec
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
@@ -103,16 +115,9 @@ class AttemptFollower:
         """Return the plans of the attempt's newest job, one for each time it formed units."""
         if attempt.handle is None:
             return []
-        lines = self._lines(JobHandle.model_validate(attempt.handle))
+        lines = each_line(partial(self._service.events, JobHandle.model_validate(attempt.handle)))
         events = [_parse(line) for line in lines if '"planned"' in line]
         return [event for event in events if isinstance(event, Planned)]
-
-    def _lines(self, handle: JobHandle) -> Iterator[str]:
-        """Yield all event lines of a job."""
-        lines, offset = self._service.events(handle)
-        while lines:
-            yield from lines
-            lines, offset = self._service.events(handle, offset)
 
     def _submit_or_reattach(self, attempt: Attempt, make_spec: Callable[[str], JobSpec]) -> tuple[Attempt, JobHandle]:
         if attempt.state is AttemptState.RUNNING and attempt.handle is not None:

@@ -2,8 +2,8 @@
 
 An exception names its trial; `os._exit`, a segmentation fault and a hang do not. So a job writes into a memory-mapped
 file which trial is running its own code, when it last made progress, and when its epoch began. A write takes less than
-a microsecond. `nasflow.attempt.verdict` judges by it who is to blame, and `training_service.machine.watchdog` ends
-jobs that exceed their limits.
+a microsecond. `nasflow.attempt.follower` finds in it which trial is to blame, and `training_service.machine.watchdog`
+ends jobs that exceed their limits.
 """
 
 import mmap
@@ -29,7 +29,7 @@ class Activity:
     Attributes:
         trial: the trial that is running its own code; None if none is.
         since: when that trial's code began to run, or the code of the last one ended.
-        progress: when the job last made progress: a step, an epoch, an event.
+        progress: when the job last made progress: a step, a validation batch, an epoch, a copied checkpoint.
         epoch_began: when the present epoch began, with what precedes its first step; None before the first one and
             after the last.
         longest: the seconds that the longest epoch has taken so far.

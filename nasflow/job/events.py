@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -198,12 +198,12 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:
     return whole.decode(errors="replace").splitlines(), offset + len(whole)
 
 
-def each_line(path: Path) -> Iterator[str]:
-    """Yield all complete lines of `path`; none for a missing file."""
-    lines, offset = read_lines(path)
+def each_line(read: Callable[[int], tuple[list[str], int]]) -> Iterator[str]:
+    """Yield all lines that `read` returns in parts: given an offset, some lines and the offset after them."""
+    lines, offset = read(0)
     while lines:
         yield from lines
-        lines, offset = read_lines(path, offset)
+        lines, offset = read(offset)
 
 
 def _pass_over(file: BinaryIO, beginning: bytes, offset: int) -> tuple[list[str], int]:

@@ -131,9 +131,9 @@ class PrefectProcess:
 
 
 @contextmanager
-def start_prefect_server(home: Path) -> Iterator[PrefectServer]:
-    """A server on a free port, with its database in `home`."""
-    process = PrefectProcess(home)
+def start_prefect_server(home: Path, extra: Mapping[str, str] | None = None) -> Iterator[PrefectServer]:
+    """A server on a free port, with its database in `home`; programs that use it get the `extra` variables, too."""
+    process = PrefectProcess(home, extra)
     try:
         process.start()
         yield process.server

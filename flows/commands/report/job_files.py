@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from nasflow.job.events import Planned, Started, each_line, parse_event
+from nasflow.job.events import Planned, Started, each_line, parse_event, read_lines
 from nasflow.job.spec import job_dir
 
 
@@ -23,7 +24,7 @@ def job_story(root: Path, job_id: str) -> JobStory:
     """Return the story of a job, from the files in a study's folder."""
     began: datetime | None = None
     plans = []
-    for line in each_line(job_dir(root, job_id) / "events.jsonl"):
+    for line in each_line(partial(read_lines, job_dir(root, job_id) / "events.jsonl")):
         if '"started"' not in line and '"planned"' not in line:
             continue
         try:

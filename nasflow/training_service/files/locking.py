@@ -10,6 +10,7 @@ import psutil
 
 from nasflow.errors import ServiceError
 from nasflow.job import disk_full
+from nasflow.process_id import is_stopped
 
 _STOPPED = 10.0  # seconds for which a stopped process may keep a lock that others wait for
 _ALIVE = disk_full.SECONDS + 60.0  # seconds for any other, which may be waiting for room on the disk
@@ -33,7 +34,7 @@ def acquire_soon(file: BinaryIO) -> None:
         if now - looked > _LOOK:
             looked = now
             holder = holder_of(file)
-            stopped = holder is not None and _is_stopped(holder)
+            stopped = holder is not None and is_stopped(holder.pid)
             if now - begin > (_STOPPED if stopped else _ALIVE):
                 raise ServiceError(_sentence(file, holder, stopped, now - begin))
         time.sleep(_POLL)
@@ -53,13 +54,6 @@ def holder_of(file: BinaryIO) -> psutil.Process | None:
             except (psutil.Error, ValueError):
                 return None
     return None
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _sentence(file: BinaryIO, holder: psutil.Process | None, stopped: bool, waited: float) -> str:

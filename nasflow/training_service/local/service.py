@@ -21,7 +21,7 @@ from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
-from nasflow.process_id import process_id
+from nasflow.process_id import is_stopped, process_id
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.files.shared_root import RootHere, import_path
 from nasflow.training_service.local.active_gpus import ActiveGpus
@@ -30,7 +30,7 @@ from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, 
 from nasflow.training_service.machine.environment import inherited
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.machine.job_process import GRACE
-from nasflow.training_service.machine.processes import carriers, descendants, end_all, is_stopped
+from nasflow.training_service.machine.processes import carriers, descendants, end_all
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # Nearly every job needs these, and they are slow to import; a forked job has them at once.

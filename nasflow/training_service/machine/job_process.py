@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from nasflow.process_id import is_stopped
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.machine.memory import KillWatch, peak_bytes
 from nasflow.training_service.machine.processes import (
@@ -18,9 +19,8 @@ from nasflow.training_service.machine.processes import (
     descendants,
     die_with_parent,
     end_all,
-    is_stopped,
 )
-from nasflow.training_service.machine.watchdog import Watchdog
+from nasflow.training_service.machine.watchdog import Exceeded, Watchdog
 
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -53,23 +53,16 @@ def run_in_child(
     worker, child = os.getpid(), os.fork()
     if child == 0:
         become_job(worker, log, lambda: run(job))
-    why, exceeded, stack = "", None, ""
+    why, exceeded = "", None
     while (end := reap(child)) is None and not (why := told_to_end()) and not (exceeded := watchdog.exceeded()):
         kills.look()
         time.sleep(_POLL)
-    if end is None and exceeded is not None:
-        if is_stopped(child):  # so what it ran is not to blame
-            why = f"its process had been stopped from outside (SIGSTOP) when {exceeded.reason}"
-        else:
-            stack = _stack(child, log)
+    overdue = _overdue(child, log, exceeded, slot) if end is None and exceeded is not None else None
     oom_kills = kills.recent()
     end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
     reap(child)
-    if end is None and exceeded is not None and not why:
-        state = JobState(status=JobStatus.EXITED, signal=signal.SIGKILL, slot=slot, reason=exceeded.reason)
-        return state.model_copy(update={"limit": exceeded.limit, "stack": stack})
     if end is None:
-        return JobState(status=JobStatus.LOST, slot=slot, reason=why)
+        return overdue or JobState(status=JobStatus.LOST, slot=slot, reason=why)
     return JobState(
         status=JobStatus.EXITED,
         exit_code=end.code if end.code >= 0 else None,
@@ -79,6 +72,21 @@ def run_in_child(
         oom_kills=oom_kills,
         peak_rss=end.peak,
         memory_share=memory_share,
+    )
+
+
+def _overdue(job: int, log: Path, exceeded: Exceeded, slot: str | None) -> JobState:
+    """Return the state of a job that is about to be ended because it exceeded a limit."""
+    if is_stopped(job):  # so what it ran is not to blame
+        reason = f"its process had been stopped from outside (SIGSTOP) when {exceeded.reason}"
+        return JobState(status=JobStatus.LOST, slot=slot, reason=reason)
+    return JobState(
+        status=JobStatus.EXITED,
+        signal=signal.SIGKILL,
+        slot=slot,
+        reason=exceeded.reason,
+        limit=exceeded.limit,
+        stack=_stack(job, log),
     )
 
 

@@ -35,14 +35,6 @@ def carriers(name: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, as by SIGSTOP. False if it does not exist."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) -> None:
     """Send SIGTERM, after `grace` seconds SIGKILL, to the processes from `find` until it returns none.
 

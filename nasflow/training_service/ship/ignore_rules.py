@@ -29,7 +29,7 @@ class _Rule:
     def fits(self, path: Sequence[str]) -> bool:
         """Whether the pattern matches a path itself, not a parent: git does not look into folders that are left out.
 
-        What `**` stands for grows only while what comes after it does not fit, and never again after a later `**`.
+        What `**` matches grows only while what comes after it does not fit, and never again after a later `**`.
         So a path takes as many steps as it has names times those of the pattern.
         """
         place = at = 0

@@ -14,7 +14,7 @@ import pytest
 from nasflow.config.search import load_config
 from nasflow.study.study import Study
 from tests.flows.forked_commands import run_forked
-from tests.flows.searches import PrefectProcess, PrefectServer, Searches
+from tests.flows.searches import PrefectServer, Searches, start_prefect_server
 
 PASSWORD = "admin:correct horse"
 SPOKEN = [PASSWORD.encode(), base64.b64encode(PASSWORD.encode())]
@@ -43,12 +43,8 @@ except UserError as error:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """A server with a password, which programs know."""
     settings = {"PREFECT_SERVER_API_AUTH_STRING": PASSWORD, "PREFECT_API_AUTH_STRING": PASSWORD}
-    process = PrefectProcess(tmp_path_factory.mktemp("guarded"), settings)
-    try:
-        process.start()
-        yield process.server
-    finally:
-        process.end()
+    with start_prefect_server(tmp_path_factory.mktemp("guarded"), settings) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.flows.searches import PrefectProcess, PrefectServer, Searches
+from tests.flows.searches import PrefectServer, Searches, start_prefect_server
 from tests.sshd import make_key, public_key, start_sshd
 
 pytestmark = pytest.mark.long
@@ -46,17 +47,26 @@ class Seen:
                     self.environments.add(environment)
 
 
+@contextmanager
+def looking(root: Path) -> Iterator[Seen]:
+    """Within this, look at all processes; `root` is the folder of the study."""
+    done, seen = threading.Event(), Seen()
+    watcher = threading.Thread(target=seen.look, args=(done, root))
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        watcher.join()
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """A server with a password, in the environment of a user who has other secrets there, too."""
     settings = {"PREFECT_SERVER_API_AUTH_STRING": AUTH, "PREFECT_API_AUTH_STRING": AUTH}
-    process = PrefectProcess(tmp_path_factory.mktemp("guarded"), settings)
-    try:
-        process.start()
+    with start_prefect_server(tmp_path_factory.mktemp("guarded"), settings) as server:
         url = f"memory://me:{FAR}@far/away"
-        yield replace(process.server, env=process.server.env | {"FAR_AWAY": url, "PGPASSWORD": LIBPQ})
-    finally:
-        process.end()
+        yield replace(server, env=server.env | {"FAR_AWAY": url, "PGPASSWORD": LIBPQ})
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +84,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory, server: PrefectServer, st
     """A finished search, and what its processes showed meanwhile."""
     searches = Searches(tmp_path_factory.mktemp("searched"), server)
     searches.write("secretive", **CONFIG, store=store)
-    done, seen = threading.Event(), Seen()
-    watcher = threading.Thread(target=seen.look, args=(done, searches.folder / "nasflow-runs" / "secretive"))
-    watcher.start()
-    try:
+    with looking(searches.folder / "nasflow-runs" / "secretive") as seen:
         said = searches.run_program("run", "secretive.yaml", "--verbose")
-    finally:
-        done.set()
-        watcher.join()
     (searches.folder / "said.txt").write_text(said)
     return searches, seen
 
@@ -128,14 +132,8 @@ def test_a_passphrase_of_a_key_is_nowhere_but_in_the_config(tmp_path: Path, serv
         reached = {"hosts": [host.config_host(key_file=str(key), passphrase=FAR, slots=1)], "ssh_config": "/dev/null"}
         service = {"kind": "ssh", "known_hosts": str(host.known_hosts), **reached}
         searches.write("far", **{**CONFIG, "checkpoint": {}}, training_service=service)
-        done, seen = threading.Event(), Seen()
-        watcher = threading.Thread(target=seen.look, args=(done, host.folder / "work" / "studies" / "far"))
-        watcher.start()
-        try:
+        with looking(host.folder / "work" / "studies" / "far") as seen:
             said = searches.run_program("run", "far.yaml", "--verbose")
-        finally:
-            done.set()
-            watcher.join()
     assert FAR not in said
     assert not [line for line in seen.commands if FAR.encode() in line]
     home = Path(server.env["PREFECT_HOME"])

@@ -3,6 +3,7 @@
 import json
 import random
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from nasflow.job.events import (
     Started,
     each_line,
     parse_event,
+    read_lines,
 )
 from tests.fuzz.mutate import reshape_json
 from tests.fuzz.target import Target
@@ -64,7 +66,7 @@ def _read(data: bytes, folder: Path) -> int:
     file.write_bytes(data)
     EventWriter(file).write(Ended())
     events = []
-    for line in each_line(file):
+    for line in each_line(partial(read_lines, file)):
         try:
             events.append(parse_event(line))
         except ValidationError as error:
