@@ -202,9 +202,9 @@ class Driver(ABC):
         self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
-        member.module.to(self.trainer.strategy.root_device)
-        self.trainer.precision_plugin.convert_module(member.module)
         member.attach(self.trainer, "fit", sized_len(self.data.train) or math.inf)
+        member.module.to(self.trainer.strategy.root_device)  # after setup, as in Lightning: it may add modules
+        self.trainer.precision_plugin.convert_module(member.module)
         member.start()
 
     def _assign(self, homeless: Sequence[Member], batch: Any) -> None:

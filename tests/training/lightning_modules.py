@@ -167,6 +167,24 @@ class Hooked(Plain):
         self.calls[hook] = self.calls.get(hook, 0.0) + 1.0
 
 
+class GrowsInSetup(Plain):
+    """Adds a layer and a metric in `setup`, of which Lightning takes both to the device and the first to the precision."""
+
+    def setup(self, stage: str) -> None:
+        self.scale = nn.Linear(3, 3, bias=False)
+        nn.init.eye_(self.scale.weight)
+        self.accuracy = MulticlassAccuracy(3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return F.cross_entropy(self.scale(self.model(batch[0])), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        scores = self.scale(self.model(x))
+        self.accuracy(scores, y)
+        self.log_dict({"val_loss": F.cross_entropy(scores, y), "val_accuracy": self.accuracy})
+
+
 class Skips(Plain):
     """Skips its odd batches."""
 

@@ -41,8 +41,8 @@ def complete_member(member: Member, double: Member, batch: Any, trainer: Trainer
     for name in layers:
         double.module.get_submodule(name).register_forward_pre_hook(partial(note, name), prepend=True, with_kwargs=True)
     precision = trainer.precision_plugin
-    precision.convert_module(double.module.to(trainer.strategy.root_device))
     double.attach(trainer, "fit")
+    precision.convert_module(double.module.to(trainer.strategy.root_device))
     with double.rng, precision.train_step_context():
         complete(double.module, precision.convert_input(batch))
     with member.rng, torch.no_grad():

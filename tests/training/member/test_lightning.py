@@ -69,7 +69,12 @@ def test_as_plain_lightning(how: str, configured: tuple[JobSpec, Path, list[Even
 
 @pytest.mark.parametrize(
     ("name", "clip"),
-    [("Plain", {}), ("Plain", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}), ("Skips", {})],
+    [
+        ("Plain", {}),
+        ("Plain", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}),
+        ("Skips", {}),
+        ("GrowsInSetup", {"precision": "64-true"}),
+    ],
 )
 def test_clipping_and_skipping_as_plain_lightning(name: str, clip: dict[str, Any], tmp_path: Path) -> None:
     config = lightning(name, **clip)
