@@ -5,7 +5,7 @@ import sys
 
 import psutil
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.training_service.local.slots import slot_environments
 
 PINNED = "NASFLOW_BENCHMARK_CORE"

@@ -30,7 +30,9 @@ from rich.table import Table
 from benchmarks.commands import PrefectServer
 from benchmarks.end_to_end import Record, measure
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
-from nasflow.config.services import LocalServiceConfig, SlurmServiceConfig, SshServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.testing.service_jobs import script
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.cluster.slurm import SlurmService

@@ -29,7 +29,7 @@ from rich.table import Table
 from torch.utils.data import DataLoader, TensorDataset
 
 from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data_source import load_data

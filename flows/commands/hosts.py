@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import UserError
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable

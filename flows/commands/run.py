@@ -15,7 +15,7 @@ from rich.console import Console
 
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import SearchConfig
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 

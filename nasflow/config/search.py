@@ -31,7 +31,8 @@ from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
 from nasflow.config.secret_url import SecretUrl
 from nasflow.config.secrets import SecretLocation
-from nasflow.config.services import LocalServiceConfig, ServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.union import ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
     CustomStrategyConfig,

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from nasflow.config.services import DebugServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.debug_run import run_here

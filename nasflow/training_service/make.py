@@ -7,16 +7,14 @@ from typing import Any
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.secrets import give
-from nasflow.config.services import (
-    CustomServiceConfig,
-    DaskServiceConfig,
-    DebugServiceConfig,
-    LocalServiceConfig,
-    RayServiceConfig,
-    ServiceConfig,
-    SlurmServiceConfig,
-    SshServiceConfig,
-)
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
+from nasflow.config.services.union import ServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService

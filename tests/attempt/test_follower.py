@@ -8,7 +8,7 @@ import pytest
 
 from nasflow.attempt.follower import AttemptFollower
 from nasflow.config.search import parse_config
-from nasflow.config.services import DebugServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.job.events import Ended, Epoch, Event, EventWriter, Evicted, Final, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.architecture import Architecture

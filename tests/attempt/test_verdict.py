@@ -10,7 +10,7 @@ import pytest
 
 from nasflow.attempt.verdict import judge
 from nasflow.config.limits import LimitsConfig
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.job.events import Ended
 from nasflow.study.records import AttemptState
 from nasflow.testing.training_service import finish, numbers, script, until

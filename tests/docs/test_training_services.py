@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from nasflow.config.search import parse_config
-from nasflow.config.services import CodeConfig, ServiceConfig, SshHostConfig
+from nasflow.config.services.common import CodeConfig
+from nasflow.config.services.ssh import SshHostConfig
+from nasflow.config.services.union import ServiceConfig
 from nasflow.load_target import load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.make import make_service

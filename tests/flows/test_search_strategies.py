@@ -18,7 +18,7 @@ import json, sys
 from pathlib import Path
 import torch
 from nasflow.config.search import load_config
-from nasflow.config.services import DebugServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.flows import search
 
 for file in sys.argv[1:]:

@@ -168,7 +168,7 @@ class Hooked(Plain):
 
 
 class GrowsInSetup(Plain):
-    """Adds a layer and a metric in `setup`, of which Lightning takes both to the device and the first to the precision."""
+    """Adds a layer and a metric in `setup`, which Lightning moves to the device and the precision."""
 
     def setup(self, stage: str) -> None:
         self.scale = nn.Linear(3, 3, bias=False)

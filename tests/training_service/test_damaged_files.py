@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from nasflow.config.job_secrets import NO_SECRETS
-from nasflow.config.services import DebugServiceConfig, LocalServiceConfig, SshHostConfig, SshServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.job.events import Ended, parse_event, read_lines
 from nasflow.job.spec import job_dir, trial_dir
 from nasflow.process_id import process_id

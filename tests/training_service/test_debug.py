@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, Target
-from nasflow.config.services import DebugServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.job.events import parse_event
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.testing.in_process_service import InProcessServiceContract
@@ -120,7 +120,7 @@ def test_a_breakpoint_can_be_talked_to(root):
     """The debugger's prompt is on the screen, its input is the terminal's; the log has what was printed."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from nasflow.config.services import DebugServiceConfig\n"
+        "from nasflow.config.services.debug import DebugServiceConfig\n"
         "from nasflow.testing.service_jobs import script\n"
         "from nasflow.training_service.debug import DebugService\n"
         "def run(path):\n"

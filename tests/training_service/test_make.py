@@ -3,14 +3,12 @@ import sys
 import pytest
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services import (
-    CustomServiceConfig,
-    DaskServiceConfig,
-    DebugServiceConfig,
-    LocalServiceConfig,
-    RayServiceConfig,
-    SlurmServiceConfig,
-)
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local.service import LocalService
@@ -18,7 +16,7 @@ from nasflow.training_service.make import make_service
 
 MY_SERVICE = """
 from nasflow.training_service.local.service import LocalService
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 
 class Mine(LocalService):
     def __init__(self, root, places):

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.secrets import SecretLocation
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.study.network_disk import network_warning
 from nasflow.study.store_check import look_at_store
 from nasflow.study.store_url import sqlite_file

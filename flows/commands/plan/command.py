@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.services import LocalServiceConfig, ServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.union import ServiceConfig
 from nasflow.errors import UserError
 from nasflow.report.text import numbers_text
 from nasflow.training_service.local.slots import slot_environments

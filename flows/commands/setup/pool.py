@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import UserError
 from nasflow.training_service.local.slots import slot_environments
 

@@ -13,7 +13,7 @@ from typing import Any
 import distributed
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services import DaskServiceConfig
+from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobStatus

@@ -13,7 +13,7 @@ from ray.job_submission import JobSubmissionClient
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.secret_url import hide_passwords
 from nasflow.config.secrets import reveal
-from nasflow.config.services import RayServiceConfig
+from nasflow.config.services.ray import RayServiceConfig
 from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 from nasflow.process_id import is_stopped, process_id

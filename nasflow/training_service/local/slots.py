@@ -3,7 +3,7 @@
 import os
 import sys
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 
 _ALL = {"PYTHONUNBUFFERED": "1"}
 _GLIBC = {  # keep freed memory, so that allocating big tensors again causes no page faults

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import nasflow
-from nasflow.config.services import CodeConfig
+from nasflow.config.services.common import CodeConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ship.code_archive import file_digest, tree_digest
 from nasflow.training_service.ship.ignore_rules import FILE, IgnoreRules

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.small_files import read_whole, write_aside

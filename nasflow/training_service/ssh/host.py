@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import TypeAdapter
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.small_files import read_whole

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
 from nasflow.config.errors import explain, one_line
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import probe_script
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection

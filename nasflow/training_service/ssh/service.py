@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus

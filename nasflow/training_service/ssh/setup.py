@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ship import code_archive
 from nasflow.training_service.ship.code_dir import collect, nasflow_package

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.flows.cli import main
 from nasflow.flows.commands.plan.command import slot_environment
 from tests.flows.searches import HERE, NASFLOW

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import probe_script
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection

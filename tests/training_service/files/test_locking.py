@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.service_jobs import script
 from nasflow.training_service.files import locking

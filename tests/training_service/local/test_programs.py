@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import TrainingServiceContract, await_status, numbers, script, until
 from nasflow.training_service.base import JobStatus

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job import disk_full
 from nasflow.job.spec import job_dir

@@ -9,7 +9,7 @@ import pytest
 
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.secrets import given
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.testing.training_service import finish, script
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState

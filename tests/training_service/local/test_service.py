@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, Target
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.events import parse_event
 from nasflow.job.spec import JobSpec, MemberSpec

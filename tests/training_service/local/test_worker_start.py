@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import LocalService
@@ -22,7 +22,7 @@ SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 _CONTROLLER = """
 import sys, time
 from pathlib import Path
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.training_service.local.service import LocalService
 with LocalService(LocalServiceConfig(slots=2), Path(sys.argv[1])).early_start():
     print("started", flush=True)

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from nasflow.config.services import LocalServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import await_status, finish, numbers, script, until

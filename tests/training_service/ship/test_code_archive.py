@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services import CodeConfig
+from nasflow.config.services.common import CodeConfig
 from nasflow.training_service.ship import code_archive
 from nasflow.training_service.ship.code_archive import ArchiveError, unpack
 from nasflow.training_service.ship.code_dir import CodeArchive, collect

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nasflow
-from nasflow.config.services import CodeConfig
+from nasflow.config.services.common import CodeConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ship import code_dir
 from nasflow.training_service.ship.code_archive import unpack

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services import CodeConfig
+from nasflow.config.services.common import CodeConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ship.code_dir import collect
 from nasflow.training_service.ship.ignore_rules import FILE, IgnoreRules

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.training_service.ssh.service import SshService
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import agent_client
 from nasflow.training_service.ssh.agent import GREETING

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
 from nasflow.training_service.ssh.connect.errors import Unreachable
 from tests.sshd import Sshd, alive, ssh_section, start_sshd
@@ -172,7 +172,7 @@ def test_paramiko_prints_nothing(near, tmp_path):
     """Its threads log whatever they raise, with a traceback, and Python prints what no one handles."""
     program = f"""
 import sys
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.errors import ServiceError
 config = SshServiceConfig.model_validate({ssh_section([near], tmp_path / "known", connect_timeout=0.5)!r})

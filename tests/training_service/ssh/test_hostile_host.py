@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.ssh.service import SshService

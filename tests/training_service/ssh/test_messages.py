@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from paramiko import Ed25519Key
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ConfigError, ServiceError, UserError
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable

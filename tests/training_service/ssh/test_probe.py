@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import probe_script
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from paramiko import HostKeys
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.services import SshServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,

@@ -31,7 +31,7 @@ from paramiko.config import SSH_PORT
 from paramiko.hostkeys import InvalidHostKey
 from paramiko.ssh_exception import IncompatiblePeer
 
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 from nasflow.training_service.ssh.connect.login import Login

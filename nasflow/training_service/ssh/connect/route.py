@@ -11,7 +11,7 @@ from paramiko import SSHConfig, SSHException
 from paramiko.config import SSH_PORT
 
 from nasflow.config.secrets import Secret
-from nasflow.config.services import SshHostConfig, SshServiceConfig
+from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?")

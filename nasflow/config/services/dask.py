@@ -1,0 +1,20 @@
+"""The section of the Dask service."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from nasflow.config.durations import Duration
+from nasflow.config.services.common import DAY, ProcessesConfig
+
+
+class DaskServiceConfig(ProcessesConfig):
+    """A Dask cluster. Its workers see `work_dir` and the code under the same path."""
+
+    kind: Literal["dask"] = Field(default="dask", description="a Dask cluster")
+    address: str = Field(default="tcp://127.0.0.1:8786", description="of the scheduler")
+    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    resources: dict[str, float] = Field(default={}, description="what a job takes of a worker's, as {GPU: 1}")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job on a node ends itself"
+    )

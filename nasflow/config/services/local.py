@@ -1,0 +1,36 @@
+"""The section of the local service."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from nasflow.config.durations import Duration
+from nasflow.config.services.common import DAY, GpuIndices, ProcessesConfig
+
+
+class LocalServiceConfig(ProcessesConfig):
+    """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
+
+    kind: Literal["local"] = Field(default="local", description="this machine")
+    slots: PositiveInt | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
+    gpus: GpuIndices = Field(default=[], description="indices of the GPUs to use; none: the CPU")
+    slots_per_gpu: PositiveInt = Field(default=1, description="jobs that share a GPU")
+    use_active_gpu: bool = Field(
+        default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"
+    )
+    reuse: bool = Field(
+        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
+    )
+    idle_timeout: PositiveFloat = Field(
+        default=600.0, description="seconds without work after which an abandoned worker ends itself"
+    )
+
+    abandoned_after: Duration = Field(
+        default=DAY, description="without a controller, after which a worker ends its job and itself"
+    )
+
+    @model_validator(mode="after")
+    def _slots_or_gpus(self) -> "LocalServiceConfig":
+        if self.slots is not None and self.gpus:
+            raise ValueError("give either 'slots' (CPU) or 'gpus' with 'slots_per_gpu', not both")
+        return self

@@ -1,0 +1,26 @@
+"""The section of the Ray service."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from nasflow.config.durations import Duration
+from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secrets import SecretLocation
+from nasflow.config.services.common import DAY, ProcessesConfig
+
+
+class RayServiceConfig(ProcessesConfig):
+    """A Ray cluster, reached by its Jobs API. Its nodes see `work_dir` and the code under the same path."""
+
+    kind: Literal["ray"] = Field(default="ray", description="a Ray cluster")
+    address: SecretLocation = Field(
+        default=SecretUrl("http://127.0.0.1:8265"),
+        description="of the cluster's dashboard; one with a password may be {env: NAME} or {prefect_block: NAME}",
+    )
+    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    cpus_per_job: PositiveFloat = Field(default=1.0, description="cores of a job")
+    gpus_per_job: float = Field(default=0.0, ge=0, description="GPUs of a job")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job on a node ends itself"
+    )

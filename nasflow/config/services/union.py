@@ -1,0 +1,26 @@
+"""The `training_service` section of the search config: where jobs run."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
+
+# if all keys of one kind are keys of another, a form takes the first
+ServiceConfig = Annotated[
+    DebugServiceConfig
+    | LocalServiceConfig
+    | SshServiceConfig
+    | SlurmServiceConfig
+    | RayServiceConfig
+    | DaskServiceConfig
+    | CustomServiceConfig,
+    Field(discriminator="kind"),
+]
+"""The section of any training service, chosen by `kind`."""
