@@ -15,6 +15,7 @@ from .commands.console import console
 from .commands.options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, load_study, print_out
 from .commands.results import export, leaderboard, report, show, studies
 from .server.errors import clear_prefect_errors
+from .server.lost_threads import end_without_event_loops
 
 app = typer.Typer(
     help="Neural architecture search as a Prefect pipeline.",
@@ -328,6 +329,7 @@ def main() -> None:
 
     So does a machine that lacks something, but with code 1.
     """
+    end_without_event_loops()
     try:
         with clear_prefect_errors():
             app()

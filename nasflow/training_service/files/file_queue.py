@@ -143,6 +143,7 @@ class JobRecords:
             state = state.model_copy(update={"status": JobStatus.CANCELLED})
         if self.outcome(job_id) is None:
             write_aside(job_dir(self.root, job_id) / "exit.json", state.model_dump_json())
+        self.cancel_mark(job_id).unlink(missing_ok=True)
 
     def outcome(self, job_id: str) -> JobState | None:
         """Return how a job ended; None if that is not on record, or the record is damaged."""
