@@ -114,7 +114,7 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
         if not members:
             break
         attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])
-        if attempt.failure is FailureKind.INFRASTRUCTURE and not _just_long(session, attempt, members):
+        if attempt.failure is FailureKind.INFRASTRUCTURE and not _goes_on(session, attempt, members):
             return failed(InfrastructureError(attempt.error))
         if attempt.state is not AttemptState.SUCCEEDED:
             get_run_logger().warning("blamed on its trials: %s", attempt.error)
@@ -148,7 +148,7 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
         before = trial.error
         again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), before))
         ended = _follow(session, study.new_alone_attempt(number), [trial])
-        while _just_long(session, ended, [trial]):
+        while _goes_on(session, ended, [trial]):
             trial = study.trial(number)
             ended = _follow(session, study.new_alone_attempt(number), [trial])
         if ended.failure is FailureKind.INFRASTRUCTURE:
@@ -249,12 +249,14 @@ def _repeats(session: SearchSession, ended: Attempt) -> bool:
     )
 
 
-def _just_long(session: SearchSession, attempt: Attempt, before: Sequence[Trial]) -> bool:
-    """Whether an attempt's last job had its whole time and used it: the next one is no retry.
+def _goes_on(session: SearchSession, attempt: Attempt, before: Sequence[Trial]) -> bool:
+    """Whether an attempt's last job had its whole time and used it, or was preempted and saved: the next is no retry.
 
     Args:
         before: the trials of the job, as they were before it.
     """
+    if attempt.endings and attempt.endings[-1].evidence.get("preempted"):
+        return True
     if _limit(attempt) != "job":
         return False
     after = session.study.trials_numbered(trial.number for trial in before)

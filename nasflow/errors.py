@@ -45,6 +45,14 @@ class InfrastructureError(JobError):
     """Something outside the job ended it (host gone, killed from outside): start it again from checkpoints."""
 
 
+class PreemptedError(InfrastructureError):
+    """The job's process was asked to end; `saved` says whether it has saved what it had trained since its start."""
+
+    def __init__(self, message: str, saved: bool):
+        super().__init__(message)
+        self.saved = saved
+
+
 class TrialError(JobError):
     """The job's members made it fail (exception, NaN, crash): they are retried alone."""
 

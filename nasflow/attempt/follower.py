@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -178,7 +179,7 @@ class AttemptFollower:
             failure=verdict.failure,
             error=verdict.error or _failures_text(reported.failures),
             slot=state.slot,
-            evidence=state.model_dump(mode="json", exclude_defaults=True, exclude={"slot"}),
+            evidence=_evidence(state, reported.ended),
             places=places,
         )
 
@@ -205,6 +206,11 @@ def job_id(attempt: Attempt, generation: int) -> str:
     restart = attempt.restarts + attempt.state.finished
     anew = f"-g{generation}" if generation and attempt.state is AttemptState.RUNNING else ""
     return f"r{attempt.round:03d}-{attempt.kind}-{attempt.number:03d}-{restart}{anew}"
+
+
+def _evidence(state: JobState, ended: Ended | None) -> dict[str, Any]:
+    found = state.model_dump(mode="json", exclude_defaults=True, exclude={"slot"})
+    return found | ({"preempted": True} if ended is not None and ended.preempted else {})
 
 
 def _of_members(attempt: Attempt, events: list[Event], reported: _Reported) -> list[Event]:

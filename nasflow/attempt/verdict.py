@@ -43,6 +43,8 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
         log_tail: the last lines of what the job printed.
     """
     if ended is not None and (ended.infrastructure or ended.refused):  # no trial is to blame
+        if state.status is JobStatus.CANCELLED:
+            return _cancelled()
         return _lost(ended.error or "the job could not go on where it was")
     if state.limit is not None and (ended is None or ended.error is not None):  # it failed while it was being ended
         return _too_long(state)
@@ -51,7 +53,7 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
         kind = FailureKind.TRIAL if failed else None
         return Verdict(AttemptState.FAILED if failed else AttemptState.SUCCEEDED, kind, ended.error)
     if state.status is JobStatus.CANCELLED:
-        return Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
+        return _cancelled()
     if state.status is JobStatus.LOST:
         return _lost(f"the job was lost: {state.reason}")
     if state.signal == signal.SIGKILL and state.oom_kills:
@@ -84,6 +86,10 @@ def _too_long(state: JobState) -> Verdict:
     if state.limit == "job":
         return _lost(state.reason)
     return _crashed(f"{state.reason}\n{state.stack}" if state.stack else state.reason)
+
+
+def _cancelled() -> Verdict:
+    return Verdict(AttemptState.CANCELLED, FailureKind.INFRASTRUCTURE, "the job was cancelled")
 
 
 def _lost(error: str) -> Verdict:

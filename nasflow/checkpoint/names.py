@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-_NAME = re.compile(r"epoch-(\d{4,})(?:\.g([1-9]\d*))?\.(\w+)", re.ASCII)
+_NAME = re.compile(r"epoch-(\d{4,})(?:\.g([1-9]\d*))?\.([a-z]+(?:\.[a-z]+)?)", re.ASCII)
+WITHIN = "within.safetensors"
+"""How the file of a state within the epoch after that of its name ends."""
 
 
 class Name(NamedTuple):

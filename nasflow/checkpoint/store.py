@@ -33,12 +33,14 @@ class CheckpointStore:
             those of the latest generation count (`nasflow.checkpoint.names`), and of a generation there may be one.
         keep: how many of the newest checkpoints are kept.
         generation: of what is saved.
+        ending: of its files' names.
     """
 
-    def __init__(self, folder: Path, keep: int = 2, generation: int = 0):
+    def __init__(self, folder: Path, keep: int = 2, generation: int = 0, ending: str = "safetensors"):
         self._folder = folder
         self._keep = keep
         self._generation = generation
+        self._ending = ending
         self._saved: set[Name] | None = None  # what may be dropped here; None before the first save
 
     @property
@@ -143,14 +145,14 @@ class CheckpointStore:
     def path(self, epoch: int) -> Path:
         """Return the path of an epoch's checkpoint; if there is none, where it would be saved."""
         name = self._valid().get(epoch)
-        return self._own(epoch) if name is None else self._folder / name.file()
+        return self._own(epoch) if name is None else self._folder / name.file(self._ending)
 
     def _own(self, epoch: int) -> Path:
         """Return the path where an epoch's checkpoint is saved."""
-        return self._folder / Name(self._generation, epoch).file()
+        return self._folder / Name(self._generation, epoch).file(self._ending)
 
     def _valid(self) -> dict[int, Name]:
-        return valid(parse(self._names())) if self._folder.is_dir() else {}
+        return valid(parse(self._names(), self._ending)) if self._folder.is_dir() else {}
 
     def _adopt(self, epoch: int) -> None:
         """Make a checkpoint of an earlier generation one of this generation."""
@@ -171,7 +173,7 @@ class CheckpointStore:
         """Drop the checkpoints that are no longer needed now that `epoch` has one."""
         if self._saved is None:
             names = self._names()
-            self._saved = {name for name in parse(names) if name.generation <= self._generation}
+            self._saved = {name for name in parse(names, self._ending) if name.generation <= self._generation}
             for name in names:
                 if name.startswith(_ASIDE):  # left by a process that was killed while saving
                     shutil.rmtree(self._folder / name)
@@ -179,7 +181,7 @@ class CheckpointStore:
         counting = valid(there)
         kept = {counting[one] for one in retained(counting, self._keep, ranking)}
         for old in there - kept:
-            (self._folder / old.file()).unlink(missing_ok=True)
+            (self._folder / old.file(self._ending)).unlink(missing_ok=True)
         self._saved = kept
 
 

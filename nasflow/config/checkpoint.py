@@ -17,6 +17,12 @@ class CheckpointConfig(Section):
     )
     keep: PositiveInt = Field(default=2, description="newest checkpoints of a trial that stay")
     best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
+    on_preempt: bool = Field(
+        default=False,
+        title="Save when preempted",
+        description="a job that is asked to end (SIGTERM), as on a node that is taken back, saves the running epoch at "
+        "its next batch, and goes on there",
+    )
     url: SecretLocation | None = Field(
         default=None,
         description="checkpoints are copied there, too: any storage that fsspec knows, as s3://bucket/folder; one with "

@@ -98,6 +98,14 @@ class SupervisedGroup:
         for family in self._families:
             family.add(outputs, target)
 
+    def training_sums(self) -> list[tuple[float, int]]:
+        """Return the sum that makes each member's `train_loss`, weighted by samples, and the number of samples."""
+        return self._trained.sums() if self._trained else [(0.0, 0)] * len(self._modules)
+
+    def go_on(self, sums: Sequence[tuple[float, int]]) -> None:
+        """Continue `train_loss` from such sums, one a member; those without samples are not read."""
+        self._trained.go_on(sums, self._modules[0].device)
+
     def close_training(self) -> list[dict[str, float]]:
         """Return each member's `train_loss` since the last call, a mean over samples. Empty if there was no batch."""
         return self._by_member({"train_loss": self._trained.take_means()} if self._trained else {})
@@ -167,6 +175,17 @@ class _Means(_Sum):
         """Add `values [N]`, means over this many samples."""
         self.add(values.double() * samples)
         self._samples += samples
+
+    def sums(self) -> list[tuple[float, int]]:
+        """Return the sums, each with the number of samples."""
+        assert self._total is not None  # noqa: S101 - for the type checker
+        return [(total, self._samples) for total in self._total.tolist()]
+
+    def go_on(self, sums: Sequence[tuple[float, int]], device: torch.device) -> None:
+        """Continue from sums of the same samples."""
+        self._samples = max(samples for _, samples in sums)
+        if self._samples:
+            self._total = torch.tensor([total for total, _ in sums], dtype=torch.float64, device=device)
 
     def take_means(self) -> list[float]:
         """Return the means, and reset them."""

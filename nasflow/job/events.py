@@ -136,7 +136,8 @@ class Ended(_Event):
     """The job has nothing left to do. A process that exits without this event has crashed.
 
     The error is attributed to `infrastructure` if the same job may succeed at another time or place. The job is
-    `refused` for a mistake of its user, which the error describes in a sentence.
+    `refused` for a mistake of its user, which the error describes in a sentence. It was `preempted` if it was asked to
+    end and has saved what it had trained since its start.
     """
 
     kind: Literal["ended"] = "ended"
@@ -145,6 +146,7 @@ class Ended(_Event):
     )
     infrastructure: bool = False
     refused: bool = False
+    preempted: bool = False
 
 
 Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")]

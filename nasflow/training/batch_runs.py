@@ -6,7 +6,7 @@ from typing import Any
 from nasflow.evaluator.data_source import Data
 from nasflow.training.seeded_loader import SeededLoader
 
-_MOST, _MOST_BYTES = 64, 1 << 20
+_MOST, _MOST_BYTES, _MOST_SECONDS = 64, 1 << 20, 0.05
 
 
 class Run(list[Any]):
@@ -14,13 +14,13 @@ class Run(list[Any]):
 
 
 class BatchRuns:
-    """The batches of a loader, several at a time: at most 64, or those that fill a mebibyte."""
+    """The batches of a loader, several at a time: at most 64, or those that fill a mebibyte, or take 50 ms to load."""
 
     def __init__(self, loader: SeededLoader):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Run]:
-        return map(Run, self._loader.several(_MOST, _MOST_BYTES))
+        return map(Run, self._loader.several(_MOST, _MOST_BYTES, _MOST_SECONDS))
 
 
 def training_batches(data: Data) -> Iterable[Any]:

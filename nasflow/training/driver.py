@@ -52,7 +52,7 @@ class Driver(ABC):
         self._units: list[Unit] = []
         self._broken: set[int] = set()  # trials of units that failed as a whole
         self._frozen = FrozenPool()
-        self._batches = 0  # of this epoch, that were trained on
+        self._batches = 0  # of this epoch, that were trained on; 0 between epochs
 
     # --- what subclasses provide ---
 
@@ -88,6 +88,10 @@ class Driver(ABC):
         """Save members that have ended an epoch."""
         return
 
+    def look_up(self, validating: bool = False) -> None:
+        """Called before each turn and in an epoch before further batches; what it raises ends the job."""
+        return
+
     def split(self, members: Sequence[Member], error: Exception) -> None:
         """Restore the members of a unit that failed as a whole, so that they train this epoch again in other units."""
         raise error
@@ -96,6 +100,7 @@ class Driver(ABC):
 
     def open_turn(self) -> bool:
         """Go on to the next epoch that a member trains, and make the loaders give it. False at the job's end."""
+        self.look_up()
         self.turn = []
         while not self.turn and self.roster.open_turn():
             present = {member.number for member in self.active}
@@ -103,7 +108,7 @@ class Driver(ABC):
                 if number not in present:
                     self._admit(number)
             new = [member for member in self.active if member.number not in present]
-            self.save([member for member in new if member.finished_epochs == 0])
+            self.save([member for member in new if member.finished_epochs == 0 and not member.begun])
             self.turn = [member for member in self.active if member.number in self.roster.turn]
             if not self.turn:
                 self.roster.close_turn()
@@ -124,7 +129,8 @@ class Driver(ABC):
             self._guard_unit(unit, unit.start_epoch)
 
     def step(self, batches: Sequence[Any]) -> None:
-        """Make one optimizer step of every member on each batch."""
+        """Make one optimizer step of every member on each batch, but for those on which it was made before."""
+        self.look_up()
         housed = {member for unit in self._units for member in unit.members}
         if homeless := [member for member in self.turn if member not in housed]:
             self._assign(homeless, batches[0])
@@ -136,7 +142,8 @@ class Driver(ABC):
             steps = [(unit, *one) for unit in units for one in numbered]
         for unit, number, batch in steps:
             if unit in self._units:
-                self._guard_unit(unit, unit.train_batch, batch, number)
+                again = number < unit.members[0].begun
+                self._guard_unit(unit, unit.pass_over if again else unit.train_batch, batch, number)
                 activity.progress()
 
     def start_validation(self) -> None:
@@ -145,6 +152,7 @@ class Driver(ABC):
 
     def validate(self, batch: Any, index: int) -> None:
         """Score every member on a batch."""
+        self.look_up(validating=True)
         for unit in self._turning():
             self._guard_unit(unit, unit.validate_batch, batch, index)
             activity.progress()
@@ -167,6 +175,7 @@ class Driver(ABC):
         self.save_turn(list(self.turn))
         for member in [member for member in self.active if member.finished]:
             self.remove(member)
+        self._batches = 0
         activity.end_epoch()
 
     def fail(self, member: Member, error: BaseException) -> None:

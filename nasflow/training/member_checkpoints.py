@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.checkpoint.background import Background
+from nasflow.checkpoint.names import WITHIN
 from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.checkpoint.url_store import UrlStore
@@ -53,6 +54,8 @@ class MemberCheckpoints:
         self._saver = JointSaver()
         self._background = Background("checkpoints")
         self._stores: dict[int, CheckpointStore] = {}
+        self._within: dict[int, CheckpointStore] = {}
+        self._begun: set[int] = set()  # trials that go on from a state within an epoch
         self._last_saves: dict[int, float] = {}
         self._unsaved: list[_Unsaved] = []
         self._troubles: set[str] = set()
@@ -64,7 +67,8 @@ class MemberCheckpoints:
             InfrastructureError: another controller's job has replaced this one.
         """
         here = self._store(trial)
-        last = here.newest()
+        within = self._store_within(trial)
+        last = max(filter(None, (here.newest(), within.newest())), default=None)
         if last is not None and last.generation > self._generation:
             raise InfrastructureError(
                 f"trial {trial} has checkpoints of a later controller's job, which has replaced this one; if the study "
@@ -72,11 +76,16 @@ class MemberCheckpoints:
             )
         self._bring(trial, here)
         try:
-            return here.load_newest()
+            state = here.load_newest()
         except CheckpointError as error:
             logger.warning("trial %s starts again, because none of its checkpoints can be read: %s", trial, error)
             here.clear()
+            within.clear()
             return None
+        later = _later(state, within)
+        if later is not state:
+            self._begun.add(trial)
+        return later
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
         """Fetch the newest checkpoint from the URL, if that is newer."""
@@ -116,6 +125,25 @@ class MemberCheckpoints:
             lost = {due[position] for position in errors}
             by_trial = {member.number: events_of(member) for member in some if member not in lost}
             self._background.do(partial(self._commit, parts, [member.number for member in due], by_trial))
+
+    def save_within(self, members: Sequence[Member], batches: int) -> bool:
+        """Save members within an epoch, of which they have trained on so many batches. Return whether all are saved."""
+        saves = [
+            Save(self._store_within(member.number), member.finished_epochs, partial(_state_within, member, batches))
+            for member in members
+        ]
+        errors = self._saver.save(saves)
+        for position, error in errors.items():
+            logger.error("trial %s can't be saved within its epoch: %s", members[position].number, error)
+        if errors:
+            self.drop_within([member.number for member in members])
+        return not errors
+
+    def drop_within(self, trials: Sequence[int]) -> None:
+        """Remove the states of trials within an epoch."""
+        for trial in trials:
+            self._store_within(trial).clear()
+            self._begun.discard(trial)
 
     def tell_later(self, event: Event) -> None:
         """Report an event after everything that is being saved."""
@@ -159,6 +187,11 @@ class MemberCheckpoints:
             self._stores[trial] = CheckpointStore(trial_dir(self._root, trial), self._config.keep, self._generation)
         return self._stores[trial]
 
+    def _store_within(self, trial: int) -> CheckpointStore:
+        if trial not in self._within:
+            self._within[trial] = CheckpointStore(trial_dir(self._root, trial), 1, self._generation, WITHIN)
+        return self._within[trial]
+
     def _far_store(self, trial: int) -> UrlStore | None:
         if self._config.url is None:
             return None
@@ -191,6 +224,8 @@ class MemberCheckpoints:
                     self._unsaved.append(_Unsaved(part.only(position), final))
             for position, place in part.places.items():
                 self._copy(trials[position], place, part)
+                if trials[position] in self._begun:
+                    self.drop_within([trials[position]])
                 activity.progress()  # the next epoch may have to wait for this
         for events in by_trial.values():
             for event in events:
@@ -215,6 +250,25 @@ class MemberCheckpoints:
             text = hide_passwords(f"{what}: {error}; training goes on without", self._url)
             logger.error(text)
             self.tell(Alert(text=text))
+
+
+def _later(state: dict[str, Any] | None, within: CheckpointStore) -> dict[str, Any] | None:
+    """Return the state within an epoch if there is one that is no older than this one, else this one."""
+    try:
+        newer = within.load_newest()
+    except CheckpointError as error:
+        logger.warning("an epoch is trained from its start, because the state within it can't be read: %s", error)
+        within.clear()
+        return state
+    if newer is None or (state is not None and newer["epoch"] < state["epoch"]):
+        within.clear()
+        return state
+    return newer
+
+
+def _state_within(member: Member, batches: int) -> dict[str, Any]:
+    with activity.running(member.number):
+        return member.state_within(batches)
 
 
 def _state(member: Member) -> dict[str, Any]:

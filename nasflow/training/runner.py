@@ -6,7 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from nasflow.errors import InfrastructureError, SharedLayerError
+from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
@@ -50,7 +50,8 @@ def _tell_why(events: EventWriter, error: Exception) -> int:
     refused = isinstance(error, SharedLayerError)
     text = str(error) if lost or refused else error_text(error)
     try:
-        events.write(Ended(error=text, infrastructure=lost, refused=refused))
+        preempted = isinstance(error, PreemptedError) and error.saved
+        events.write(Ended(error=text, infrastructure=lost, refused=refused, preempted=preempted))
     except OSError:
         traceback.print_exc()
         return CANNOT_WRITE

@@ -1,5 +1,7 @@
 """Loaders with batches that depend only on the seed and the epoch."""
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,14 +50,17 @@ class SeededLoader:
         for (batch,) in self.several(1):
             yield batch
 
-    def several(self, most: int, most_bytes: int = 0) -> Iterator[list[Any]]:
-        """Yield the same batches in lists of up to `most`; the batch that reaches `most_bytes` ends a list."""
+    def several(self, most: int, most_bytes: int = 0, most_seconds: float = math.inf) -> Iterator[list[Any]]:
+        """Yield the same batches in lists of up to `most`.
+
+        The batch that reaches `most_bytes`, or ends after `most_seconds` of loading, ends a list.
+        """
         batches, ended = self._start(), False
         while not ended:
             some: list[Any] = []
-            room = most_bytes
+            room, deadline = most_bytes, time.monotonic() + most_seconds
             with self.stream:
-                while not some or (len(some) < most and room > 0):
+                while not some or (len(some) < most and room > 0 and time.monotonic() < deadline):
                     try:
                         some.append(next(batches))
                     except StopIteration:

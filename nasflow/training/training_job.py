@@ -5,7 +5,8 @@ import dataclasses
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
+from nasflow.clean_text import error_message
 from nasflow.config.durations import duration_text
 from nasflow.config.search import DataConfig
-from nasflow.errors import ConfigError, SharedLayerError
+from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
@@ -34,6 +36,7 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.reporting import replayed
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member_checkpoints import MemberCheckpoints
+from nasflow.training.preemption import Notice
 from nasflow.training.schedule.pruners import make_pruner
 from nasflow.training.schedule.turns import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
@@ -77,7 +80,9 @@ class TrainingJob:
         runner.begin(state)
         try:
             if not runner.is_over(state):
-                run(_JobDriver(self._spec, self._root, state, runner, self._checkpoints))
+                driver = _JobDriver(self._spec, self._root, state, runner, self._checkpoints)
+                with driver.excused():
+                    run(driver)
             runner.finish(state)
         finally:
             self._checkpoints.close()
@@ -164,6 +169,50 @@ class _JobDriver(SpecDriver):
         super().__init__(spec, state["roster"])
         self._spec, self._root, self._state, self._runner = spec, root, state, runner
         self._checkpoints = checkpoints
+        self._notice = Notice()
+        self._has_ended_epochs = False
+
+    def open_turn(self) -> bool:
+        """Go on to the next epoch; members that are not all at the same batch of it train it from the start."""
+        going = super().open_turn()
+        if len({member.begun for member in self.turn}) > 1:
+            begun = [member for member in self.turn if member.begun]
+            self._checkpoints.drop_within([member.number for member in begun])
+            self._take_back(begun)
+            self.turn = [member for member in self.turn if member.finished_epochs == self.roster.epoch]
+        return going
+
+    def start_epoch(self) -> None:
+        """Call the hooks before the first batch."""
+        self._notice.listen()
+        super().start_epoch()
+
+    def look_up(self, validating: bool = False) -> None:
+        """End the job if its process was asked to end, after saving the running epoch's state if that is wanted.
+
+        Raises:
+            PreemptedError: it was asked to end.
+        """
+        keeps = self._spec.checkpoint.on_preempt
+        if not self._notice.came or (validating and keeps):  # then the epoch's end is near, which is saved
+            return
+        self._checkpoints.wait()
+        saved = keeps and self._save_within()
+        where = f"; batch {self._batches} of its epoch is saved" if saved else ""
+        raise PreemptedError(f"the job's process was asked to end (SIGTERM){where}", saved or self._has_ended_epochs)
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """Attribute what fails to the end that was asked of the job, of which its loaders' processes may know, too."""
+        try:
+            yield
+        except JobError:
+            raise
+        except Exception as error:
+            if not self._notice.came:
+                raise
+            text = f"the job's process was asked to end (SIGTERM): {error_message(error)}"
+            raise PreemptedError(text, self._has_ended_epochs) from error
 
     def build(self, number: int) -> Member | None:
         """Return the member of a trial, after reporting that it enters if it had to wait.
@@ -203,6 +252,7 @@ class _JobDriver(SpecDriver):
 
     def save_turn(self, members: Sequence[Member]) -> None:
         """Run the job's steps after a turn, which save the members."""
+        self._has_ended_epochs = True
         self._state["trained"] = members, self.fail
         self._runner.run_epoch(self._state)
         del self._state["trained"]
@@ -237,9 +287,21 @@ class _JobDriver(SpecDriver):
             logger.warning("trials %s go on in smaller groups, because together they failed", numbers, exc_info=error)
             self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
         self._checkpoints.wait()
+        self._take_back(members)
+
+    def _take_back(self, members: Sequence[Member]) -> None:
         for member in members:
             self.restore(member)
             self.roster.rewind(member.number, member.finished_epochs)
+
+    def _save_within(self) -> bool:
+        """Save the members of the turn within their epoch, if that can be done and they have made steps in it."""
+        begun = max((member.begun for member in self.turn), default=0)
+        if self._batches <= begun or not all(member.can_stop_within for member in self.turn):
+            return False
+        for unit in self._turning():
+            unit.stop_within()
+        return self._checkpoints.save_within(self.turn, self._batches)
 
     def _refuse_shared(self, member: Member) -> None:
         """Raise SharedLayerError if another trial of this process trains, or trained, a layer of this one."""

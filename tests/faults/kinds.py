@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.faults import shim
 from tests.faults.damage import cut_power, damage_any
-from tests.faults.processes import Strike, hang_job, kill, kill_all, kill_server, second_controller, stop
+from tests.faults.processes import Strike, hang_job, kill, kill_all, kill_server, preempt_job, second_controller, stop
 from tests.faults.resources import exhaust_files, grow_log, no_memory_limit, other_store, starve_controller
 from tests.faults.scene import Missed, Scene
 from tests.faults.servers import AWAY_SECONDS, cut_postgresql, prefect, restart_postgresql
@@ -65,6 +65,11 @@ KINDS: dict[str, Kind] = {
     "job-kill": Kind(
         10, kill("job"), "SIGKILL of a job",
         "no trial is blamed; the batch is started again and goes on from its checkpoints", _EPOCH,
+    ),
+    "job-preempted": Kind(
+        3, preempt_job, "a job is asked to end (SIGTERM), as on a node that is taken back",
+        "it saves the running epoch (`checkpoint.on_preempt`) and ends; no trial is blamed, and the batch is started "
+        "again", "nothing",
     ),
     "job-hang": Kind(
         3, hang_job, "a job is stopped (SIGSTOP) for good",

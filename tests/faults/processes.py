@@ -16,6 +16,8 @@ Strike = Callable[[Scene, random.Random], str]
 
 _HANGS_AT_MOST = 8 * STALLED  # 6 times as long before the first epoch, and some more
 
+_PREEMPTED_WITHIN = 20.0  # seconds
+
 _REFUSED = "another controller runs study"
 
 
@@ -39,6 +41,19 @@ def kill(kind: str) -> Strike:
         return f"killed {kind} {victim.pid}"
 
     return strike
+
+
+def preempt_job(scene: Scene, rng: random.Random) -> str:
+    """SIGTERM of a job, as on a node that is taken back."""
+    victim = scene.victim("job", rng)
+    with suppress(psutil.NoSuchProcess):
+        victim.terminate()
+    begin = time.monotonic()
+    while alive([victim.pid]) and time.monotonic() - begin < _PREEMPTED_WITHIN:
+        scene.search.tend_for(0.05)
+    if alive([victim.pid]):
+        scene.promises.append(lambda: f"job {victim.pid} did not end within {_PREEMPTED_WITHIN:.0f} s of SIGTERM")
+    return f"asked job {victim.pid} to end"
 
 
 def stop(kind: str) -> Strike:

@@ -38,6 +38,7 @@ _PLAIN: dict[str, Any] = {
     # Few enough hours for a clock that is set by a day to end it, and too many for the search.
     "budget": {"rounds": 2, "trials_per_round": len(_ROUND), "hours": 3, "on_timeout": "stop"},
     "limits": {"stalled": STALLED},
+    "checkpoint": {"on_preempt": True},
     "training_service": {"kind": "local", "slots": 2, "idle_timeout": 60},
     "merge": {"fuse": "always"},  # which kernels run must not hang on what was measured, when
     "retry": {"delay_seconds": [0.1], "batch": 50, "alone": 50},

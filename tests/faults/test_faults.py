@@ -19,6 +19,7 @@ FAULTS = {
     "controller-kill": 1,
     "machine-kill": 1,
     "zygote-kill": 1,
+    "job-preempted": 1,
     "job-stop": 1,
     "worker-stop": 1,
     "controller-stop": 1,

@@ -185,6 +185,37 @@ class GrowsInSetup(Plain):
         self.log_dict({"val_loss": F.cross_entropy(scores, y), "val_accuracy": self.accuracy})
 
 
+class Collects(Plain):
+    """Keeps the losses of an epoch for its end."""
+
+    def on_train_epoch_start(self) -> None:
+        self.losses: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss.item())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.log("largest_loss", max(self.losses))
+
+
+class CountsInTraining(Plain):
+    """Updates a metric in each training step, and logs it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        self.seen = MulticlassAccuracy(3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        scores = self.model(x)
+        self.seen.update(scores, y)
+        self.log("train_accuracy", self.seen)
+        self.log("train_loss", F.cross_entropy(scores, y))
+        return F.cross_entropy(scores, y)
+
+
 class Skips(Plain):
     """Skips its odd batches."""
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,35 @@ def augmented(
 ) -> tuple[DataLoader[Any], DataLoader[Any]]:
     train = DataLoader(Augmented(40, counter, pause), batch_size=8, shuffle=True, num_workers=workers, **options)
     return train, DataLoader(Augmented(16), batch_size=16)
+
+
+class TakenBack:
+    """A loader that sends its process SIGTERM once, before a batch of a pass, as on a node that is taken back."""
+
+    def __init__(self, loader: Any, marker: str, passed: int, batch: int):
+        self.loader, self.marker, self.passed, self.batch = loader, Path(marker), passed, batch
+        self.passes = -1
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        for index, batch in enumerate(self.loader):
+            if (self.passes, index) == (self.passed, self.batch) and not self.marker.exists():
+                self.marker.touch()
+                signal.raise_signal(signal.SIGTERM)
+            yield batch
+
+
+def taken_back(marker: str, passed: int = 1, batch: int = 2, of: str = "augmented") -> tuple[Any, Any]:
+    train, validation = {"augmented": augmented, "images": images}[of]()
+    return TakenBack(train, marker, passed, batch), validation
+
+
+def taken_back_in_validation(marker: str) -> tuple[Any, Any]:
+    train, validation = augmented()
+    return train, TakenBack(validation, marker, 1, 0)
 
 
 class TransferAugmented(LightningDataModule):
@@ -134,6 +164,24 @@ class TransferAugmentedImages(TransferAugmented):
 
 
 # --- spaces ------------------------------------------------------------------------------------------------------
+
+
+class Counted(nn.Module):
+    """Marks each batch of training in a file."""
+
+    def __init__(self, counter: str):
+        super().__init__()
+        self.counter = Path(counter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with self.counter.open("ab") as file:
+                file.write(b".")
+        return x
+
+
+def counted(pick: Pick, counter: str) -> nn.Module:
+    return nn.Sequential(Counted(counter), nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
 
 
 def net(pick: Pick, features: int = 6) -> nn.Module:

@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +15,7 @@ from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member.metric_log import Logbook, batch_size_of
+from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.rng import RngStream
 
@@ -25,6 +27,8 @@ _NOT_CALLED = (
     *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
     *("on_save_checkpoint", "on_load_checkpoint", "configure_model", "configure_callbacks"),
 )
+
+_EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end")
 
 
 class TrainerView:
@@ -76,6 +80,9 @@ class Member:
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
 
+    Attributes:
+        begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
+
     Raises:
         ConfigError: the module overrides a hook that is not called.
     """
@@ -104,6 +111,7 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
+        self.begun = 0
         self._are_weights_finite: bool | None = None  # None if not checked
         self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
         module.log = self._book.log  # type: ignore[method-assign]
@@ -145,7 +153,8 @@ class Member:
 
     def start_epoch(self) -> None:
         """Prepare for an epoch, and call the module's hook."""
-        self._busy = 0.0
+        if not self.begun:
+            self._busy = 0.0
         self._call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
@@ -197,6 +206,7 @@ class Member:
             self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
         self.finished_epochs += 1
+        self.begun = 0
         self.history.append(metrics)
         self.seconds.append(self._busy)
         self.finished = stop or self.finished_epochs >= self.epochs
@@ -216,6 +226,15 @@ class Member:
         self._are_weights_finite = are_weights_finite
         for name, value in metrics.items():
             self._book.log(name, value, batch_size=1)
+        self._busy += seconds
+
+    def take_sums(self, name: str) -> tuple[float, int]:
+        """Return, and forget, the sum and the weight of what was logged under a name before an interruption."""
+        return self._book.take(name)
+
+    def give_sums(self, sums: Mapping[str, Sequence[float | int]], seconds: float) -> None:
+        """Take from its unit what the running epoch's batches have logged and how long they took, before a save."""
+        self._book.go_on(sums)
         self._busy += seconds
 
     def metrics(self) -> dict[str, float]:
@@ -238,8 +257,28 @@ class Member:
             "rng": self.rng.state_dict(),
         }
 
+    @property
+    def can_stop_within(self) -> bool:
+        """Whether all that an epoch has changed so far is known, so that it can be saved and continued.
+
+        A module with a hook for the begin or the end of an epoch may collect anything for it.
+        """
+        return all(getattr(type(self.module), name) is getattr(LightningModule, name) for name in _EPOCH_HOOKS)
+
+    def state_within(self, batches: int) -> dict[str, Any]:
+        """Return all that is needed to continue after so many batches of the running epoch."""
+        within = {
+            "batches": batches,
+            "sums": self._book.sums(),
+            "busy": self._busy,
+            "metrics": metric_states(self.module),
+        }
+        return {**self.state_dict(), "within": within}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state, after `start`."""
+        if self.begun:
+            reset_metrics(self.module)
         self.finished_epochs = state["epoch"]
         self.finished = state["finished"]
         self.stopped_early = state["stopped_early"]
@@ -251,6 +290,12 @@ class Member:
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
         self.rng.load_state_dict(state["rng"])
+        within = state.get("within")
+        self.begun = within["batches"] if within else 0
+        self._book.go_on(within["sums"] if within else {})
+        if within:
+            self._busy = within["busy"]
+            load_metric_states(self.module, within["metrics"])
 
     def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():

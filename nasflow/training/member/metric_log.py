@@ -1,6 +1,6 @@
 """Collect what a member logs in an epoch, without the Trainer, in place of `LightningModule.log`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,19 @@ class Logbook:
         """Log as `LightningModule.log_dict` does."""
         for name, value in values.items():
             self.log(name, value, **options)
+
+    def sums(self) -> dict[str, list[float | int]]:
+        """Return of each number logged so far its weighted sum and the sum of its weights."""
+        return {name: [float(total), count] for name, (total, count) in self._sums.items()}
+
+    def take(self, name: str) -> tuple[float, int]:
+        """Return, and forget, the sum and the weight of a number; zeros if it was not logged."""
+        total, count = self._sums.pop(name, (0.0, 0))
+        return float(total), count
+
+    def go_on(self, sums: Mapping[str, Sequence[float | int]]) -> None:
+        """Continue from the sums of an epoch's earlier batches."""
+        self._sums = {name: (float(total), int(count)) for name, (total, count) in sums.items()}
 
     def close_epoch(self) -> dict[str, float]:
         """Return the epoch's metrics by name, and clear the book."""

@@ -55,6 +55,14 @@ class Unit(ABC):
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one step of every member on a batch that all share."""
 
+    def pass_over(self, batch: Any, index: int) -> None:
+        """Take note of a training batch that all members had made their steps on before the job was interrupted."""
+        return
+
+    def stop_within(self) -> None:
+        """Give the members what was logged and measured in the running epoch so far, to save it."""
+        return
+
     @abstractmethod
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member on a batch that all share."""

@@ -143,6 +143,21 @@ class FusedUnit(Unit):
             self._optimizer.refresh()
         self._seconds += time.perf_counter() - began
 
+    def pass_over(self, batch: Any, index: int) -> None:
+        """Compare as on any first batch, and continue from what the members had logged."""
+        if index == 0:
+            if self._compare is not None:
+                self._compare(self, batch)
+            self._group.go_on([member.take_sums("train_loss") for member in self._rows])
+        self._see(True, *batch)
+
+    def stop_within(self) -> None:
+        """Give the members their sums of losses; each gets an equal share of the time."""
+        sums = zip(self._rows, self._group.training_sums(), strict=True)
+        for member, (total, samples) in sums:
+            if member in self.members:
+                member.give_sums({"train_loss": (total, samples)}, self._seconds / len(self.members))
+
     def try_step(self, x: torch.Tensor, target: torch.Tensor, taped: bool | None = None) -> TriedStep:
         """Compute a step without making it; buffers and random streams advance as in a real one.
 

@@ -29,9 +29,11 @@ class _EndReason:
 
     def __init__(self, run: Run, calls: ControllerCalls):
         self._run, self._calls, self._looked, self.why = run, calls, time.monotonic(), ""
+        self.signalled = False
 
     def by_signal(self, number: int, _: object) -> None:
         """Signal handler."""
+        self.signalled = self.signalled or not self.why
         self.why = self.why or f"its program on the node was ended by {signal.Signals(number).name}"
 
     def __call__(self) -> str:
@@ -56,7 +58,13 @@ def run_one(run: Run, runner: str, memory_share: int, calls: ControllerCalls) ->
         return
     os.chdir(run.root)
     folder = job_dir(run.root, run.job_id)
-    state = run_in_child(folder / "job.json", lambda job: int(load_target(runner, run.root)(job)), end, memory_share)
+    state = run_in_child(
+        folder / "job.json",
+        lambda job: int(load_target(runner, run.root)(job)),
+        end,
+        memory_share,
+        by_signal=lambda: end.signalled,
+    )
     # some clusters also signal the job's process
     if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
         state = JobState(status=JobStatus.LOST, reason=end.why)

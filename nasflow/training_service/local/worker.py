@@ -42,9 +42,11 @@ class Worker:
         self._root, self._slot, self._runner, self._idle_timeout = root, slot, runner, idle_timeout
         self._fresh, self._calls = fresh, ControllerCalls(self._state.controller, abandoned_after)
         self._why_end = ""
+        self._signalled = False
 
     def tell_to_end(self, *_: object) -> None:
         """Handle a signal: end the job, if any, and then this process."""
+        self._signalled = self._signalled or not self._why_end
         self._why_end = self._why_end or "its worker was asked to end"
 
     def serve(self) -> None:
@@ -91,6 +93,7 @@ class Worker:
             lambda: self._must_end() or ("it was cancelled" if cancel.exists() else ""),
             memory_limit() // slots,
             self._slot,
+            by_signal=lambda: self._signalled,
         )
         with self._state.lock():
             if not self._dismissed():

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from pydantic import BaseModel
+
 from nasflow.process_id import is_stopped
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.machine.memory import KillWatch, peak_bytes
@@ -24,6 +26,8 @@ from nasflow.training_service.machine.watchdog import Exceeded, Watchdog
 
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
+NOTICE = 20.0
+"""Seconds that a job may take to save itself when its node is taken back; clusters give at least 30 by default."""
 _POLL = 0.01  # seconds
 _ANSWERS_WITHIN = 1.0  # seconds until a process has printed its stack
 _STACK = "Stack (most recent call first)"  # what faulthandler prints above it
@@ -33,7 +37,13 @@ _LOOK = 0.05  # seconds between two looks at whether it is complete
 
 
 def run_in_child(
-    job: Path, run: Callable[[Path], int], told_to_end: Callable[[], str], memory_share: int, slot: str | None = None
+    job: Path,
+    run: Callable[[Path], int],
+    told_to_end: Callable[[], str],
+    memory_share: int,
+    slot: str | None = None,
+    *,
+    by_signal: Callable[[], bool] = lambda: False,
 ) -> JobState:
     """Run a job in a forked child, end all processes it left, and return how it ended.
 
@@ -46,6 +56,7 @@ def run_in_child(
         told_to_end: polled; once it returns a reason, the job is ended and LOST for that reason.
         memory_share: memory in bytes that the job can use without taking from others.
         slot: where it runs.
+        by_signal: whether `told_to_end` gave its reason because of a signal, so that the node may be taken back.
     """
     log = job.with_name("job.log")
     kills, watchdog = KillWatch(), Watchdog(job)
@@ -57,6 +68,8 @@ def run_in_child(
     while (end := reap(child)) is None and not (why := told_to_end()) and not (exceeded := watchdog.exceeded()):
         kills.look()
         time.sleep(_POLL)
+    if end is None and why and by_signal() and _saves_itself(job):
+        end = _await_saved(child)
     overdue = _overdue(child, log, exceeded, slot) if end is None and exceeded is not None else None
     oom_kills = kills.recent()
     end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
@@ -161,6 +174,31 @@ def reap(child: int) -> End | None:
             return end
         if pid == child:
             end = End(os.waitstatus_to_exitcode(status), peak_bytes(usage.ru_maxrss))
+
+
+class _Checkpoints(BaseModel):
+    on_preempt: bool = False
+
+
+class _HasCheckpoints(BaseModel):
+    checkpoint: _Checkpoints = _Checkpoints()
+
+
+def _saves_itself(job: Path) -> bool:
+    """Whether a job saves the running epoch when it is asked to end."""
+    try:
+        return _HasCheckpoints.model_validate_json(job.read_bytes()).checkpoint.on_preempt
+    except (OSError, ValueError):  # a job that can't be read can't be trained
+        return False
+
+
+def _await_saved(job: int) -> End | None:
+    """Ask a job's own process to end, and wait until it has, or its time to save itself is over."""
+    os.kill(job, signal.SIGTERM)
+    deadline = time.monotonic() + NOTICE
+    while (end := reap(job)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return end
 
 
 def last_line(log: Path) -> str:
