@@ -1,8 +1,8 @@
-"""Writes .ci/locked/*.txt, for `make lock`: the pins of constraints.txt that CI installs, with the SHA-256 of their wheels.
+"""Writes .ci/locked/*.txt (`make lock`): the pins of constraints.txt that CI installs, with SHA-256 of their wheels.
 
-Wheels differ by Python version, so pip is asked once for each (`pip install --dry-run --report`), from one interpreter on
-Linux x86_64. A package that only some versions need gets a marker. torch has no hash: its builds for CPU and for CUDA
-have one version and different files, from different indexes. It is installed by its version, after all others.
+Wheels differ by Python version, so pip is asked once for each (`pip install --dry-run --report`), from one interpreter
+on Linux x86_64. A package that only some versions need gets a marker. torch has no hash: its builds for CPU and for
+CUDA have one version and different files, from different indexes. It is installed by its version, after all others.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What CI installs is pinned: packages by version and hash, actions by commit; `.ci/locked/` is as `make lock` writes it."""
+"""What CI installs is pinned: packages by version and hash, actions by commit; `.ci/locked/` fits constraints.txt."""
 
 import importlib.util
 import platform

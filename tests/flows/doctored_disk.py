@@ -18,7 +18,13 @@ NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 
 
 def mount_unseen(folder: Path, state: str) -> None:
-    """Mount it in a namespace of its own, as root of that."""
+    """Mount it in a namespace of its own."""
+    enter_namespace()
+    mount(folder, state)
+
+
+def enter_namespace() -> None:
+    """From now on what this process mounts is seen by it and its children only; it is root there."""
     user, group = os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_MOUNTS if user == 0 else NEW_MOUNTS | NEW_USERS):
@@ -27,7 +33,6 @@ def mount_unseen(folder: Path, state: str) -> None:
         for name, text in {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}.items():
             Path("/proc/self", name).write_text(text)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    mount(folder, state)
 
 
 def mount(folder: Path, state: str) -> None:

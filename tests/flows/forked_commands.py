@@ -117,10 +117,14 @@ def forking_program() -> ForkingProgram:
     return ForkingProgram()
 
 
-def start_forked(command: Sequence[object], folder: Path, env: Mapping[str, str]) -> ForkedProgram:
-    """Start `nasflow ...`, `prefect ...`, `python FILE ...` or `python -c CODE ...`, without input."""
+def start_forked(command: Sequence[object], folder: Path, env: Mapping[str, str], errors: bool = True) -> ForkedProgram:
+    """Start `nasflow ...`, `prefect ...`, `python FILE ...`, `python -m MODULE ...` or `python -c CODE ...`.
+
+    It has no input. What it writes to its standard error is kept with its output, or dropped without `errors`.
+    """
     output = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the program is known
-    return forking_program().start(_request(command, folder, env), output, output)
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        return forking_program().start(_request(command, folder, env), output, output if errors else nowhere)
 
 
 def run_forked(
@@ -212,6 +216,10 @@ def _run() -> object:
                 sys.argv = ["-c", *arguments]
                 sys.path.insert(0, "")
                 exec(code, {"__name__": "__main__"})
+            case ["python", "-m", module, *_]:
+                sys.argv = sys.argv[2:]
+                sys.path.insert(0, str(Path.cwd()))
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
             case ["python", file, *_]:
                 sys.argv = sys.argv[1:]
                 sys.path.insert(0, str(Path(file).parent))
