@@ -17,6 +17,7 @@ Strike = Callable[[Scene, random.Random], str]
 _HANGS_AT_MOST = 8 * STALLED  # 6 times as long before the first epoch, and some more
 
 _REFUSED = "another controller runs study"
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 def end(*processes: psutil.Process) -> None:
@@ -128,3 +129,24 @@ def second_controller(scene: Scene, rng: random.Random) -> str:
         said = f"a second controller ended with {code}: {second.said()}"
         scene.promises.append(lambda: said)
     return "two controllers started at once: the second was refused" if at_once else "a second controller was refused"
+
+
+def upgrade(scene: Scene, rng: random.Random) -> str:
+    """nasflow is replaced by another version while the search runs, or after its controller was killed."""
+    package, search = scene.package, scene.search
+    if package is None:
+        raise Missed("the search runs on the installed package")
+    [controller] = scene.await_some(lambda: search.living("controller"), "controller")
+    killed = rng.random() < 0.5
+    if killed:
+        end(controller)
+    seconds = rng.uniform(0.0, 0.5)
+    package.upgrade(seconds)
+
+    def traceback() -> str | None:
+        logs = [log for log in sorted(search.folder.glob("controller-*.log")) if _TRACEBACK in log.read_text()]
+        return f"a traceback in {logs[0].name} after an upgrade: {logs[0].read_text()[-2000:]}" if logs else None
+
+    scene.promises.append(traceback)
+    how = "after the controller was killed" if killed else "under a running controller"
+    return f"upgraded nasflow to {package.version} {how}; it was missing for {seconds:.2f} s and the time of copying"
