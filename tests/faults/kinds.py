@@ -197,8 +197,9 @@ KINDS: dict[str, Kind] = {
         no_memory_limit,
     ),
     "upgrade": Kind(
-        3, upgrade, "nasflow is upgraded in place, under the running search or after SIGKILL of the controller",
-        "workers and jobs of the old version train on; the same command finds them and goes on", "nothing",
+        3, upgrade, "nasflow is upgraded in place, while the search trains or after SIGKILL of the controller",
+        "workers and jobs of the old version train on, and the same command finds them; it fails only if it is started "
+        "in the moment without files", "nothing",
         needs="package",
     ),
     "huge-log": Kind(1, grow_log, "a job's log grows by 1 GB", "nothing", "nothing"),
