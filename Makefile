@@ -14,7 +14,20 @@ BIN    := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # the folders of tests that need no programs but Python
 QUICK  := attempt checkpoint config evaluator fuzz job merge native space strategy
-PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile -c constraints.txt
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile
+EMPTY  :=
+COMMA  := ,
+
+# $(call install,EXTRAS): nasflow with these extras, by constraints.txt. With LOCKED=1, as in CI, only files with a SHA-256
+# that .ci/locked/ knows; but torch, and what its builds for CUDA bring along, come by their versions (.ci/lock.py says why).
+ifdef LOCKED
+install = $(PIP) --no-deps --require-hashes $(foreach extra,$(sort dev $(1)),-r .ci/locked/$(extra).txt) && \
+	$(PIP) -c constraints.txt torch && $(PIP) --no-deps --no-build-isolation -e . && $(BIN)/python -m pip check
+upgrade_pip = $(PIP) --require-hashes -r .ci/locked/pip.txt
+else
+install = $(PIP) -c constraints.txt -e '.[$(subst $(EMPTY) $(EMPTY),$(COMMA),$(1))]'
+upgrade_pip = $(PIP) -c constraints.txt --upgrade pip
+endif
 
 # pip leaves the bytecode to the first import, which needs a tenth of the files; so let imports write it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 set_up = begin=$$(date +%s); $(MAKE) --no-print-directory $(VENV)/$(1) && echo "Set-up took $$(($$(date +%s) - begin)) s."
 
 .DEFAULT_GOAL := help
-.PHONY: help search test test-quick test-long test-repeat lint types format house docs clean
+.PHONY: help search test test-quick test-long test-repeat lint types format house lock docs clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +75,9 @@ format: $(VENV)/dev.stamp ## rewrite the code in the house's format
 house: $(VENV)/dev.stamp ## draw the rooms and their floors, from the imports, into CONTRIBUTING.md
 	$(BIN)/python -m tests.house
 
+lock: $(VENV)/dev.stamp ## write .ci/locked/ from constraints.txt: the SHA-256 of all that CI installs (Linux x86_64)
+	$(BIN)/python .ci/lock.py
+
 docs: $(VENV)/docs.stamp ## build the docs site into site/: a broken link or an undocumented public name fails
 	$(BIN)/mkdocs build --strict
 
@@ -73,22 +89,22 @@ clean: ## remove .venv, site/ and every cache; studies and exports stay
 $(VENV)/venv.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("nasflow needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) --upgrade pip
+	$(upgrade_pip)
 	@touch $@
 
 $(VENV)/search.stamp: $(VENV)/venv.stamp
-	$(PIP) -e .
+	$(PIP) -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/venv.stamp
-	$(PIP) -e '.[dev]'
+	$(call install,dev)
 	@touch $(VENV)/search.stamp $@
 
 # Apart from the others: where transformers is installed, torchmetrics imports it, a second at each start of a worker.
 $(VENV)/long.stamp: $(VENV)/dev.stamp
-	$(PIP) -e '.[ray,zoo]'
+	$(call install,ray zoo)
 	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/venv.stamp
-	$(PIP) -e '.[docs]'
+	$(call install,docs)
 	@touch $(VENV)/search.stamp $@

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.browser import chromium, screenshots
 from tests.postgresql import postgresql_server, store_url
@@ -21,6 +22,9 @@ __all__ = [
 
 # A shell starts what runs in the background with SIGINT ignored, and the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 pytest.register_assert_rewrite("nasflow.testing")  # a failed assert there shows its values too
 

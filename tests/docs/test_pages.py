@@ -1,7 +1,7 @@
 """What README and docs show works as it stands there."""
 
+import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import yaml
 
 from nasflow.config.search import parse_config
 from nasflow.flows.cli import app, main
+from tests.flows.forked_commands import run_forked
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -55,10 +56,8 @@ def test_the_examples_parse(file):
 def test_the_job_of_the_docs_goes_on_where_it_was(tmp_path):
     (code,) = blocks((ROOT / "docs" / "recovery.md").read_text(), "python")
     (tmp_path / "count.py").write_text(code)
-    command = [sys.executable, "count.py"]
-    first, second = (
-        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True) for _ in range(2)
-    )
+    first, second = (run_forked(["python", "count.py"], tmp_path, os.environ) for _ in range(2))
+    first.check_returncode()
     assert first.stdout == second.stdout
     epochs = int(first.stdout.split()[0])
     assert 1 < epochs <= 20

@@ -2,16 +2,18 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
 from tests.faults.judge import Outcome, Verdict, judge, outcome
 from tests.faults.kinds import KINDS, Fault, deal
+from tests.faults.package import Package
 from tests.faults.scene import Missed, Scene
 from tests.faults.search import CONFIGS, POSTGRESQL, HungSearch, TroubledSearch
 from tests.faults.small_disks import small_disks
@@ -107,23 +109,26 @@ class Campaign:
             self._references[name] = found
         return self._references[name]
 
-    def _search(self, folder: str, config: str) -> TroubledSearch:
+    def _search(self, folder: str, config: str, more: Mapping[str, str] = MappingProxyType({})) -> TroubledSearch:
         assert self._stage is not None
         stage = self._stage
         store = new_schema(stage.postgresql.url) if config == POSTGRESQL and stage.postgresql else None
-        return TroubledSearch(self._folder / folder, stage.server, CONFIGS[config], stage.environment, store)
+        environment = {**stage.environment, **more}
+        return TroubledSearch(self._folder / folder, stage.server, CONFIGS[config], environment, store)
 
     def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> None:
         assert self._stage is not None
         stage, reference = self._stage, self._reference(config)
         folder = self._folder / f"search-{number}"
+        package = Package(self._folder / f"package-{number}") if "package" in needs else None
         disks, power = "disks" in needs, "power" in needs
         struck: list[Fault] = []
         begin = time.monotonic()
         with small_disks(folder, self._folder / "cache") if disks else nullcontext():
-            search = self._search(folder.name, config)
+            search = self._search(folder.name, config, package.environment if package else {})
             postgresql = stage.postgresql if config == POSTGRESQL else None
-            scene = Scene(search, self._brief, stage.clock, disks, stage.broken_disk, power, stage.proxy, postgresql)
+            stages = (stage.clock, disks, stage.broken_disk, power, stage.proxy, postgresql, package)
+            scene = Scene(search, self._brief, *stages)
             if stage.broken_disk:
                 stage.broken_disk.remember([search.root.parent, search.folder / STORE] if power else [])
             try:

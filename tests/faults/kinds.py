@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from tests.faults import shim
 from tests.faults.damage import cut_power, damage_any
-from tests.faults.processes import Strike, hang_job, kill, kill_all, kill_server, preempt_job, second_controller, stop
+from tests.faults.processes import (
+    Strike,
+    hang_job,
+    kill,
+    kill_all,
+    kill_server,
+    preempt_job,
+    second_controller,
+    stop,
+    upgrade,
+)
 from tests.faults.resources import exhaust_files, grow_log, no_memory_limit, other_store, starve_controller
 from tests.faults.scene import Missed, Scene
 from tests.faults.servers import AWAY_SECONDS, cut_postgresql, prefect, restart_postgresql
@@ -46,7 +56,7 @@ class Kind:
         fault, happens, lost: for the table: what it is, what nasflow does then, and what is lost at most.
         lacking: why it can't be done here, None if it can.
         needs: what a search must have for it: `disks` of its own, a store on `postgresql`, or notes of what is synced,
-            for a cut of its `power`.
+            for a cut of its `power`, or a copy of nasflow's `package`.
     """
 
     weight: int
@@ -200,6 +210,12 @@ KINDS: dict[str, Kind] = {
     "controller-memory": Kind(
         1, starve_controller, "the kernel kills the controller for want of memory", "as for SIGKILL", "nothing",
         no_memory_limit,
+    ),
+    "upgrade": Kind(
+        3, upgrade, "nasflow is upgraded in place, while the search trains or after SIGKILL of the controller",
+        "workers and jobs of the old version train on, and the same command finds them; it fails only if it is started "
+        "in the moment without files", "nothing",
+        needs="package",
     ),
     "huge-log": Kind(1, grow_log, "a job's log grows by 1 GB", "nothing", "nothing"),
     "other-store": Kind(

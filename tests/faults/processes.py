@@ -19,6 +19,7 @@ _HANGS_AT_MOST = 8 * STALLED  # 6 times as long before the first epoch, and some
 _PREEMPTED_WITHIN = 20.0  # seconds
 
 _REFUSED = "another controller runs study"
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 def end(*processes: psutil.Process) -> None:
@@ -143,3 +144,29 @@ def second_controller(scene: Scene, rng: random.Random) -> str:
         said = f"a second controller ended with {code}: {second.said()}"
         scene.promises.append(lambda: said)
     return "two controllers started at once: the second was refused" if at_once else "a second controller was refused"
+
+
+def upgrade(scene: Scene, rng: random.Random) -> str:
+    """nasflow is replaced by another version while the search trains, or after its controller was killed."""
+    package, search = scene.package, scene.search
+    if package is None:
+        raise Missed("the search runs on the installed package")
+    killed = rng.random() < 0.5
+    if killed:
+        end(scene.victim("controller", rng))
+    else:
+        scene.victim("job", rng)
+    seconds = scene.pause(rng, 0.0, 3.0)
+    package.upgrade(seconds)
+
+    def traceback() -> str | None:
+        for log in sorted(search.folder.glob("controller-*.log")):
+            said = log.read_text()
+            found_nothing = said.startswith(_TRACEBACK) and "No module named 'nasflow" in said  # when it was started
+            if _TRACEBACK in said and not found_nothing:
+                return f"a traceback in {log.name} after an upgrade: {said[-2000:]}"
+        return None
+
+    scene.promises.append(traceback)
+    how = "after the controller was killed" if killed else "under a running controller"
+    return f"upgraded nasflow to {package.version} {how}; it was missing for {seconds:.2f} s and the time of copying"

@@ -11,6 +11,7 @@ import psutil
 
 from tests.faults.broken_disk import BrokenDisk
 from tests.faults.clock import Clock
+from tests.faults.package import Package
 from tests.faults.proxy import Proxy
 from tests.faults.search import TroubledSearch
 from tests.postgresql import PostgresqlServer
@@ -37,6 +38,7 @@ class Scene:
         remembers: the broken disk notes what is synced.
         proxy: between it and the Prefect server.
         postgresql: the server with its store, if that is PostgreSQL.
+        package: the copy of nasflow that it runs on, if it does not run on the installed one.
         excused: epochs (trial, epoch) whose checkpoint was damaged: each is trained again as often, at most.
         restarts: of the search that were put down to a fault.
         promises: what to ask when the search has ended: each says in words what was broken, or None.
@@ -50,6 +52,7 @@ class Scene:
     remembers: bool = False
     proxy: Proxy | None = None
     postgresql: PostgresqlServer | None = None
+    package: Package | None = None
     excused: Counter[tuple[int, int]] = field(default_factory=Counter)
     restarts: int = 0
     promises: list[Callable[[], str | None]] = field(default_factory=list)

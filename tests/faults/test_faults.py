@@ -41,6 +41,7 @@ MORE_FAULTS = {
     "worker-files": 1,
     "huge-log": 1,
     "other-store": 1,
+    "upgrade": 1,
     "postgresql-restarted": 1,
     "postgresql-cut": 1,
 }

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import NASFLOW, PrefectServer
 
 PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
@@ -28,10 +29,7 @@ class Deployments:
 
     def prefect(self, *arguments: object, code: int = 0) -> str:
         """The output of a command of Prefect's that ends with `code`."""
-        command = [*PREFECT, *map(str, arguments)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.server.env, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = run_forked(["prefect", "--no-prompt", *arguments], self.folder, self.server.env, timeout=PATIENCE)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -1,17 +1,38 @@
-"""Run a command before whose eyes a tmpfs is mounted: `python doctored_disk.py FOLDER STATE COMMAND...`.
+"""A tmpfs that only this process and its children see.
 
-As root of a mount namespace of its own, which no one else sees. In the state `full` nothing is left of its 2 MiB; in
-`read-only`, what was in FOLDER is there and can't be changed; in `nearly-full` there is half a GiB.
+In the state `full` nothing is left of its 2 MiB; in `read-only`, what was in the folder is there and can't be changed;
+in `nearly-full` there is half a GiB.
 """
 
+import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 SIZES = {"full": "2m", "read-only": "64m", "nearly-full": "512m"}
+
+
+NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
+
+
+def mount_unseen(folder: Path, state: str) -> None:
+    """Mount it in a namespace of its own."""
+    enter_namespace()
+    mount(folder, state)
+
+
+def enter_namespace() -> None:
+    """From now on what this process mounts is seen by it and its children only; it is root there."""
+    user, group = os.geteuid(), os.getegid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_MOUNTS if user == 0 else NEW_MOUNTS | NEW_USERS):
+        raise OSError(ctypes.get_errno(), "there is no new namespace")
+    if user:
+        for name, text in {"setgroups": "deny", "uid_map": f"0 {user} 1", "gid_map": f"0 {group} 1"}.items():
+            Path("/proc/self", name).write_text(text)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
 def mount(folder: Path, state: str) -> None:
@@ -32,8 +53,3 @@ def fill(file: Path) -> None:
                 pass
         except OSError:
             return
-
-
-if __name__ == "__main__":
-    mount(Path(sys.argv[1]), sys.argv[2])
-    os.execv(sys.argv[3], sys.argv[3:])

@@ -1,6 +1,6 @@
-"""Commands in forks of a program that has imported nasflow: the code of `nasflow ...` without its seconds of imports.
+"""Programs in forks of one that has imported nasflow: what `nasflow ...` does, without its seconds of imports.
 
-A test that sends signals to a command, or checks how it starts, starts a program instead (`Searches.start`).
+A test that checks how a command starts, or what memory it takes, starts a program instead (`Searches.start_program`).
 """
 
 import atexit
@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -17,14 +18,77 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 _REQUEST_BYTES = 2**17
 
 
+class ForkedProgram:
+    """A running fork, with those methods of `subprocess.Popen` that tests use.
+
+    Attributes:
+        pid: of its process.
+        returncode: once it has ended and was waited for; negative after a signal.
+    """
+
+    def __init__(self, connection: socket.socket, output: IO[bytes]):
+        self._connection = connection  # to the process that waits for it
+        self._output = output
+        self.returncode: int | None = None
+        self.pid = self._receive(60)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code.
+
+        Raises:
+            TimeoutError: it runs on after so many seconds.
+        """
+        if self.returncode is None:
+            self.returncode = self._receive(timeout)
+            self._connection.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit code, None if it runs."""
+        with suppress(BlockingIOError):
+            self.wait(0)
+        return self.returncode
+
+    def said(self) -> str:
+        """What it has written so far."""
+        return os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0).decode()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All that it has written, once it has ended."""
+        self.wait(timeout)
+        return self.said(), None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, if it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def _receive(self, timeout: float | None) -> int:
+        self._connection.settimeout(timeout)
+        answer = self._connection.recv(64)
+        assert answer, "what waits for the fork has ended"
+        return int(answer)
+
+
 class ForkingProgram:
-    """A running program that has imported nasflow and forks for each command. It ends with the process that made it."""
+    """A running program that has imported nasflow and forks when asked. It ends with the process that made it."""
 
     def __init__(self) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -35,24 +99,16 @@ class ForkingProgram:
                 env={**os.environ, "PREFECT_HOME": home, "DO_NOT_TRACK": "1"},
                 start_new_session=True,
             )
-            self._receive(300)  # once all is imported
+            self._connection.settimeout(300)
+            assert self._connection.recv(64), "the program that forks has ended"  # it answers once all is imported
 
-    def run(self, request: dict[str, Any], files: Sequence[IO[bytes]], timeout: float) -> int:
-        """Return the exit code of a fork that writes its output and its errors to `files`, negative after a signal."""
-        socket.send_fds(self._connection, [json.dumps(request).encode()], [file.fileno() for file in files])
-        pid = self._receive(60)
-        try:
-            return self._receive(timeout)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            self._receive(60)
-            raise
-
-    def _receive(self, timeout: float) -> int:
-        self._connection.settimeout(timeout)
-        answer = self._connection.recv(64)
-        assert answer, "the program that forks for commands has ended"
-        return int(answer)
+    def start(self, request: dict[str, Any], output: IO[bytes], errors: IO[bytes]) -> ForkedProgram:
+        """A fork that writes to these files."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            files = [file.fileno() for file in (theirs, output, errors)]
+            socket.send_fds(self._connection, [json.dumps(request).encode()], files)
+        return ForkedProgram(ours, output)
 
 
 @functools.cache
@@ -61,39 +117,73 @@ def forking_program() -> ForkingProgram:
     return ForkingProgram()
 
 
+def start_forked(command: Sequence[object], folder: Path, env: Mapping[str, str], errors: bool = True) -> ForkedProgram:
+    """Start `nasflow ...`, `prefect ...`, `python FILE ...`, `python -m MODULE ...` or `python -c CODE ...`.
+
+    It has no input. What it writes to its standard error is kept with its output, or dropped without `errors`.
+    """
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the program is known
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        return forking_program().start(_request(command, folder, env), output, output if errors else nowhere)
+
+
 def run_forked(
-    arguments: Sequence[object], folder: Path, env: Mapping[str, str], timeout: float = 600
+    command: Sequence[object],
+    folder: Path,
+    env: Mapping[str, str],
+    timeout: float = 600,
+    disk: tuple[Path, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `nasflow` with these arguments, and no input, in a folder and an environment."""
-    command = ["nasflow", *map(str, arguments)]
+    """Run the same to its end. It alone sees a `disk`: a folder and its state (doctored_disk.py)."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        request = {"command": command, "folder": str(folder), "env": dict(env)}
-        code = forking_program().run(request, (output, errors), timeout)
+        request = _request(command, folder, env) | {"disk": disk and [str(disk[0]), disk[1]]}
+        program = forking_program().start(request, output, errors)
+        try:
+            code = program.wait(timeout)
+        except TimeoutError:
+            program.kill()
+            program.wait(60)
+            raise
         for file in (output, errors):
             file.seek(0)
-        return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
+        return subprocess.CompletedProcess(request["command"], code, output.read().decode(), errors.read().decode())
+
+
+def _request(command: Sequence[object], folder: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    return {"command": [*map(str, command)], "folder": str(folder), "env": dict(env)}
 
 
 def _serve(connection: socket.socket) -> None:
-    """Fork for each request and answer its process's pid, then its exit code; return in the forked processes."""
+    """Fork for each request; return in the forked processes. A fork beside each waits for it, to send its exit code."""
     connection.send(b"0")
     while True:
-        request, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 2)
+        request, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
         if not request:
             os._exit(0)
-        pid = os.fork()
-        if pid == 0:
+        answers, output, errors = files
+        waiting = os.fork()
+        if waiting == 0:
             connection.close()
-            _become(json.loads(request), *files)
-            return
+            pid = os.fork()
+            if pid == 0:
+                os.close(answers)
+                _become(json.loads(request), output, errors)
+                return
+            with socket.socket(fileno=answers) as answer:
+                answer.send(str(pid).encode())
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with suppress(BrokenPipeError):  # who asked has ended
+                    answer.send(str(code).encode())
+            os._exit(0)
         for file in files:
             os.close(file)
-        connection.send(str(pid).encode())
-        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _become(request: dict[str, Any], output: int, errors: int) -> None:
-    """Take over the arguments, the folder, the environment and the files of a request."""
+    """Take over the arguments, the folder, the environment, the files and the disk of a request."""
     from prefect.context import refresh_global_settings_context
 
     os.dup2(output, 1)
@@ -102,15 +192,38 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     refresh_global_settings_context()
+    if request.get("disk"):
+        folder, state = request["disk"]
+        doctored_disk = runpy.run_path(str(Path(__file__).with_name("doctored_disk.py")))
+        doctored_disk["mount_unseen"](Path(folder), state)
+        os.chdir(request["folder"])  # through what is mounted now
     sys.argv = request["command"]
 
 
 def _run() -> object:
-    """Run the command and return its exit code."""
-    from nasflow.flows.cli import main
-
+    """Run the program and return its exit code."""
     try:
-        main()
+        match sys.argv:
+            case ["nasflow", *_]:
+                from nasflow.flows.cli import main
+
+                main()
+            case ["prefect", *_]:
+                from prefect.cli import app
+
+                app()
+            case ["python", "-c", code, *arguments]:
+                sys.argv = ["-c", *arguments]
+                sys.path.insert(0, "")
+                exec(code, {"__name__": "__main__"})
+            case ["python", "-m", module, *_]:
+                sys.argv = sys.argv[2:]
+                sys.path.insert(0, str(Path.cwd()))
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            case ["python", file, *_]:
+                sys.argv = sys.argv[1:]
+                sys.path.insert(0, str(Path(file).parent))
+                runpy.run_path(file, run_name="__main__")
     except SystemExit as end:
         return end.code
     except BaseException:
@@ -121,6 +234,8 @@ def _run() -> object:
 
 def _end(code: object) -> None:
     """End the process as Python does, but for the second that it takes to delete all that was imported."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
     threading._shutdown()
     atexit._run_exitfuncs()
     gc.collect()  # closes what the command left open, as databases

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.flows.forked_commands import run_forked
+from tests.flows.forked_commands import ForkedProgram, run_forked, start_forked
 
 HERE = Path(__file__).parent
 NASFLOW = [sys.executable, "-m", "nasflow.flows.cli"]
@@ -167,8 +167,12 @@ class Searches:
         path.write_text(yaml.safe_dump({"name": name, "base_dir": str(HERE), **config}))
         return path
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """A running command, in a separate program."""
+    def start(self, *arguments: object) -> ForkedProgram:
+        """A running command."""
+        return start_forked(["nasflow", *arguments], self.folder, self.server.env)
+
+    def start_program(self, *arguments: object) -> subprocess.Popen[str]:
+        """The same as a separate program."""
         return subprocess.Popen(
             [*NASFLOW, *map(str, arguments)],
             cwd=self.folder,
@@ -180,14 +184,14 @@ class Searches:
 
     def run(self, *arguments: object, code: int = 0) -> str:
         """What a command that ends with `code` prints, its errors last."""
-        ended = run_forked(arguments, self.folder, self.server.env)
+        ended = run_forked(["nasflow", *arguments], self.folder, self.server.env)
         output = ended.stdout + ended.stderr
         assert ended.returncode == code, output
         return output
 
     def run_program(self, *arguments: object) -> str:
         """What a command that ends well prints, run as a separate program."""
-        with self.start(*arguments) as process:
+        with self.start_program(*arguments) as process:
             output, _ = process.communicate(timeout=600)
         assert process.returncode == 0, output
         return output

@@ -6,7 +6,7 @@ import pytest
 
 from tests.flows.searches import Searches
 
-WIDTHS = [8, 12, 16, 24]
+WIDTHS = [8, 16]
 EVALUATOR = {
     "kind": "classification",
     "data": {"target": "nasflow.evaluator.data:DigitsRows"},
@@ -20,7 +20,7 @@ def config(kinds: list[str], **changes: Any) -> dict[str, Any]:
         "space": {"target": "spaces.py:mixed", "params": {"kinds": kinds, "widths": WIDTHS}},
         "evaluator": EVALUATOR,
         "strategy": {"kind": "grid"},
-        "budget": {"rounds": 1, "trials_per_round": 16},
+        "budget": {"rounds": 1, "trials_per_round": 8},
         "retry": {"delay_seconds": [0.1], "alone": 5},
         "training_service": {"kind": "local", "slots": 2},
         **changes,
@@ -45,7 +45,7 @@ def trials(searches: Searches, study: str) -> dict[tuple[str, int], dict[str, An
 
 def test_healthy_trials_score_as_without_the_bad_ones(faulty):
     mixed, pure = trials(faulty, "faulty"), trials(faulty, "healthy")
-    assert len(mixed) == 16 and len(pure) == 4
+    assert len(mixed) == 8 and len(pure) == 2
     for width in WIDTHS:
         assert mixed["ok", width]["status"] == "trained"
         # in other company other kernels may run, which round otherwise

@@ -1,13 +1,14 @@
 """Spaces that look at values while they build, and spaces of lazy layers: from a config to an export."""
 
 import json
-import subprocess
-import sys
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import Searches
 
 STAGES: dict[str, Any] = {"space": {"target": "spaces.py:stages"}, "data": "DigitsRows"}
@@ -41,7 +42,7 @@ def config(space: dict[str, Any], data: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["stages", pytest.param("lazily", marks=pytest.mark.long)])
 def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     searches.write(name, **config(**(STAGES if name == "stages" else LAZILY)))
-    told = searches.run_program("validate", f"{name}.yaml")
+    told = searches.run_program("validate", f"{name}.yaml")  # as Prefect is not imported there, warnings are shown
     assert f"{name}.yaml is valid" in told
     assert (f"spaces.py:{name}' looks at values while it builds, so it is built for real" in told) == (name == "stages")
     searches.run("run", f"{name}.yaml", "--export-best", "best")
@@ -52,7 +53,7 @@ def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     assert {member for event in planned for unit in event["units"] for member in unit["members"]} >= {0, 1, 2}
 
     best = searches.folder / "best"
-    scored = subprocess.run([sys.executable, best / "score.py"], capture_output=True, text=True, check=False, cwd="/")
+    scored = run_forked(["python", best / "score.py"], Path("/"), os.environ)
     assert scored.returncode == 0, scored.stderr
     answer = json.loads(scored.stdout)
     assert answer["different"] == answer["missing"] == []
@@ -61,7 +62,7 @@ def test_from_the_config_to_an_export(name: str, searches: Searches) -> None:
     assert answer["recorded"]["parameters"] == held > 0
 
     code = LOAD.format(shape="64" if name == "stages" else "1, 8, 8")
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=best, capture_output=True, text=True, check=False)
+    loaded = run_forked(["python", "-c", code], best, os.environ)
     assert loaded.returncode == 0, loaded.stderr
     assert "Linear(" in loaded.stdout and "Lazy" not in loaded.stdout
 

@@ -24,7 +24,7 @@ def run(searches: Searches, held: list[int]) -> dict[str, Any]:
     space = {"target": "spaces.py:greedy", "params": {"held": held}}
     searches.write("greedy", **CONFIG, space=space, budget={"rounds": 1, "trials_per_round": len(held)})
     with memory_limit(LIMIT) as limit:
-        controller = searches.start("run", "greedy.yaml")
+        controller = searches.start_program("run", "greedy.yaml")
         limit.take(controller.pid)
         output, _ = controller.communicate(timeout=280)
     assert controller.returncode == 0, output

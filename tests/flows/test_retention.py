@@ -1,8 +1,6 @@
 """Old studies go: by the command and by the flow, with the best model kept where that is asked for."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from nasflow.errors import CheckpointError, UserError
 from nasflow.flows.purge import Purge, purge_studies
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import Searches
 
 CONFIG: dict[str, Any] = {
@@ -44,8 +43,7 @@ def test_old_studies_go_and_their_best_models_stay(searches: Searches):
     given = {"keep": 1, "export_best": str(folder / "kept"), "store": store}
     code = "import json, sys\nfrom nasflow.flows import retention\n"
     code += "print(retention('old-*', **json.loads(sys.argv[1]), return_state=True))"
-    command = [sys.executable, "-c", code, json.dumps(given)]
-    done = subprocess.run(command, env=searches.server.env, capture_output=True, text=True, check=False, timeout=600)
+    done = run_forked(["python", "-c", code, json.dumps(given)], folder, searches.server.env)
     assert done.stdout == "Completed('1 old studies')\n", done.stdout + done.stderr
     assert names(store) == ["old-2", "other"]
     assert not (folder / "nasflow-runs" / "old-1").exists()

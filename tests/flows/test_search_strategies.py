@@ -1,12 +1,11 @@
 """The same space searched with every strategy of the examples, from YAML, through the Python API."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import Searches
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "strategies"
@@ -42,10 +41,7 @@ def found(tmp_path_factory, prefect_server):
     """What each strategy found."""
     folder = tmp_path_factory.mktemp("strategies")
     files = [str(EXAMPLES / f"{name}.yaml") for name in STRATEGIES]
-    command = [sys.executable, "-c", SCRIPT, *files]
-    done = subprocess.run(
-        command, cwd=folder, env=prefect_server.env, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = run_forked(["python", "-c", SCRIPT, *files], folder, prefect_server.env, timeout=280)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["strategy"]: line for line in lines}

@@ -22,11 +22,11 @@ CONFIG: dict[str, Any] = {
     },
     "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 6},
     "strategy": {"kind": "random"},
-    "budget": {"rounds": 2, "trials_per_round": 6},
+    "budget": {"rounds": 1, "trials_per_round": 6},
     "training_service": {"kind": "local", "slots": 3},
     "retry": {"delay_seconds": [0.1]},
 }
-TRIALS = 12
+TRIALS = 6
 DROPPED = 60.0  # seconds
 
 

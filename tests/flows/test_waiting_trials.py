@@ -67,7 +67,7 @@ def test_a_lost_worker_changes_no_verdict(searches: Searches) -> None:
 
     with searches.start("run", "lost.yaml") as process:
         while len(ended := [event for event in searches.events("lost") if event["kind"] == "final"]) < 2:
-            assert process.poll() is None, process.stdout and process.stdout.read()
+            assert process.poll() is None, process.said()
             time.sleep(0.02)
         os.kill(next(event["pid"] for event in searches.events("lost") if event["kind"] == "started"), signal.SIGKILL)
         output, _ = process.communicate(timeout=120)

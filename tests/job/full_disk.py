@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nasflow.job.events import Alert, Ended, Epoch, parse_event, read_lines
 from nasflow.job.spec import job_dir
+from tests.flows.doctored_disk import enter_namespace
 from tests.training.jobs import evaluator, make_job, outcome, sample
 
 SIZE = 4 << 20
@@ -60,5 +61,6 @@ def events(folder: Path) -> list[object]:
 
 
 if __name__ == "__main__":
+    enter_namespace()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", sys.argv[1]], check=True)
     json.dump(run(Path(sys.argv[1])), sys.stdout)

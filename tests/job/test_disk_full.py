@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nasflow.job.events import Alert, Epoch, Event, EventWriter, Final
 from nasflow.job.spec import CANNOT_WRITE, job_dir, trial_dir
 from nasflow.training.runner import run_job_file
 from nasflow.training.training_job import TrainingJob
+from tests.flows.forked_commands import run_forked
 from tests.job.full_disk import SPACE
 from tests.training.jobs import BLOBS, evaluator, make_job, outcome, sample, train
 
@@ -29,12 +29,11 @@ def full(*_: Any) -> None:
 
 def test_training_goes_on_and_what_ended_is_told_when_there_is_room(tmp_path: Path) -> None:
     """A real file system that really is full."""
-    command = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", sys.executable]
-    if subprocess.run([*command, "-c", ""], check=False, capture_output=True).returncode != 0:
+    command = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "true"]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
         pytest.skip("this machine lets no one have a mount namespace")
-    command += ["-m", "tests.job.full_disk", str(tmp_path)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    module = ["python", "-m", "tests.job.full_disk", tmp_path]
+    done = run_forked(module, Path(__file__).parents[2], os.environ, timeout=120)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["code"] == 0

@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from nasflow.native.structs import LAYOUT
 
 CRASH = "#include <signal.h>\n__attribute__((constructor)) static void crash(void) {{ raise({}); }}\n"
 OTHER_VERSION = ("nasflow_layout[] = {1,", "nasflow_layout[] = {2,")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_soon() -> Iterator[None]:
+    """Compile without optimization, a fifth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "_FLAGS", ("-O0", *compiling._FLAGS[1:]))
+        yield
 
 
 @pytest.fixture(scope="module")

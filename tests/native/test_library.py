@@ -1,22 +1,28 @@
 """The library is compiled once, and done without where it can't be."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from nasflow.native import library as native
+from tests.flows.forked_commands import run_forked, start_forked
 
-SHOW = "from nasflow.native import is_available; print(is_available())"
+SHOW = """
+import logging, torch
+from nasflow.native import is_available
+logging.basicConfig(force=True)
+torch.set_num_threads(1)
+print(is_available())
+"""
 
 
 def says(folder: Path, **environment: str) -> str:
     """What a process of its own prints, with its cache below `folder`; without kernels it has one line to say why."""
     given = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder), **environment}
-    done = subprocess.run([sys.executable, "-c", SHOW], env=given, capture_output=True, text=True, check=True)
+    done = run_forked(["python", "-c", SHOW], folder, given)
+    done.check_returncode()
     found, reasons = done.stdout.strip(), [line for line in done.stderr.splitlines() if "native kernels" in line]
     assert len(reasons) == (found == "False" and environment.get("NASFLOW_NATIVE") != "0"), reasons
     return found
@@ -49,11 +55,8 @@ def test_several_processes_may_compile_at_once(tmp_path: Path, damaged: bool) ->
         assert says(tmp_path) == "True"
         os.truncate(libraries(tmp_path)[1], 4096)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", SHOW], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    assert [process.communicate()[0].strip() for process in running] == ["True"] * 3
+    running = [start_forked(["python", "-c", SHOW], tmp_path, environment) for _ in range(3)]
+    assert [process.communicate()[0].splitlines()[-1] for process in running] == ["True"] * 3
     assert len(libraries(tmp_path)) == 2
 
 

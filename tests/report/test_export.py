@@ -1,8 +1,7 @@
 """Exports: the model comes back, from the export alone, in a fresh process."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from nasflow.report.export.folder import export_model
 from nasflow.space.architecture import Architecture
 from nasflow.training.scoring import score_model
 from nasflow.trial import Trial, TrialStatus
+from tests.flows.forked_commands import run_forked
 
 _SPACE = """
 from torch import nn
@@ -99,8 +99,7 @@ def test_an_export_scores_the_same_in_a_fresh_process(config: SearchConfig, tmp_
     config.base_dir.rename(tmp_path / "gone")  # the export alone
     moved = out.rename(tmp_path / "moved")
 
-    command = [sys.executable, moved / "score.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_forked(["python", moved / "score.py"], tmp_path, os.environ)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert shown["metrics"]["val_accuracy"] == pytest.approx(metrics["val_accuracy"], abs=1e-6)
@@ -109,7 +108,7 @@ def test_an_export_scores_the_same_in_a_fresh_process(config: SearchConfig, tmp_
     record = json.loads((moved / "search.json").read_text())
     record["metrics"]["val_accuracy"] += 1e-4
     (moved / "search.json").write_text(json.dumps(record))
-    done = subprocess.run([sys.executable, "-c", _LOAD], cwd=moved, capture_output=True, text=True, check=False)
+    done = run_forked(["python", "-c", _LOAD], moved, os.environ)
     assert done.returncode == 1, done.stderr
     line, _, rest = done.stdout.partition("\n")
     assert json.loads(rest)["different"] == ["val_accuracy"]

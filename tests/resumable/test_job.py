@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from nasflow.errors import CheckpointError, ConfigError
 from nasflow.resumable.checkpoint_manager import CheckpointManager
 from nasflow.resumable.job import Call, CompiledJob, EpochLimit, Job, JobRunner
+from tests.flows.forked_commands import run_forked, start_forked
 from tests.resumable import counting_job
 from tests.resumable.counting_job import add, begin, die_at, end, enough, pause
 
@@ -110,16 +109,16 @@ def test_a_job_sent_to_another_process_and_killed_there(tmp_path: Path) -> None:
     deadly = Job(JOB.init, [Call(die_at, epoch=3), *slow], JOB.exit, JOB.stop)
     file, told = tmp_path / "job.json", tmp_path / "told"
     file.write_text(deadly.compile().model_dump_json())
-    command = [sys.executable, counting_job.__file__, str(file), str(tmp_path / "counted"), str(told)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    command = ["python", counting_job.__file__, file, tmp_path / "counted", told]
+    assert run_forked(command, Path.cwd(), os.environ).returncode == -signal.SIGKILL
     assert told.read_text().splitlines() == ["1 3", "2 6"]
     file.write_text(Job(JOB.init, slow, JOB.exit, JOB.stop).compile().model_dump_json())
-    process = subprocess.Popen(command)
+    process = start_forked(command, Path.cwd(), os.environ)
     while len(told.read_text().splitlines()) < 3:
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert subprocess.run(command, check=False).returncode == 0
+    assert run_forked(command, Path.cwd(), os.environ).returncode == 0
     assert told.with_suffix(".end").read_text() == "4 12 12.0"
     lines = told.read_text().splitlines()
     assert list(dict.fromkeys(lines)) == ["1 3", "2 6", "3 9", "4 12"]

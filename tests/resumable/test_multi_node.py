@@ -1,8 +1,7 @@
 """An epoch counts when every node has saved it; checkpoints at URLs."""
 
 import json
-import subprocess
-import sys
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from nasflow.checkpoint.url_store import UrlStore
 from nasflow.errors import CheckpointError
 from nasflow.resumable.checkpoint_manager import CheckpointManager, MultiNodeCheckpointManager
 from nasflow.resumable.job import Call, EpochLimit, Job, JobRunner
+from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.resumable import counting_job
 from tests.resumable.counting_job import add, begin, die_at, end
 
@@ -83,11 +83,11 @@ def test_nodes_that_are_processes_of_which_one_is_killed(tmp_path: Path) -> None
         Job(INIT, [*steps, *EPOCH], [end], [EpochLimit(4)]).compile() for steps in ([], [Call(die_at, epoch=3)])
     )
 
-    def start(name: str, how: Any) -> subprocess.Popen[bytes]:
+    def start(name: str, how: Any) -> ForkedProgram:
         file = tmp_path / f"{name}.json"
         file.write_text(how.model_dump_json())
         arguments = [str(file), str(tmp_path / "shared"), str(tmp_path / name), name, *NODES]
-        return subprocess.Popen([sys.executable, counting_job.__file__, *arguments])
+        return start_forked(["python", counting_job.__file__, *arguments], Path.cwd(), os.environ)
 
     codes = [process.wait() for process in (start("a", job), start("b", deadly), start("c", job))]
     assert codes[1] < 0 == codes[0] == codes[2]

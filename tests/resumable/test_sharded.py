@@ -1,10 +1,10 @@
 """Checkpoints of which each rank writes a part."""
 
+import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.resumable import hostile_rank, ranked_job
 
 
@@ -14,18 +14,13 @@ def run(folder: Path, epochs: int, die_at: int = 0) -> list[str]:
     return [process.communicate(timeout=120)[0].strip() for process in ranks]
 
 
-def start(program: str, folder: Path, *arguments: str) -> list[subprocess.Popen[str]]:
+def start(program: str, folder: Path, *arguments: str) -> list[ForkedProgram]:
     """Both ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     return [
-        subprocess.Popen(
-            [sys.executable, program, str(folder), str(rank), port, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        start_forked(["python", program, folder, rank, port, *arguments], Path.cwd(), os.environ, errors=False)
         for rank in range(ranked_job.WORLD)
     ]
 

@@ -45,7 +45,7 @@ def test_a_wrong_gradient_is_seen_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(BatchedLinear, "_record_bias", twice)
     verdict = run(case)
     assert any("bias" in text for text in verdict.differences)
-    smaller, found = shrink(case, judge(case), seconds=10.0)
+    smaller, found = shrink(case, judge(case), seconds=4.0)
     assert sum(len(p.steps) for p in smaller.programs) <= sum(len(p.steps) for p in case.programs)
     code = as_code(smaller, found)
     assert "bias" in code and "class Model0(nn.Module)" in code

@@ -131,7 +131,7 @@ def test_unknown_study_and_store(searches):
 def test_an_unreachable_prefect_server_is_named(searches):
     searches.write("offline", **CONFIG)
     env = {**searches.server.env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    ended = run_forked(["run", "offline.yaml"], searches.folder, env, timeout=200)
+    ended = run_forked(["nasflow", "run", "offline.yaml"], searches.folder, env, timeout=200)
     assert ended.returncode == 2, ended.stderr
     assert "Prefect's API at http://127.0.0.1:9/api can't be reached" in ended.stderr
 

@@ -17,7 +17,7 @@ from nasflow.flows.commands.doctor.prefect import clock_finding
 from nasflow.flows.server.automations import ZOMBIES
 from nasflow.study.store import SchemaRow, Store
 from tests.flows.forked_commands import run_forked
-from tests.flows.searches import HERE, NASFLOW, PrefectServer, Searches
+from tests.flows.searches import PrefectServer, Searches
 
 POOL = "doctored"
 SEARCH = {
@@ -41,6 +41,14 @@ GOOD = [
 ]
 
 
+FIRST_FOUND = """
+import sys
+from nasflow.flows.cli import main
+sys.path.insert(0, {place!r})
+main()
+"""
+
+
 class Patient:
     """A sound set-up in a folder of its own, to be broken."""
 
@@ -50,7 +58,8 @@ class Patient:
         compiler.parent.mkdir()
         compiler.touch(0o755)
         self.env = {"PATH": f"{compiler.parent}:{os.environ['PATH']}"}
-        self.before: list[str | Path] = []  # the program that starts the doctor
+        self.disk: tuple[Path, str] | None = None  # which the doctor alone sees
+        self.doctor: list[str] = ["nasflow"]
         self.searches = searches
         self.config = searches.write("search", **SEARCH)
         self.pool = POOL
@@ -61,15 +70,8 @@ class Patient:
         return f"sqlite:///{self.folder / 'nasflow.db'}"
 
     def look(self, *arguments: object) -> tuple[int, str, str]:
-        command = ["doctor", self.config, "--work-pool", self.pool, *arguments]
-        env = {**self.server.env, **self.env}
-        if self.before:
-            program = [*self.before, *NASFLOW, *map(str, command)]
-            ended = subprocess.run(
-                program, cwd=self.folder, env=env, capture_output=True, text=True, timeout=240, check=False
-            )
-        else:
-            ended = run_forked(command, self.folder, env, timeout=240)
+        command = [*self.doctor, "doctor", self.config, "--work-pool", self.pool, *arguments]
+        ended = run_forked(command, self.folder, {**self.server.env, **self.env}, timeout=240, disk=self.disk)
         return ended.returncode, ended.stdout, ended.stderr
 
     def findings(self, code: int) -> dict[str, tuple[str, str]]:
@@ -96,11 +98,11 @@ class Patient:
         enter = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount"]
         if subprocess.run([*enter, "true"], check=False, capture_output=True).returncode != 0:
             pytest.skip("this machine lets no one have a mount namespace")
-        self.before = [*enter, sys.executable, HERE / "doctored_disk.py", folder, state]
+        self.disk = (folder, state)
 
 
 def set_up(server: PrefectServer) -> None:
-    run_forked(["setup", "--work-pool", POOL], Path.cwd(), server.env, timeout=120).check_returncode()
+    run_forked(["nasflow", "setup", "--work-pool", POOL], Path.cwd(), server.env, timeout=120).check_returncode()
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +182,7 @@ def test_a_fastapi_with_which_the_server_does_not_start(patient, tmp_path_factor
     info = place / "fastapi-0.165.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fastapi\nVersion: 0.165.0\n")
-    patient.env["PYTHONPATH"] = str(place)
-    patient.before = ["env"]  # Python reads the variable when it starts
+    patient.doctor = ["python", "-c", FIRST_FOUND.format(place=str(place))]
     words = ("fastapi 0.165.0 is installed", "server does not start", "-m pip install 'fastapi<0.151'")
     patient.fault("packages", "broken", *words)
 

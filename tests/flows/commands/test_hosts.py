@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def check(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a folder, which ends with `code`."""
     (folder / "search.yaml").write_text(yaml.safe_dump(SEARCH | {"training_service": service}))
-    done = run_forked(["hosts", "check", "search.yaml", *options], folder, env or os.environ, timeout=120)
+    done = run_forked(["nasflow", "hosts", "check", "search.yaml", *options], folder, env or os.environ, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     said = [line for line in done.stderr.splitlines() if not _OF_PREFECT.match(line)]
     assert not said or code == 2, done.stderr
@@ -149,7 +148,7 @@ def test_a_passphrase_in_a_prefect_block(plain, tmp_path, prefect_server: Prefec
     """Text that reads as a number stays as it is."""
     passphrase = "1.1e10"
     save = f"from prefect.blocks.system import Secret; Secret(value={passphrase!r}).save('key-of-the-lab')"
-    subprocess.run([sys.executable, "-c", save], env=prefect_server.env, check=True, capture_output=True)
+    run_forked(["python", "-c", save], tmp_path, prefect_server.env).check_returncode()
     key = make_key(tmp_path / "key", passphrase)
     with (plain.folder / "authorized_keys").open("a") as file:
         file.write(public_key(key))

@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ SEARCH = {
 
 
 def setup(server: PrefectServer, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["setup", "--work-pool", POOL, *arguments]
+    command = ["nasflow", "setup", "--work-pool", POOL, *arguments]
     return run_forked(command, Path.cwd(), {**server.env, **environment}, timeout=240)
 
 
@@ -114,9 +113,8 @@ def test_automations_that_notify_and_pause(server):
         "from prefect.blocks.notifications import CustomWebhookNotificationBlock as Block\n"
         "print(Block(name='team', url='http://127.0.0.1:9').save('team', overwrite=True))"
     )
-    saved = subprocess.run(
-        [sys.executable, "-c", block], env=server.env, capture_output=True, text=True, check=True, timeout=120
-    )
+    saved = run_forked(["python", "-c", block], Path.cwd(), server.env, timeout=120)
+    assert saved.returncode == 0, saved.stderr
     arguments = ("--notify-best", "custom-webhook/team", "--pause-without-gain", 3)
     done = [thing["done"] for thing in things(server, *arguments) if thing["what"] == "automation"]
     assert done == ["created"] * 3

@@ -5,7 +5,6 @@ import fcntl
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 from collections import Counter
 from contextlib import closing
@@ -17,6 +16,7 @@ import pytest
 from nasflow.study.study import Study
 from nasflow.training_service.local.state import ROOT_VARIABLE, LocalState
 from nasflow.training_service.machine.processes import carriers
+from tests.flows.forked_commands import ForkedProgram
 from tests.flows.searches import Searches
 
 CONFIG: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_a_second_controller_is_refused(searches):
     first.communicate(timeout=60)
 
 
-def stop_between_two_steps(searches: Searches, controller: subprocess.Popen[str]) -> None:
+def stop_between_two_steps(searches: Searches, controller: ForkedProgram) -> None:
     """SIGSTOP a controller where it holds none of the locks that another process on this machine would wait for."""
     while True:
         controller.send_signal(signal.SIGSTOP)

@@ -18,6 +18,7 @@ from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Controller
 from nasflow.study.records import RoundState
 from nasflow.study.study import Study
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import HERE, Searches
 
 CONFIG: dict[str, Any] = {
@@ -147,7 +148,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_dead_searches_are_resumed(searches, undisturbed):
     end_in_round(searches, "killed", 1, signal.SIGKILL)
     path = searches.write("hopeless", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not
-    subprocess.run([sys.executable, "-c", _DESERTS, path], cwd=searches.folder, check=False)
+    run_forked(["python", "-c", _DESERTS, path], searches.folder, searches.server.env)
 
     planned = searches.run("recover", "--dry-run", "--grace", 0).splitlines()
     assert [line.partition(":")[0] for line in planned] == ["killed", "hopeless"]
@@ -179,7 +180,7 @@ def test_what_was_stopped_on_purpose_is_resumed_by_its_name_only(searches, undis
 
 def test_a_run_of_a_deployment_goes_back_to_its_worker(searches):
     path = searches.write("deployed", **CONFIG)
-    subprocess.run([sys.executable, "-c", _DESERTS, path], cwd=searches.folder, check=False)
+    run_forked(["python", "-c", _DESERTS, path], searches.folder, searches.server.env)
     post = searches.server.post
     deployment = post("/deployments/", {"name": "test", "flow_id": post("/flows/", {"name": "nas-search"})["id"]})
     parameters = {"config": {**CONFIG, "name": "deployed"}}

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +119,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, guarded: PrefectServer) ->
     "command", [["run", "small.yaml"], ["deploy", "small.yaml"], ["recover"], ["setup"], ["doctor"]], ids=" ".join
 )
 def test_without_it_one_sentence_says_so(waiting, command, password, words):
-    ended = run_forked(command, waiting.folder, environment(waiting, password))
+    ended = run_forked(["nasflow", *command], waiting.folder, environment(waiting, password))
     sentence = f"Prefect's API at {waiting.server.url} {words}"
     assert ended.returncode == 2, ended.stderr
     assert "admin:" not in ended.stdout + ended.stderr
@@ -136,17 +135,14 @@ def test_secret_blocks(waiting):
     """They are read when a connection asks for them, perhaps in a flow."""
     waiting.server.env["HOST_PASSWORD"] = "1.10"
     waiting.run("setup", "--secret", "host-password")
-    program = [sys.executable, "-c", REVEAL]
+    program = ["python", "-c", REVEAL]
     assert run(waiting, program, PASSWORD).stdout == "1.10\n"
     assert "does not accept our PREFECT_API_AUTH_STRING (401)" in run(waiting, program, "admin:wrong").stderr
 
 
 def run(searches: Searches, command: list[str], password: str) -> subprocess.CompletedProcess[str]:
     """A program that ended, with this password."""
-    env = environment(searches, password)
-    return subprocess.run(
-        command, cwd=searches.folder, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
+    return run_forked(command, searches.folder, environment(searches, password), timeout=240)
 
 
 def environment(searches: Searches, password: str | None) -> dict[str, str]:

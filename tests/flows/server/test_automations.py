@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -17,6 +15,7 @@ import pytest
 import yaml
 
 from nasflow.flows.server.automations import best_notification, no_gain_pause
+from tests.flows.forked_commands import ForkedProgram, run_forked
 from tests.flows.searches import PrefectServer, Searches
 
 DOCS = (Path(__file__).parents[3] / "docs" / "prefect-ui.md").read_text()
@@ -69,16 +68,15 @@ def inbox() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def prefect(server: PrefectServer, *arguments: object) -> None:
     """Run Prefect's command line."""
-    command = [sys.executable, "-m", "prefect", *map(str, arguments)]
-    subprocess.run(command, env=server.env, check=True, capture_output=True, timeout=240)
+    run_forked(["prefect", *arguments], Path.cwd(), server.env, timeout=240).check_returncode()
 
 
 @pytest.fixture
 def automated(tmp_path: Path, prefect_server: PrefectServer, inbox) -> Iterator[list[dict[str, Any]]]:
     """What was notified by the docs' automations, which are gone afterwards: the server is other tests', too."""
     url, received = inbox
-    command = [sys.executable, "-c", MAKE_BLOCK, url]
-    made = subprocess.run(command, env=prefect_server.env, check=True, capture_output=True, text=True, timeout=240)
+    made = run_forked(["python", "-c", MAKE_BLOCK, url], tmp_path, prefect_server.env, timeout=240)
+    assert made.returncode == 0, made.stderr
     block = made.stdout.split()[-1]
     file = tmp_path / "automations.yaml"
     file.write_text(yaml.safe_dump({"automations": SHOWN}).replace(str(UUID(int=0)), block))
@@ -124,7 +122,7 @@ def test_a_new_best_is_told_and_a_search_without_gain_is_paused(searches: Search
     assert "width" in told["body"]
 
 
-def wait_for_state(server: PrefectServer, process: subprocess.Popen[str], type: str) -> dict[str, Any]:
+def wait_for_state(server: PrefectServer, process: ForkedProgram, type: str) -> dict[str, Any]:
     """The search's flow run, once it is in a state of this type."""
     deadline = time.monotonic() + 240
     while process.poll() is None and time.monotonic() < deadline:

@@ -41,7 +41,7 @@ def page(tmp_path_factory, prefect_server):
             for bar in artifacts(prefect_server, f"{STUDY}-round-0-batch-0"):
                 seen.add(float(bar["data"]))
             time.sleep(0.2)
-        assert process.returncode == 0, process.stdout.read()
+        assert process.returncode == 0, process.said()
     first = flow_run(prefect_server, STUDY)
     searches.run("run", f"{STUDY}.yaml")
     return Page(searches, first, seen)
