@@ -21,8 +21,8 @@ def end_without_event_loops() -> None:
         before(failure)
         if failure.thread is not None and failure.thread.name in _LOOPS and failure.exc_value is not None:
             text = f"Prefect's event loop has ended: {error_message(failure.exc_value)}"
-            os.write(2, f"error: {text}; mend this, and run the command again\n".encode(errors="replace"))
             sys.stderr.flush()
+            os.write(2, f"error: {text}; mend this, and run the command again\n".encode(errors="replace"))
             os._exit(EXIT_CODE)
 
     threading.excepthook = after

@@ -57,7 +57,8 @@ def test_the_job_of_the_docs_goes_on_where_it_was(tmp_path):
     (code,) = blocks((ROOT / "docs" / "recovery.md").read_text(), "python")
     (tmp_path / "count.py").write_text(code)
     first, second = (run_forked(["python", "count.py"], tmp_path, os.environ) for _ in range(2))
-    first.check_returncode()
+    for run in (first, second):
+        run.check_returncode()
     assert first.stdout == second.stdout
     epochs = int(first.stdout.split()[0])
     assert 1 < epochs <= 20

@@ -172,7 +172,7 @@ def _serve(connection: socket.socket) -> None:
             with socket.socket(fileno=answers) as answer:
                 answer.send(str(pid).encode())
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with suppress(BrokenPipeError):  # who asked has ended
+                with suppress(BrokenPipeError):  # the program that asked has ended
                     answer.send(str(code).encode())
             os._exit(0)
         for file in files:

@@ -96,7 +96,7 @@ def test_a_module_with_an_epoch_hook_repeats_its_epoch(tmp_path: Path) -> None:
 
 
 def test_again_and_again(tmp_path: Path) -> None:
-    """Preempted anew while it passes over what it had trained, and after that."""
+    """Preempted again while it passes over what it had trained, and after that."""
     spec, config = job_of(tmp_path, "spaces.py:net", {"optimizer": {"name": "adamw", "lr": LR}}, "always", batch=3)
     preempted(spec, tmp_path / "twice")
     [half] = halves(tmp_path / "twice")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from nasflow.config.durations import Duration
 from nasflow.config.values import Section
 
 DAY = 86400.0
@@ -19,6 +20,20 @@ class ProcessesConfig(Section):
         default=[],
         title="Environment variables to pass",
         description="that jobs get although they may hold secrets of the controller, as [PGPASSWORD]",
+    )
+
+
+class WorkersConfig(ProcessesConfig):
+    """What the services have in common that keep warm workers."""
+
+    reuse: bool = Field(
+        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
+    )
+    idle_timeout: PositiveFloat = Field(
+        default=600.0, description="seconds without work after which an abandoned worker ends itself"
+    )
+    abandoned_after: Duration = Field(
+        default=DAY, description="without a controller, after which a worker ends its job and itself"
     )
 
 

@@ -2,13 +2,12 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY, GpuIndices, ProcessesConfig
+from nasflow.config.services.common import GpuIndices, WorkersConfig
 
 
-class LocalServiceConfig(ProcessesConfig):
+class LocalServiceConfig(WorkersConfig):
     """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
 
     kind: Literal["local"] = Field(default="local", description="this machine")
@@ -17,16 +16,6 @@ class LocalServiceConfig(ProcessesConfig):
     slots_per_gpu: PositiveInt = Field(default=1, description="jobs that share a GPU")
     use_active_gpu: bool = Field(
         default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"
-    )
-    reuse: bool = Field(
-        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
-    )
-    idle_timeout: PositiveFloat = Field(
-        default=600.0, description="seconds without work after which an abandoned worker ends itself"
-    )
-
-    abandoned_after: Duration = Field(
-        default=DAY, description="without a controller, after which a worker ends its job and itself"
     )
 
     @model_validator(mode="after")

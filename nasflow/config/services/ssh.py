@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from nasflow.config.durations import Duration
 from nasflow.config.secrets import Secret
-from nasflow.config.services.common import DAY, CodeConfig, GpuIndices, ProcessesConfig
+from nasflow.config.services.common import CodeConfig, GpuIndices, WorkersConfig
 from nasflow.config.values import Section
 
 
@@ -43,7 +42,7 @@ class SshHostConfig(Section):
         return f"{self.host}:{self.port}" if self.port else self.host
 
 
-class SshServiceConfig(ProcessesConfig):
+class SshServiceConfig(WorkersConfig):
     """Hosts reached by SSH, each with its own warm workers; none needs a way back to the controller."""
 
     kind: Literal["ssh"] = Field(default="ssh", description="hosts reached by SSH")
@@ -65,15 +64,6 @@ class SshServiceConfig(ProcessesConfig):
         default="ship",
         title="nasflow",
         description="ship this nasflow to the hosts, or use the one installed there: the same version",
-    )
-    reuse: bool = Field(
-        default=True, description="run jobs in forks of a warm worker; false: each in a separate program"
-    )
-    idle_timeout: PositiveFloat = Field(
-        default=600.0, description="seconds without work after which an abandoned worker ends itself"
-    )
-    abandoned_after: Duration = Field(
-        default=DAY, description="without a controller, after which a worker ends its job and itself"
     )
     code: CodeConfig = Field(default=CodeConfig(), description="what is shipped of the code beside the config")
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pydantic import BaseModel
-
 from nasflow.process_id import is_stopped
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.machine.memory import KillWatch, peak_bytes
@@ -68,7 +66,7 @@ def run_in_child(
     while (end := reap(child)) is None and not (why := told_to_end()) and not (exceeded := watchdog.exceeded()):
         kills.look()
         time.sleep(_POLL)
-    if end is None and why and by_signal() and _saves_itself(job):
+    if end is None and why and by_signal() and watchdog.saves_itself:
         end = _await_saved(child)
     overdue = _overdue(child, log, exceeded, slot) if end is None and exceeded is not None else None
     oom_kills = kills.recent()
@@ -174,22 +172,6 @@ def reap(child: int) -> End | None:
             return end
         if pid == child:
             end = End(os.waitstatus_to_exitcode(status), peak_bytes(usage.ru_maxrss))
-
-
-class _Checkpoints(BaseModel):
-    on_preempt: bool = False
-
-
-class _HasCheckpoints(BaseModel):
-    checkpoint: _Checkpoints = _Checkpoints()
-
-
-def _saves_itself(job: Path) -> bool:
-    """Whether a job saves the running epoch when it is asked to end."""
-    try:
-        return _HasCheckpoints.model_validate_json(job.read_bytes()).checkpoint.on_preempt
-    except (OSError, ValueError):  # a job that can't be read can't be trained
-        return False
 
 
 def _await_saved(job: int) -> End | None:

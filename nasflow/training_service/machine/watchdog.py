@@ -22,8 +22,15 @@ class Exceeded:
     reason: str
 
 
-class _HasLimits(BaseModel):
+class _Checkpoints(BaseModel):
+    on_preempt: bool = False
+
+
+class _Spec(BaseModel):
+    """What is read here of a job's spec."""
+
     limits: LimitsConfig = LimitsConfig()
+    checkpoint: _Checkpoints = _Checkpoints()
 
 
 class Watchdog:
@@ -31,10 +38,14 @@ class Watchdog:
 
     Args:
         job: the job's `job.json`; its activity is recorded in the same folder.
+
+    Attributes:
+        saves_itself: whether the job saves the running epoch when it is asked to end.
     """
 
     def __init__(self, job: Path):
-        self._limits = _limits(job)
+        spec = _read(job)
+        self._limits, self.saves_itself = spec.limits, spec.checkpoint.on_preempt
         self._file = job.with_name(activity.FILE)
         self._began = self._looked = self._floor = time.monotonic()
 
@@ -77,8 +88,8 @@ class Watchdog:
         return Exceeded("stalled", "the job made no progress for longer than limits.stalled allows")
 
 
-def _limits(job: Path) -> LimitsConfig:
+def _read(job: Path) -> _Spec:
     try:
-        return _HasLimits.model_validate_json(job.read_bytes()).limits
+        return _Spec.model_validate_json(job.read_bytes())
     except (OSError, ValueError):  # the job, which reads it too, says what is wrong with it
-        return LimitsConfig()
+        return _Spec()
