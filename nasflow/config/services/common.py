@@ -11,6 +11,7 @@ DAY = 86400.0
 """Seconds."""
 
 GpuIndices = list[Annotated[int, Field(ge=0)]]
+"""Positions of GPUs on a machine, from 0."""
 
 
 class ProcessesConfig(Section):
