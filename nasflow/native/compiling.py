@@ -11,7 +11,9 @@ from nasflow.processor import cpu_info
 COMPILERS = ("cc", "gcc", "clang")
 """Any of these will do."""
 
-_SOURCE = Path(__file__).parent / "kernels.c"
+# Read on import, as modules are: without the file, which is missing for a moment while nasflow is upgraded, a job would
+# train on torch, and end with other last bits.
+_SOURCE = (Path(__file__).parent / "kernels.c").read_text()
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 _SECONDS = 120  # compiling takes less than one
 
@@ -25,7 +27,7 @@ def fingerprint(compiler: str) -> str:
     """Return a hash of all that a library depends on: source, flags, compiler and processor."""
     info = cpu_info()  # what `-march=native` depends on: homes are shared by machines that differ
     processor = [info.get(name, "") for name in ("model name", "flags", "Features")] if info else [platform.processor()]
-    made_of = [_SOURCE.read_text(), *_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), *processor]
+    made_of = [_SOURCE, *_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), *processor]
     return hashlib.sha256(chr(0).join([*made_of, platform.machine()]).encode()).hexdigest()[:16]
 
 
@@ -36,8 +38,10 @@ def compile_kernels(compiler: str, made: Path) -> None:
         OSError: the compiler cannot be run, or failed.
         subprocess.SubprocessError: it took too long.
     """
-    command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(made), "-lm"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_SECONDS)
+    command = [compiler, *_FLAGS, "-x", "c", "-", "-o", str(made), "-lm"]
+    done = subprocess.run(
+        command, check=False, input=_SOURCE, capture_output=True, text=True, errors="replace", timeout=_SECONDS
+    )
     if done.returncode:
         problem = next((line for line in done.stderr.splitlines() if "error" in line), f"exit {done.returncode}")
         raise OSError(f"{compiler} failed: {problem}")

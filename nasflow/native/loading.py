@@ -1,6 +1,6 @@
 """Loads a compiled library. A separate process tries that first, because a bad library may crash what loads it.
 
-That process runs this file as a script, so it imports only the standard library.
+That process runs this file's text as a script, so it imports only the standard library.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from pathlib import Path
 
 _SECONDS = 60  # to start Python takes far less than one
 _GELU = 1  # its kind in kernels.c
+_SCRIPT = "" if __name__ == "__main__" else Path(__file__).read_text()  # on import, as kernels.c is
 
 
 def load(path: Path, layout: Sequence[int]) -> ctypes.CDLL:
@@ -42,7 +43,7 @@ def try_out(path: Path, layout: Sequence[int]) -> None:
         OSError: this failed or crashed.
         subprocess.SubprocessError: it took too long.
     """
-    command = [sys.executable, "-I", "-S", __file__, str(path), *map(str, layout)]
+    command = [sys.executable, "-I", "-S", "-c", _SCRIPT, str(path), *map(str, layout)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_SECONDS)
     if done.returncode < 0:
         raise OSError(f"{path} crashes: {signal.strsignal(-done.returncode)}")

@@ -61,17 +61,16 @@ def sign(path: Path, tried: bool) -> None:
 def change(path: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
     """Put a library there that is compiled from a changed kernels.c, in place of the one that is there."""
     with monkeypatch.context() as patch:
-        changed_source(path.parent.parent / "changed.c", patch, *changes)
+        changed_source(patch, *changes)
         compiling.compile_kernels(str(compiling.find_compiler()), path)
 
 
-def changed_source(changed: Path, patch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
-    source = compiling._SOURCE.read_text()
+def changed_source(patch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
+    source = compiling._SOURCE
     for old, new in changes:
         assert old in source
         source = source.replace(old, new)
-    changed.write_text(source)
-    patch.setattr(compiling, "_SOURCE", changed)
+    patch.setattr(compiling, "_SOURCE", source)
 
 
 def crash(path: Path, signal: str) -> None:
@@ -202,7 +201,7 @@ def test_a_library_is_tried_once_on_each_machine(path: Path, caplog: pytest.LogC
 def test_torch_works_where_compiling_again_does_not_help(
     change: tuple[str, str], said: str, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changed_source(path.parent.parent / "changed.c", monkeypatch, change)
+    changed_source(monkeypatch, change)
     broken = path.with_name(f"{compiling.fingerprint(str(compiling.find_compiler()))}.so")
     shutil.copy(path, broken)  # without a record
     assert not runs(caplog, said)

@@ -1,11 +1,15 @@
 """The library is compiled once, and done without where it can't be."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import nasflow
 from nasflow.native import library as native
 from tests.flows.forked_commands import run_forked, start_forked
 
@@ -82,3 +86,15 @@ def test_a_cache_that_cant_be_written_is_done_without(tmp_path: Path) -> None:
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     assert says(tmp_path, NASFLOW_NATIVE="0") == "False"
     assert libraries(tmp_path) == []
+
+
+def test_kernels_are_there_while_nasflow_is_being_replaced(tmp_path: Path) -> None:
+    """As for a job that a warm worker forks during `pip install --upgrade`."""
+    needs_a_compiler()
+    copy = tmp_path / "nasflow"
+    shutil.copytree(Path(nasflow.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    replaced = f"import shutil, nasflow.native; print(nasflow.native.__file__); shutil.rmtree({str(copy)!r})"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", replaced + SHOW]
+    done = subprocess.run(command, check=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [str(copy / "native" / "__init__.py"), "True"] and not done.stderr, done.stderr
