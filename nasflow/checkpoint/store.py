@@ -65,7 +65,7 @@ class CheckpointStore:
         with self._aside() as aside:
             snapshot.write(aside / target.name)
             (aside / target.name).replace(target)
-        self._retain(epoch, ranking)
+        self.retain(epoch, ranking)
         return target
 
     def sync(self) -> None:
@@ -88,7 +88,7 @@ class CheckpointStore:
             with self._aside() as aside:
                 os.link(file, aside / target.name)
                 (aside / target.name).replace(target)
-        self._retain(epoch, ranking)
+        self.retain(epoch, ranking)
 
     def load(self, epoch: int) -> dict[str, Any]:
         """Return the state saved for `epoch`, with its tensors on the CPU.
@@ -142,6 +142,21 @@ class CheckpointStore:
             for epoch in epochs:
                 self.drop(epoch)
 
+    def retain(self, epoch: int, ranking: Sequence[int] = ()) -> None:
+        """Drop the checkpoints that are no longer needed now that `epoch` has one, and what killed processes left."""
+        if self._saved is None:
+            names = self._names()
+            self._saved = {name for name in parse(names, self._ending) if name.generation <= self._generation}
+            for name in names:
+                if name.startswith(_ASIDE):  # left by a process that was killed while saving
+                    shutil.rmtree(self._folder / name)
+        there = {*self._saved, Name(self._generation, epoch)}
+        counting = valid(there)
+        kept = {counting[one] for one in retained(counting, self._keep, ranking)}
+        for old in there - kept:
+            (self._folder / old.file(self._ending)).unlink(missing_ok=True)
+        self._saved = kept
+
     def path(self, epoch: int) -> Path:
         """Return the path of an epoch's checkpoint; if there is none, where it would be saved."""
         name = self._valid().get(epoch)
@@ -168,21 +183,6 @@ class CheckpointStore:
 
     def _names(self) -> list[str]:
         return os.listdir(self._folder)  # noqa: PTH208  # called often, and iterdir takes three times as long
-
-    def _retain(self, epoch: int, ranking: Sequence[int]) -> None:
-        """Drop the checkpoints that are no longer needed now that `epoch` has one."""
-        if self._saved is None:
-            names = self._names()
-            self._saved = {name for name in parse(names, self._ending) if name.generation <= self._generation}
-            for name in names:
-                if name.startswith(_ASIDE):  # left by a process that was killed while saving
-                    shutil.rmtree(self._folder / name)
-        there = {*self._saved, Name(self._generation, epoch)}
-        counting = valid(there)
-        kept = {counting[one] for one in retained(counting, self._keep, ranking)}
-        for old in there - kept:
-            (self._folder / old.file(self._ending)).unlink(missing_ok=True)
-        self._saved = kept
 
 
 def retained(epochs: Collection[int], keep: int, ranking: Sequence[int]) -> set[int]:

@@ -82,6 +82,8 @@ class MemberCheckpoints:
             here.clear()
             within.clear()
             return None
+        if state is not None:  # a job killed after its last save may not have dropped the older ones
+            here.retain(state["epoch"], _ranking(self._config.best, state["history"]))
         later = _later(state, within)
         if later is not state:
             self._begun.add(trial)

@@ -169,7 +169,7 @@ def after_linking(count: int) -> None:
 
 
 def after_renaming(count: int) -> None:
-    on_call(CheckpointStore, "_retain", count)
+    on_call(CheckpointStore, "retain", count)
 
 
 def in_a_step(count: int) -> None:
@@ -178,7 +178,7 @@ def in_a_step(count: int) -> None:
 
 KILLS = [
     *((before_telling, 1), (before_telling, 9), (while_telling, 4), (while_writing, 1), (while_writing, 4)),
-    *((before_renaming, 3), (after_renaming, 1), (after_renaming, 8), (after_renaming, 9), (in_a_step, 22)),
+    *((before_renaming, 3), (after_renaming, 1), *((after_renaming, count) for count in range(7, 13)), (in_a_step, 22)),
     *((before_linking, 1), (before_linking, 4), (before_linking, 7), (after_linking, 2), (after_linking, 5)),
 ]
 
@@ -219,7 +219,7 @@ def test_again_and_again(undisturbed: Outcomes, tmp_path: Path) -> None:
         (before_linking, 4),
         (before_telling, 2),
         (in_a_step, 8),
-        (after_renaming, 3),
+        (after_renaming, 6),  # the first three as it loads
         (before_telling, 2),
     ):
         killed(job_file, how, count)
@@ -230,7 +230,7 @@ def test_again_and_again(undisturbed: Outcomes, tmp_path: Path) -> None:
 
 def test_a_member_that_ends_the_process(tmp_path: Path) -> None:
     """No event says so: that is how a crash is known. The others lose the epoch in flight at most."""
-    net = {"width": 8, "depth": 1, "dropout": 0.3, "after": 6, "training": True, "optimizer.lr": 0.05}
+    net = {"width": 8, "depth": 1, "dropout": 0.3, "after": 11, "training": True, "optimizer.lr": 0.05}
     spec = make_job("spaces.py:faulty", CONFIG, {3: {**net, "fault": "none"}, 7: {**net, "fault": "die"}})
     job_file = write_job(tmp_path, spec)
     process = multiprocessing.get_context("fork").Process(target=run_job_file, args=(job_file,))
@@ -239,7 +239,9 @@ def test_a_member_that_ends_the_process(tmp_path: Path) -> None:
     assert process.exitcode == 1
     events = events_of(job_file)
     assert not [event for event in events if isinstance(event, Ended)]
-    assert seen(job_file) == {(3, 1), (7, 1)}
+    assert (
+        {(3, 1), (7, 1)} <= seen(job_file) <= {(3, 1), (7, 1), (3, 2), (7, 2)}
+    )  # it dies at the first step of epoch 3
     assert (
         run_job_file(write_job(tmp_path, spec.model_copy(update={"job_id": "retry", "members": spec.members[:1]}))) == 0
     )

@@ -119,7 +119,7 @@ def nasflow_package() -> CodeArchive:
         ServiceError: it was imported from something other than a folder.
     """
     folder = Path(nasflow.__file__).parent
-    rules = (IgnoreRules(["*", "!*/", "!*.py", "__pycache__/", "/flows/"]),)
+    rules = (IgnoreRules(["*", "!*/", "!*.py", "!*.c", "__pycache__/", "/flows/"]),)
     files = [
         CodeFile(f"nasflow/{file.path}", file.source, file.size, file.executable) for file in _walk(folder, rules, ())
     ]

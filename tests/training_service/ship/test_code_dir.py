@@ -254,10 +254,12 @@ def test_nasflow_works_where_it_was_unpacked(tmp_path):
     paths = [file.path for file in archive.files]
     assert "nasflow/training/runner.py" in paths
     assert "nasflow/__init__.py" in paths
-    assert {Path(path).suffix for path in paths} == {".py"}
+    assert "nasflow/native/kernels.c" in paths
+    assert {Path(path).suffix for path in paths} == {".py", ".c"}
     assert not [path for path in paths if path.startswith("nasflow/flows/")]
     place = unpack(io.BytesIO(packed(archive)), tmp_path, archive.digest)
-    where = "import nasflow.job.spec as s, nasflow.training_service.local.service; print(s.__file__)"
+    where = "import nasflow.job.spec as s, nasflow.training.runner, nasflow.training_service.local.service as _; "
+    where += "print(s.__file__)"
     assert imported_from(place, where) == str(place / "nasflow/job/spec.py")
 
 
