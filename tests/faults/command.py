@@ -63,19 +63,24 @@ def summary(report: Report) -> str:
 def _where(report: Report, kind: str) -> str:
     """Where faults of a kind hit: in which searches, and at which third of their epochs."""
     configs = Counter(config for config, _ in report.places[kind])
-    thirds = Counter(min(2, int(3 * share)) for _, share in report.places[kind])
     searches = ", ".join(f"{name} {number}" for name, number in sorted(configs.items()))
-    return f"  {searches}; first, second, last third: {', '.join(str(thirds[third]) for third in range(3))}"
+    return f"  {searches}; first, second, last third: {_thirds(report, kind)}"
+
+
+def _thirds(report: Report, kind: str) -> str:
+    """How many faults of a kind hit in the first, the second and the last third of their search's epochs."""
+    thirds = Counter(min(2, int(3 * share)) for _, share in report.places[kind])
+    return ", ".join(str(thirds[third]) for third in range(3))
 
 
 def table(report: Report) -> str:
     """What survives what, as Markdown."""
     lines = [
-        "| Fault | What happens | Lost at most | Seen |",
+        "| Fault | What happens | Lost at most | Seen, and in which third of the epochs |",
         "| --- | --- | --- | --- |",
     ]
     for name, kind in KINDS.items():
-        seen = f"{report.kills[name]} times" if name not in report.lacking else report.lacking[name]
+        seen = report.lacking.get(name) or f"{report.kills[name]} times: {_thirds(report, name)}"
         lines.append(f"| {kind.fault} | {kind.happens} | {kind.lost} | {seen} |")
     counts = ", ".join(f"{text.lower()}: {number}" for text, number in _counts(report).items())
     total = f"{report.kills.total()} faults in {len(report.verdicts)} searches"
