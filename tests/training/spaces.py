@@ -242,7 +242,7 @@ def faulty(pick: Pick) -> nn.Module:
         raise RuntimeError("this one can't be built")
     if kind == "build exit":
         raise SystemExit("not today")
-    fault = Fault(kind, pick("after", [1, 2, 6, 11]), pick("training", [True, False]))
+    fault = Fault(kind, pick("after", [1, 2, 6]), pick("training", [True, False]))
     return nn.Sequential(fault, net(pick))
 
 
