@@ -142,7 +142,7 @@ class CheckpointStore:
             for epoch in epochs:
                 self.drop(epoch)
 
-    def retain(self, epoch: int, ranking: Sequence[int] = ()) -> None:
+    def retain(self, epoch: int, ranking: Sequence[int]) -> None:
         """Drop the checkpoints that are no longer needed now that `epoch` has one, and what killed processes left."""
         if self._saved is None:
             names = self._names()

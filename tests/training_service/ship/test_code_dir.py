@@ -258,9 +258,8 @@ def test_nasflow_works_where_it_was_unpacked(tmp_path):
     assert {Path(path).suffix for path in paths} == {".py", ".c"}
     assert not [path for path in paths if path.startswith("nasflow/flows/")]
     place = unpack(io.BytesIO(packed(archive)), tmp_path, archive.digest)
-    where = "import nasflow.job.spec as s, nasflow.training.runner, nasflow.training_service.local.service as _; "
-    where += "print(s.__file__)"
-    assert imported_from(place, where) == str(place / "nasflow/job/spec.py")
+    modules = "nasflow.job.spec as s, nasflow.training.runner, nasflow.training_service.local.service"
+    assert imported_from(place, f"import {modules}; print(s.__file__)") == str(place / "nasflow/job/spec.py")
 
 
 def test_an_installed_nasflow_is_the_same_as_an_editable_one(tmp_path):
