@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+_LINE = 600
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -22,6 +23,13 @@ def shortened(text: str, most: int = 10_000) -> str:
     """Return `text` without its middle if it has more than `most` characters."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
+
+
+def one_line(text: str) -> str:
+    """Return a text for a message: all but printable characters are escaped, the middle of a long text is left out."""
+    if len(text) > _LINE:
+        text = f"{text[: _LINE // 2]} ... {text[-_LINE // 2 :]}"
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def error_message(error: BaseException) -> str:

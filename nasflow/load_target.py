@@ -10,7 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nasflow.clean_text import one_line
 from nasflow.errors import ConfigError
+
+_DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
 
 
 def target_file(target: str, base_dir: Path) -> Path | None:
@@ -26,15 +29,17 @@ def load_target(target: str, base_dir: Path) -> Any:
         ConfigError: the target is malformed, or its file, module or name does not exist.
     """
     place, _, name = target.rpartition(":")
+    shown = one_line(target)
     if not place or not name:
-        raise ConfigError(f"target '{target}' should read 'package.module:Name' or 'file.py:Name'")
+        raise ConfigError(f"target '{shown}' should read 'package.module:Name' or 'file.py:Name'")
     file = target_file(target, base_dir)
-    module = _import_file(file, target) if file else _import_module(place, target, base_dir)
+    module = _import_file(file, shown) if file else _import_module(place, shown, base_dir)
     try:
         return getattr(module, name)
     except AttributeError:
         names = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:12])
-        raise ConfigError(f"target '{target}': '{place}' has no '{name}'; it has {names or 'nothing public'}") from None
+        lacking = f"'{one_line(place)}' has no '{one_line(name)}'"
+        raise ConfigError(f"target '{shown}': {lacking}; it has {names or 'nothing public'}") from None
 
 
 def check_params(key: str, target: str, function: Callable[..., Any], /, *args: Any, **params: Any) -> None:
@@ -46,6 +51,8 @@ def check_params(key: str, target: str, function: Callable[..., Any], /, *args: 
 
 
 def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
+    if place.count(".") > _DEEPEST:
+        raise ConfigError(f"target '{target}': the name of a module has at most {_DEEPEST} dots")
     if str(base_dir) not in sys.path:
         sys.path.append(str(base_dir))
     try:
@@ -54,13 +61,17 @@ def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
         if error.name is None or not (place == error.name or place.startswith(f"{error.name}.")):
             raise  # the module is there; something it imports is missing
         raise ConfigError(
-            f"target '{target}': there is no module '{error.name}' (looked beside the config too)"
+            f"target '{target}': there is no module '{one_line(error.name)}' (looked beside the config too)"
         ) from None
 
 
 def _import_file(file: Path, target: str) -> ModuleType:
-    if not file.is_file():
-        raise ConfigError(f"target '{target}': there is no file {file}")
+    try:
+        is_there = file.is_file()
+    except OSError as error:
+        raise ConfigError(f"target '{target}': its file can't be read: {error.strerror}") from None
+    if not is_there:
+        raise ConfigError(f"target '{target}': there is no file {one_line(str(file))}")
     digest = hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()
     name = f"nasflow_target_{file.stem}_{digest}"
     if name in sys.modules:

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from nasflow.checkpoint.packing import Block, Packer, unpack
+from nasflow.clean_text import one_line
 from nasflow.errors import CheckpointError
 
 _ENOUGH_BYTES = 2**24
@@ -131,7 +132,7 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
                 raise ValueError(f"it holds trial '{held['trial']}' after epoch {held['epoch']}")
             state = held["state"]
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())[:300]  # torch's errors have many lines
+        reason = one_line(" ".join(str(error).split())[:300])  # torch's errors have many lines
         raise CheckpointError(f"checkpoint {path} can't be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path} holds no state")

@@ -3,7 +3,7 @@
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.objective import Objective
-from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secret_url import SecretUrl, refuse_long_chain
 from nasflow.config.secrets import SecretLocation
 from nasflow.config.values import Section
 
@@ -34,4 +34,6 @@ class CheckpointConfig(Section):
     def _absolute(cls, url: SecretLocation | None) -> SecretLocation | None:
         if isinstance(url, SecretUrl) and "://" not in url.get_secret_value():
             raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
+        if isinstance(url, SecretUrl):
+            refuse_long_chain(url.get_secret_value())
         return url

@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from nasflow.clean_text import one_line
 from nasflow.config.secret_url import is_secret_key, without_passwords
 
 _SHOWN = 20
-_LENGTH = 600
 _SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value
 
 
@@ -22,13 +22,6 @@ def explain(error: ValidationError, root: type[BaseModel], whole: str = "config"
     more = [f"and {len(problems) - _SHOWN:,} more"] if len(problems) > _SHOWN else []
     sentences = (one_line(_sentence(dict(problem), root, whole)) for problem in problems[:_SHOWN])
     return "; ".join([*dict.fromkeys(sentences), *more])
-
-
-def one_line(text: str) -> str:
-    """Return a text for a message: control characters are escaped, and the middle of a long text is left out."""
-    if len(text) > _LENGTH:
-        text = f"{text[: _LENGTH // 2]} ... {text[-_LENGTH // 2 :]}"
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _sentence(problem: dict[str, Any], root: type[BaseModel], whole: str) -> str:

@@ -9,6 +9,7 @@ from pydantic import GetCoreSchemaHandler, Secret, SerializationInfo
 from pydantic_core import CoreSchema, PydanticSerializationUnexpectedValue, core_schema
 
 MASK = "***"
+_LONGEST_CHAIN = 8
 # A user's password ends at the last @ of the host part, or, as SQLAlchemy reads it, at the first @ after a slash in it.
 _USER_INFO = re.compile(r"(?P<before>://[^/?#:@]*:(?!:))(?P<secret>[^/?#]*|[^@]*)(?=@)")
 _QUERY_ITEM = re.compile(r"(?P<before>[?&;](?P<key>[^=&;?]+)=)(?P<secret>[^&]*)")
@@ -52,6 +53,12 @@ def _serialized(value: object, info: SerializationInfo) -> object:
     if not isinstance(value, SecretUrl | str):
         raise PydanticSerializationUnexpectedValue(f"{type(value).__name__} is no URL")
     return without_passwords(str(value)) if info.mode == "json" else value
+
+
+def refuse_long_chain(url: str) -> None:
+    """Raise ValueError if a URL chains so many file systems by `::` that fsspec can't open it."""
+    if url.count("::") > _LONGEST_CHAIN:
+        raise ValueError(f"'::' chains more than {_LONGEST_CHAIN} file systems; write it with fewer")
 
 
 def is_secret_key(key: str) -> bool:

@@ -7,7 +7,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from nasflow.config.errors import one_line
+from nasflow.clean_text import one_line
 from nasflow.config.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
 from nasflow.errors import ConfigError
 

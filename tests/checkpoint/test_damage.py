@@ -72,6 +72,17 @@ def test_no_flipped_bit_loads_another_state(stores: list[CheckpointStore]) -> No
             assert same(found, state(trial, EPOCH)), f"bit {bit}, trial {trial}"
 
 
+def test_what_is_wrong_with_a_header_is_said_in_printable_text(stores: list[CheckpointStore]) -> None:
+    path = stores[0].path(EPOCH)
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + size].replace(b'"dtype":"F32"', '"dtype":"\U0010ffff"'.encode())
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
+    with pytest.raises(CheckpointError, match=r"can't be read: .*unknown variant") as refused:
+        stores[0].load(EPOCH)
+    assert str(refused.value).isprintable()
+
+
 def test_the_older_checkpoint_is_used_instead(stores: list[CheckpointStore]) -> None:
     file = stores[0].path(EPOCH)
     data = file.read_bytes()

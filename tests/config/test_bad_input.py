@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from nasflow.checkpoint.url_store import UrlStore
 from nasflow.config.search import SearchConfig, load_config, parse_config
 from nasflow.errors import ConfigError
 from nasflow.flows.cli import main
+from nasflow.load_target import load_target
 
 TEXT = """
 name: small
@@ -166,6 +168,7 @@ def test_a_sentence_is_short_and_one_line():
         {"x" * 100_000: 1},
         {"store": ["x" * 100_000]},
         {"checkpoint": {"url": "x" * 100_000}},
+        {"checkpoint": {"url": "memory://" + "a::" * 1000}},
         {"strategy": {"kind": "x" * 100_000}},
         many,
     ):
@@ -182,3 +185,19 @@ def test_an_error_of_yaml_quotes_no_line(tmp_path):
     with pytest.raises(ConfigError, match=r"not valid YAML: .* in line \d+, column \d+$") as refused:
         load_config(tmp_path / "search.yaml")
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["a", "a.b", "nasflow.evaluator.data" + ".data" * 8000, "x" * 10_000, "x/" * 5000 + "y.py"]
+)
+@pytest.mark.parametrize("name", ["DigitsRows" + " !!bool" * 1500, "\U0010ffff"])
+def test_targets_that_no_one_meant(tmp_path, place, name):
+    with pytest.raises(ConfigError) as refused:
+        load_target(f"{place}:{name}", tmp_path)
+    assert len(str(refused.value)) < 2000
+    assert str(refused.value).isprintable()
+
+
+def test_a_url_that_chains_too_many_file_systems_opens_no_store():
+    with pytest.raises(ValueError, match="'::' chains more than 8 file systems"):
+        UrlStore("memory://" + "a::" * 1000)

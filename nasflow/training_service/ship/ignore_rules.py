@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
-from nasflow.config.errors import one_line
+from nasflow.clean_text import one_line
 from nasflow.errors import ServiceError
 
 FILE = ".nasflowignore"

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
-from nasflow.config.errors import explain, one_line
+from nasflow.clean_text import one_line
+from nasflow.config.errors import explain
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh import probe_script
