@@ -91,10 +91,10 @@ def test_a_trial_that_trains_for_too_long_stops_after_an_epoch(searches: Searche
 
 @pytest.mark.long
 def test_hours_that_are_over_stop_the_round_and_larger_ones_go_on(searches: Searches) -> None:
-    space = {"target": "spaces.py:uneven", "params": {"delay": 0.2}}
+    space = {"target": "spaces.py:uneven", "params": {"delay": 0.45}}  # the slow one waits for some 40 s
     budget = {"rounds": 2, "trials_per_round": 2, "on_timeout": "stop"}
     rest = {"space": space, "merge": {"enabled": False}, "training_service": {"kind": "local", "slots": 2}}
-    searches.write("hours", **config([], **rest, budget={**budget, "hours": 0.004}))
+    searches.write("hours", **config([], **rest, budget={**budget, "hours": 0.008}))
     printed = searches.run("run", "hours.yaml")
     note = "budget.hours is over: a larger one goes on with 1 unfinished trials"
     assert note in printed

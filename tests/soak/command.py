@@ -5,6 +5,7 @@ import random
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import psutil
 from nasflow.study.study import Study
 from tests.faults.processes import end
 from tests.faults.search import NAME, HungSearch, TroubledSearch
-from tests.flows.searches import PrefectProcess
+from tests.flows.searches import PrefectProcess, PrefectServer
 from tests.soak.measure import Meter, draw, growths
 
 HERE = Path(__file__).parent
@@ -46,6 +47,7 @@ def soak(folder: Path, trials: int, per_round: int, delay: float, every: float) 
     home.mkdir(parents=True)
     server = PrefectProcess(home)
     server.start()
+    _fill_connections(server.server)
     search = TroubledSearch(folder / "search", server, {"base_dir": str(HERE), **config(trials, per_round, delay)})
     meter = Meter(search, LOGS)
     try:
@@ -85,6 +87,15 @@ def _disturb(search: TroubledSearch, meter: Meter, every: float) -> int:
     return kills
 
 
+def _fill_connections(server: PrefectServer) -> None:
+    """Ask the server by many at once: it keeps the connections to its database that it opens then, one thread each.
+
+    Otherwise it opens them whenever two requests happen to meet.
+    """
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: server.post("/flow_runs/filter", {}), range(64)))
+
+
 def _living(search: TroubledSearch, kind: str) -> list[psutil.Process]:
     """Return the processes of a kind, or jobs where there are none: a zygote ends with its workers."""
     return search.living(kind) or search.living("job")
@@ -95,7 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=sys.modules["tests.soak"].__doc__)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--per-round", type=int, default=40)
-    parser.add_argument("--delay", type=float, default=0.18, help="seconds that a trial waits in each of its 12 steps")
+    parser.add_argument("--delay", type=float, default=0.24, help="seconds that a trial waits in each of its 12 steps")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two kills")
     parser.add_argument("--folder", type=Path, help="for all files; default: a new temporary one")
     options = parser.parse_args()
