@@ -76,6 +76,8 @@ def has_fused_adam(device_type: str, dtype: torch.dtype) -> bool:
     tensors = [[torch.zeros(1, dtype=dtype, device=device_type)] for _ in range(4)]
     try:
         _fused(torch._fused_adamw_, tensors, 1, (0.9, 0.999, 1e-8), (1.0, 1.0))
+    except torch.OutOfMemoryError:  # says nothing about the kernel
+        raise
     except (RuntimeError, AttributeError):  # NotImplementedError is a RuntimeError
         return False
     return True

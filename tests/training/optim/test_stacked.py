@@ -118,6 +118,20 @@ def test_without_the_fused_kernel(
     unit.check()
 
 
+def test_a_device_without_memory_has_the_fused_kernel_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other members would be stepped by other arithmetic."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    rules.has_fused_adam.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_fused_adamw_", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            rules.has_fused_adam("cpu", torch.float32)
+    assert rules.has_fused_adam("cpu", torch.float32)
+
+
 LAYERS = [Layer((5, 3), (2, 0, 1)), Layer(CHANNELS_LAST, (0, 1, 2)), Layer((9,), (1,), rows=False)]
 KINDS = {
     "sgd": made(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5),
