@@ -32,8 +32,8 @@ class CheckpointConfig(Section):
     @field_validator("url")
     @classmethod
     def _absolute(cls, url: SecretLocation | None) -> SecretLocation | None:
-        if isinstance(url, SecretUrl) and "://" not in url.get_secret_value():
-            raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
         if isinstance(url, SecretUrl):
+            if "://" not in url.get_secret_value():
+                raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
             refuse_long_chain(url.get_secret_value())
         return url

@@ -9,7 +9,7 @@ from pydantic import GetCoreSchemaHandler, Secret, SerializationInfo
 from pydantic_core import CoreSchema, PydanticSerializationUnexpectedValue, core_schema
 
 MASK = "***"
-_LONGEST_CHAIN = 8
+_LONGEST_CHAIN = 8  # times '::'; fsspec opens what it chains by recursion
 # A user's password ends at the last @ of the host part, or, as SQLAlchemy reads it, at the first @ after a slash in it.
 _USER_INFO = re.compile(r"(?P<before>://[^/?#:@]*:(?!:))(?P<secret>[^/?#]*|[^@]*)(?=@)")
 _QUERY_ITEM = re.compile(r"(?P<before>[?&;](?P<key>[^=&;?]+)=)(?P<secret>[^&]*)")
