@@ -11,6 +11,9 @@ installed and this is root, a Slurm, and measures, interleaved:
 takes a second in plain PyTorch, through `nasflow run` on the local service and on the host, and through NNI 3.0's local
 and remote service, two slots or concurrent trials each: trials a minute, from the first trial's start to the last
 one's end and from command to result.
+
+`python -m benchmarks.services --same-result KIND` (or `all`) runs the search of `make search` on real servers of that
+kind, and compares its leaderboard with that of `local` to the last bit; exit code 1 if they differ.
 """
 
 import argparse
@@ -29,7 +32,9 @@ from rich.table import Table
 
 from benchmarks.commands import PrefectServer
 from benchmarks.end_to_end import Record, measure
+from benchmarks.same_result import same_result
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
+from benchmarks.service_set_ups import SET_UPS
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -223,17 +228,22 @@ def main() -> None:
     parser.add_argument("--nni-trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--work-dir", type=Path, default=Path("benchmark-runs"), help="for NNI's environment")
+    parser.add_argument("--same-result", metavar="KIND", choices=["all", *SET_UPS], help="compare leaderboards")
     options = parser.parse_args()
     options.repeats = options.repeats or (2 if options.searches else 5)
     options.work_dir = options.work_dir.absolute()
     with tempfile.TemporaryDirectory(prefix="nasflow-services-", ignore_cleanup_errors=True) as name:
-        if options.searches:
+        if options.same_result:
+            results = same_result([*SET_UPS] if options.same_result == "all" else [options.same_result], Path(name))
+        elif options.searches:
             results = race(options, Path(name))
             show_race(results)
         else:
             results = overhead(options.repeats, options.jobs, Path(name))
             show_overhead(results)
     print(json.dumps({"arguments": {key: str(value) for key, value in vars(options).items()}, "results": results}))
+    if options.same_result and any(one.get("error") or one["different"] or one["left"] for one in results.values()):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,6 @@
 import contextlib
 import json
 import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -24,52 +21,22 @@ from nasflow.testing.training_service import (
 )
 from nasflow.training_service.base import JobStatus
 
-distributed = pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
+pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
 dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
+
+from tests.dask import WORKERS, start_dask  # noqa: E402 - needs Dask
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"
-WORKERS = 3
-
-
-class Dask:
-    """A scheduler and workers of one thread, each with a GPU so to speak."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        (self.address,) = until(
-            lambda: re.findall(r"Scheduler at: +(tcp://\S+)", (folder / "scheduler.log").read_text()), "scheduler", 60
-        )
-        options = ["--nworkers", str(WORKERS), "--nthreads", "1", "--resources", "GPU=1", "--memory-limit", "0"]
-        self.workers = self._start("worker", self.address, *options, "--no-dashboard", "--local-directory", str(folder))
-        with distributed.Client(self.address, set_as_default=False) as client:
-            client.wait_for_workers(WORKERS, timeout=60)
-
-    def _start(self, program, *arguments):
-        with (self.folder / f"{program}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "distributed.cli.dask_" + program, *arguments],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def stop(self):
-        for process in (self.workers, self.scheduler):
-            process.terminate()
-            process.wait(60)
 
 
 @pytest.fixture(scope="session")
 def dask(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGPASSWORD", "hush")  # of who started the cluster, too
-        cluster = Dask(tmp_path_factory.mktemp("dask"))
-        patch.setenv(ADDRESS, cluster.address)
-        yield cluster
-    cluster.stop()
+        with start_dask(tmp_path_factory.mktemp("dask")) as cluster:
+            patch.setenv(ADDRESS, cluster.address)
+            yield cluster
 
 
 @pytest.fixture
