@@ -1,5 +1,6 @@
 """Real servers of each training service, started on this machine for a comparison of searches."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -42,7 +43,7 @@ def slurm(folder: Path) -> Iterator[Section]:
 def dask(folder: Path) -> Iterator[Section]:
     """Start a scheduler and workers. Yield the section of a search on them."""
     folder.mkdir()
-    with start_dask(folder) as cluster:
+    with start_dask(folder, threads=os.cpu_count() or 1) as cluster:  # so that a job has one thread, as of `local`
         yield {"kind": "dask", "address": cluster.address, "max_jobs": 2}
 
 

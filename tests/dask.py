@@ -15,15 +15,24 @@ WORKERS = 3
 
 
 class Dask:
-    """A scheduler and workers of one thread, each with a GPU so to speak."""
+    """A scheduler and workers of so many threads, each with a GPU so to speak."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, threads: int = 1):
         self.folder = folder
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         (self.address,) = until(
             lambda: re.findall(r"Scheduler at: +(tcp://\S+)", (folder / "scheduler.log").read_text()), "scheduler", 60
         )
-        options = ["--nworkers", str(WORKERS), "--nthreads", "1", "--resources", "GPU=1", "--memory-limit", "0"]
+        options = [
+            "--nworkers",
+            str(WORKERS),
+            "--nthreads",
+            str(threads),
+            "--resources",
+            "GPU=1",
+            "--memory-limit",
+            "0",
+        ]
         self.workers = self._start("worker", self.address, *options, "--no-dashboard", "--local-directory", str(folder))
         with distributed.Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(WORKERS, timeout=60)
@@ -45,9 +54,9 @@ class Dask:
 
 
 @contextmanager
-def start_dask(folder: Path) -> Iterator[Dask]:
+def start_dask(folder: Path, threads: int = 1) -> Iterator[Dask]:
     """The cluster, within this."""
-    cluster = Dask(folder)
+    cluster = Dask(folder, threads)
     try:
         yield cluster
     finally:
