@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from nasflow.checkpoint.packing import Block, Packer, unpack
 from nasflow.clean_text import one_line
 from nasflow.errors import CheckpointError
+from nasflow.open_files import lacks_files
 
 _ENOUGH_BYTES = 2**24
 
@@ -113,9 +114,10 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
     Raises:
         CheckpointError: the file can't be read, is damaged in its tables or where the state is, or has no state of this
             trial and epoch.
+        OSError: this process can open no more files, which says nothing about this one.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with _open(path) as file:
             tables = file.metadata() or {}
             if unknown := tables.keys() - {"blocks", "states", "checksum"}:
                 raise ValueError(f"it has unknown tables {sorted(unknown)}")
@@ -132,11 +134,25 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
                 raise ValueError(f"it holds trial '{held['trial']}' after epoch {held['epoch']}")
             state = held["state"]
     except _UNREADABLE as error:
+        if lacks_files(error):
+            raise
         reason = one_line(" ".join(str(error).split())[:300])  # torch's errors have many lines
         raise CheckpointError(f"checkpoint {path} can't be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path} holds no state")
     return state
+
+
+def _open(path: Path) -> Any:
+    """Open a file of safetensors, which calls any file that can't be opened missing."""
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError:
+        if not path.exists():
+            raise
+    with path.open("rb"), path.open("rb"):  # as often as safetensors does; raises the true error
+        pass
+    return safe_open(path, framework="pt")
 
 
 class _Blocks(dict[str, torch.Tensor]):

@@ -12,9 +12,11 @@ from pytorch_lightning import Trainer
 from torch import nn
 
 from nasflow.clean_text import clean_text, error_message, shortened
+from nasflow.errors import InfrastructureError
 from nasflow.evaluator.data_source import Data
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
+from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.seeded_loader import SeededLoader
@@ -179,10 +181,23 @@ class Driver(ABC):
         activity.end_epoch()
 
     def fail(self, member: Member, error: BaseException) -> None:
-        """Evict a member that has failed."""
+        """Evict a member that has failed.
+
+        Raises:
+            InfrastructureError: nobody's fault.
+        """
+        self.refuse_to_blame(error)
         if member in self.active:  # else it replaces one that left before
             self.remove(member)
             self.evicted(member.number, member.finished_epochs + 1, error_text(error))
+
+    def refuse_to_blame(self, error: BaseException) -> None:
+        """Raise InfrastructureError if several members share what is lacking, so that none of them can be blamed."""
+        if lacks_files(error) and self.roster.shared:
+            raise InfrastructureError(
+                "the job's process can open no more files, and its trials share them; raise 'ulimit -n' where it runs: "
+                f"{error_message(error)}"
+            ) from error
 
     def remove(self, member: Member) -> None:
         """Take a member out of the job."""
@@ -265,6 +280,8 @@ class Driver(ABC):
         """Call a unit; if it fails as a whole, break it up: its members leave this turn and come again."""
         try:
             action(*args)
+        except InfrastructureError:
+            raise
         except Exception as error:
             members = list(unit.members)
             if unit.is_single and not isinstance(error, DiffersError):

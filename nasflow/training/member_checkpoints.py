@@ -20,6 +20,7 @@ from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
+from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.member.reporting import events_of
 from nasflow.training.unit.grouping import Failed
@@ -64,8 +65,16 @@ class MemberCheckpoints:
         """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read.
 
         Raises:
-            InfrastructureError: another controller's job has replaced this one.
+            InfrastructureError: another controller's job has replaced this one, or it can open no more files.
         """
+        try:
+            return self._newest(trial)
+        except OSError as error:
+            if lacks_files(error):
+                raise InfrastructureError(f"the checkpoints of trial {trial} can't be opened: {error}") from error
+            raise
+
+    def _newest(self, trial: int) -> dict[str, Any] | None:
         here = self._store(trial)
         within = self._store_within(trial)
         last = max(filter(None, (here.newest(), within.newest())), default=None)

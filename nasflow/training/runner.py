@@ -11,6 +11,7 @@ from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
+from nasflow.open_files import lacks_files
 from nasflow.training.driver import error_text
 from nasflow.training.training_job import TrainingJob
 
@@ -46,7 +47,7 @@ def _read_spec(path: Path) -> JobSpec:
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:
-    lost = isinstance(error, InfrastructureError) or is_full(error)
+    lost = isinstance(error, InfrastructureError) or is_full(error) or lacks_files(error)
     refused = isinstance(error, SharedLayerError)
     text = str(error) if lost or refused else error_text(error)
     try:

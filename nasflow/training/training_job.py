@@ -141,10 +141,15 @@ class SpecDriver(Driver):
         self._specs = {member.trial: member for member in [*spec.members, *spec.peers]}
 
     def build(self, number: int) -> Member | None:
-        """Return the member of a trial; if it can't be built, record that and return None."""
+        """Return the member of a trial; if it can't be built, record that and return None.
+
+        Raises:
+            InfrastructureError: nobody's fault.
+        """
         try:
             return self.make(number)
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+            self.refuse_to_blame(error)
             self.evicted(number, 0, error_text(error))
             return None
 

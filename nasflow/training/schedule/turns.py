@@ -45,6 +45,7 @@ class Roster:
     Attributes:
         epoch: epochs finished by the trials of this turn.
         turn: the trials that train now.
+        shared: whether several trials train in the job, or have trained in it before.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Roster:
         self._due: list[int] = []
         self.epoch = 0
         self.turn: list[int] = []
+        self.shared = len(trials) > 1
 
     def open_turn(self) -> bool:
         """Go on to the next turn in which a trial trains. Return False if there is none: the job has ended."""

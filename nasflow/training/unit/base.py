@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nasflow.errors import NasflowError
+from nasflow.errors import InfrastructureError, NasflowError
 from nasflow.job import activity
 from nasflow.training.member.member import Member
 
@@ -16,10 +16,16 @@ class DiffersError(NasflowError):
 
 @contextmanager
 def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
-    """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises."""
+    """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises.
+
+    Raises:
+        InfrastructureError: nobody's fault.
+    """
     try:
         with activity.running(member.number):
             yield
+    except InfrastructureError:
+        raise
     except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
         failed(member, error)
 
