@@ -1,5 +1,6 @@
 """Base class of services for clusters that have a scheduler. `storage` says where their nodes find files."""
 
+import builtins
 import logging
 import shutil
 import time
@@ -87,7 +88,7 @@ class ClusterService(RootHere):
         super().__init__(root)
         self._records = ClusterRecords(self._root, self.kind)
         self._run_options = RunOptions(runner, abandoned_after, self._records.controller)
-        self._storage = make_storage(storage, self._root)
+        self._storage = make_storage(storage, self._root, self._records.dir)
         self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
         self._poll_seconds = poll_seconds
         self._seen: Mapping[str, Seen] = {}
@@ -151,6 +152,18 @@ class ClusterService(RootHere):
         with self._records.service_lock():
             self._tend()
             return self._state(handle.job_id)
+
+    def events(self, handle: JobHandle, offset: int = 0) -> tuple[builtins.list[str], int]:  # noqa: D102
+        self._bring_news()
+        return super().events(handle, offset)
+
+    def log_tail(self, handle: JobHandle, lines: int = 20) -> str:  # noqa: D102
+        self._bring_news()
+        return super().log_tail(handle, lines)
+
+    def fetch(self, path: str) -> Path:  # noqa: D102
+        self._bring_news()
+        return super().fetch(path)
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
         with self._records.service_lock():
@@ -236,10 +249,9 @@ class ClusterService(RootHere):
                 self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
                 return
             if self._stillborn >= _STILLBORN_LIMIT:
-                log = self._root / "jobs" / job_id / "job.log"
                 raise ServiceError(
                     f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {log} may show why"
+                    f"there; {self._storage.why_not(job_id)}"
                 )
             run = run or self._records.new_run(job_id)
             try:
@@ -336,6 +348,11 @@ class ClusterService(RootHere):
             time.sleep(_POLL)
 
     # --- below, the lock is not held -----------------------------------------------------------------------------
+
+    def _bring_news(self) -> None:
+        if self._storage.due() and self._records.dir.exists():
+            with self._records.service_lock():
+                self._tend()
 
     def _await_cancelled(self, job_id: str) -> None:
         """Wait until a job that was asked to end has ended, by force if it has not begun or does not react."""

@@ -65,6 +65,10 @@ class Storage(ABC):
         """Return the path on nodes of the file to which a run's own program writes what it prints."""
 
     @abstractmethod
+    def why_not(self, job_id: str) -> str:
+        """Return the part of a sentence that says where to look if a run's own program does not begin."""
+
+    @abstractmethod
     def program(self, run: Run, options: RunOptions) -> Sequence[str]:
         """Return the arguments of the interpreter on the node that runs a run."""
 
@@ -91,6 +95,10 @@ class Storage(ABC):
             StorageSilentError: no answer.
         """
         return
+
+    def due(self) -> bool:
+        """Return whether a call of `collect` would look at the storage now. Callers need no lock."""
+        return False
 
     def collect(self, runs: Sequence[Run]) -> None:
         """Bring here what these runs have written, tell them what they are to know, and remove all that others left.

@@ -41,6 +41,9 @@ class SameFolder(Storage):
     def log(self, job_id: str) -> str:  # noqa: D102
         return self._there(job_dir(self._root, job_id) / "job.log")
 
+    def why_not(self, job_id: str) -> str:  # noqa: D102
+        return f"{job_dir(self._root, job_id) / 'job.log'} may show why"
+
     def program(self, run: Run, options: RunOptions) -> Sequence[str]:  # noqa: D102
         return [
             *("-P", "-m", "nasflow.training_service.cluster.node_program"),
