@@ -88,7 +88,7 @@ class ClusterService(RootHere):
         super().__init__(root)
         self._records = ClusterRecords(self._root, self.kind)
         self._run_options = RunOptions(runner, abandoned_after, self._records.controller)
-        self._storage = make_storage(storage, self._root, self._records.dir)
+        self._storage = make_storage(storage, self._root, self._run_options)
         self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
         self._poll_seconds = poll_seconds
         self._seen: Mapping[str, Seen] = {}
@@ -194,7 +194,7 @@ class ClusterService(RootHere):
 
     def _program(self, run: Run) -> Sequence[str]:
         """Return the arguments of the Python interpreter that runs a run's own program."""
-        return self._storage.program(run, self._run_options)
+        return self._storage.program(run)
 
     def _secret_environment(self) -> Mapping[str, str]:
         """Return environment variables of a run's own program, whose values are secret."""

@@ -29,13 +29,15 @@ class Nodes(ClusterService):
     Args:
         folder: of the cluster; programs run in it, and their scratch folders are in it.
         storage: where files are.
+        options: `abandoned_after` and `runner`.
     """
 
     kind = "nodes"
     passes_secrets = True
 
-    def __init__(self, root: Path, slots: int, folder: Path, storage: StorageConfig, abandoned_after=3600.0):
-        super().__init__(root, slots, 0.2, abandoned_after, SCRIPTED, storage=storage)
+    def __init__(self, root: Path, slots: int, folder: Path, storage: StorageConfig, **options):
+        abandoned_after, runner = options.get("abandoned_after", 3600.0), options.get("runner", SCRIPTED)
+        super().__init__(root, slots, 0.2, abandoned_after, runner, storage=storage)
         self._folder = folder
 
     def _give(self, run: Run) -> None:

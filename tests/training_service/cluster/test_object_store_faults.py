@@ -1,5 +1,7 @@
 """An object store that is away, slow or silent costs nothing but time. What it costs, and what it must not know."""
 
+import json
+import os
 import re
 import time
 from http import HTTPStatus
@@ -7,11 +9,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
+from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
+from nasflow.job.events import parse_event
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.local.service import RUNNER
 from tests.faults.proxy import Proxy
+from tests.training import jobs
 from tests.training_service.cluster import nodes
 from tests.training_service.cluster.s3 import KEY, S3, SECRET
 
@@ -103,6 +110,38 @@ def test_an_epoch_costs_at_most_two_requests_of_its_node(open_service, cluster, 
     assert 3 <= len(sent) <= 2 * 3, sent
 
 
+def test_members_train_to_the_same_result_as_here(open_service, cluster, tmp_path):
+    """Code is shipped, checkpoints come here, and a later job goes on from them on another node."""
+    open_service()
+    service = again(tmp_path / "root", cluster, runner=RUNNER)
+    config = jobs.evaluator(epochs=3)
+    spec = jobs.make_job("spaces.py:net", config, jobs.sample("spaces.py:net", config, 2))
+    here = jobs.train(spec, tmp_path / "alone")
+    short = spec.model_copy(update={"job_id": "first", "evaluator": jobs.evaluator(epochs=2)})
+    handles = [service.submit(short)]
+    assert finish(service, handles[0], 120).exit_code == 0, service.log_tail(handles[0])
+    names = [sorted(path.name for path in service.fetch(f"trials/{n:05d}").iterdir()) for n in range(2)]
+    assert names == [["epoch-0001.safetensors", "epoch-0002.safetensors"]] * 2
+    events = [parse_event(line) for line in service.events(handles[0])[0]]
+    assert _metrics(events) == {key: value for key, value in _metrics(here).items() if key[1] < 3}
+    again_spec = spec.model_copy(update={"job_id": "second"})
+    second = service.submit(again_spec)
+    assert finish(service, second, 120).exit_code == 0, service.log_tail(second)
+    events = [parse_event(line) for line in service.events(second)[0]]
+    started = next(event for event in events if event.kind == "started")
+    assert started.resumed == {0: 2, 1: 2}
+
+
+def _metrics(events):
+    return {(event.trial, event.epoch): event.metrics for event in events if event.kind == "epoch"}
+
+
+def again(root, cluster, **options):
+    """Return a service by the settings of the one before, with other options."""
+    storage = TypeAdapter(StorageConfig).validate_python(json.loads(os.environ[nodes.SETTINGS])["storage"])
+    return nodes.Nodes(root, 1, cluster, storage, **options)
+
+
 def _is_of_node(method, path):
     return (method == "PUT" and re.search(r"/\d{8}$", path)) or (method == "GET" and path.endswith("/control"))
 
@@ -162,8 +201,8 @@ def test_a_run_that_was_given_up_ends_and_leaves_nothing(open_service, cluster, 
 
 
 def test_a_job_is_told_when_no_controller_calls(open_service, cluster, tmp_path):
-    service = open_service()
-    service._run_options = type(service._run_options)(nodes.SCRIPTED, 3.0, service._records.controller)
+    open_service()
+    service = again(tmp_path / "root", cluster, abandoned_after=3.0)
     handle = service.submit(script("job", ["epoch", 1], ["wait", "never"]))
     until(lambda: epochs(service, handle), "first epoch", 60)
     began = time.monotonic()

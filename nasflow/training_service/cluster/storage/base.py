@@ -69,7 +69,7 @@ class Storage(ABC):
         """Return the part of a sentence that says where to look if a run's own program does not begin."""
 
     @abstractmethod
-    def program(self, run: Run, options: RunOptions) -> Sequence[str]:
+    def program(self, run: Run) -> Sequence[str]:
         """Return the arguments of the interpreter on the node that runs a run."""
 
     def secrets(self) -> Mapping[str, str]:

@@ -71,12 +71,12 @@ class Carrier:
         if self._child is not None:
             self._child.send_signal(number)
 
-    def carry(self, options: list[str], code: Path) -> None:
+    def carry(self, options: list[str]) -> None:
         """Bring what the run needs, run it, and send what it writes."""
         try:
             self._begin()
             try:
-                spec = self._bring(code)
+                spec = self._bring()
             except (ArchiveError, NasflowError, OSError, ValueError) as error:
                 self._say_why_not(error)
                 return
@@ -109,7 +109,7 @@ class Carrier:
         if begun != {self._place}:
             raise _GivenUpError
 
-    def _bring(self, code: Path) -> JobSpec:
+    def _bring(self) -> JobSpec:
         """Bring the job, its checkpoints and the user's code here."""
         aside = self._run.root / "aside"
         with self._fetch(f"{self._name}/input") as file:
@@ -119,10 +119,8 @@ class Carrier:
             for each in header.files:
                 parcel.unpack_file(file, each, aside)
                 place_links(aside, [self._run.root / path for path in each.paths])
-        place = code / header.code
-        if not place.is_dir():
-            with self._fetch(f"code/{header.code}.tar.gz") as file:
-                place = unpack(file, code, header.code)
+        with self._fetch(f"code/{header.code}.tar.gz") as file:
+            place = unpack(file, self._run.root / "code", header.code)
         job = job_dir(self._run.root, self._run.job_id) / "job.json"
         spec = JobSpec.model_validate_json(job.read_bytes()).model_copy(update={"base_dir": place})
         write_aside(job, spec.model_dump_json())
@@ -264,7 +262,7 @@ def main() -> None:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, carrier.by_signal)
                 die_with_parent(os.getppid(), signal.SIGTERM)
-                carrier.carry(options, place / "code")
+                carrier.carry(options)
             finally:
                 shutil.rmtree(root, ignore_errors=True)
                 lock_file.unlink(missing_ok=True)

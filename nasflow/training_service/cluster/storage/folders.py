@@ -19,12 +19,13 @@ class SameFolder(Storage):
 
     Args:
         root: the study's root.
+        options: how its jobs run.
     """
 
     answers_within = GRACE + 5.0
 
-    def __init__(self, root: Path):
-        self._root = root
+    def __init__(self, root: Path, options: RunOptions):
+        self._root, self._options = root, options
 
     @property
     def python(self) -> str:  # noqa: D102
@@ -44,11 +45,11 @@ class SameFolder(Storage):
     def why_not(self, job_id: str) -> str:  # noqa: D102
         return f"{job_dir(self._root, job_id) / 'job.log'} may show why"
 
-    def program(self, run: Run, options: RunOptions) -> Sequence[str]:  # noqa: D102
+    def program(self, run: Run) -> Sequence[str]:  # noqa: D102
         return [
             *("-P", "-m", "nasflow.training_service.cluster.node_program"),
-            *(self._there(run.root), run.job_id, run.token, self._there(options.controller)),
-            *("--runner", options.runner, "--abandoned-after", str(options.abandoned_after)),
+            *(self._there(run.root), run.job_id, run.token, self._there(self._options.controller)),
+            *("--runner", self._options.runner, "--abandoned-after", str(self._options.abandoned_after)),
         ]
 
     def _there(self, path: Path | str) -> str:
@@ -61,11 +62,12 @@ class SharedFolder(SameFolder):
 
     Args:
         root: the study's root.
+        options: how its jobs run.
         config: the folder's paths.
     """
 
-    def __init__(self, root: Path, config: SharedFolderConfig):
-        super().__init__(root)
+    def __init__(self, root: Path, options: RunOptions, config: SharedFolderConfig):
+        super().__init__(root, options)
         self._local, self._remote = Path(config.local), PurePosixPath(config.remote)
 
     def validate(self) -> None:

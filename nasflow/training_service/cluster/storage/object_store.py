@@ -55,20 +55,20 @@ class ObjectStore(Storage):
     Args:
         config: the object store.
         root: the study's root.
-        records: the folder in it with the records of the service.
+        options: how its jobs run.
     """
 
     answers_within = 0.0  # a run looks rarely, so the cluster ends it
 
-    def __init__(self, config: ObjectStoreConfig, root: Path, records: Path):
-        self._config, self._root, self._records = config, root, records
+    def __init__(self, config: ObjectStoreConfig, root: Path, options: RunOptions):
+        self._config, self._root, self._options = config, root, options
+        self._records = options.controller.parent
         self._opened: Bucket | None = None
         self._study = ""
         self._texts: Mapping[str, str] | None = None
         self._code: dict[Path, str] = {}
         self._told: dict[str, Control] = {}
         self._specs: dict[str, JobSpec] = {}
-        self._abandoned_after = float("inf")
         self._collected_at = self._next = float("-inf")
         self._silent = False
 
@@ -108,12 +108,11 @@ class ObjectStore(Storage):
         if list(there) != ["object"]:
             raise ServiceError(f"{KEY}.url: what is written there is not listed; check training_service.storage")
 
-    def program(self, run: Run, options: RunOptions) -> Sequence[str]:  # noqa: D102
-        self._abandoned_after = options.abandoned_after
+    def program(self, run: Run) -> Sequence[str]:  # noqa: D102
         return [
             *("-P", "-m", "nasflow.training_service.cluster.storage.carrier"),
             *(run.job_id, run.token, f"{self._id()}/{run.name}", "--storage", self._config.model_dump_json()),
-            *("--runner", options.runner, "--abandoned-after", str(options.abandoned_after)),
+            *("--runner", self._options.runner, "--abandoned-after", str(self._options.abandoned_after)),
         ]
 
     def secrets(self) -> Mapping[str, str]:  # noqa: D102
@@ -192,7 +191,9 @@ class ObjectStore(Storage):
                     self._tell(run)
         finally:
             bucket.remove(garbage)
-        self._told = {name: told for name, told in self._told.items() if name in known}
+        for cache in (self._told, self._specs):
+            for name in cache.keys() - known.keys():
+                del cache[name]
         return complete
 
     def _take_parts(self, run: Run, there: Mapping[str, int], deadline: float, garbage: list[str]) -> bool:
@@ -243,7 +244,7 @@ class ObjectStore(Storage):
         control = Control(
             ends=not run.is_current(),
             stop=[trial for trial in trials if stop_mark(self._root, trial).exists()],
-            beat=int(time.time() / min(_LONGEST_BEAT, self._abandoned_after / _BEATS)),
+            beat=int(time.time() / min(_LONGEST_BEAT, self._options.abandoned_after / _BEATS)),
         )
         if self._told.get(run.name) == control:
             return

@@ -93,7 +93,8 @@ class Sender:
     def _make(self, state: JobState | None) -> None:
         """Write the next part to disk. Events are read first: the checkpoints that they report are there by then."""
         events = _read(self._folder / "events.jsonl", self._events, _MOST_EVENTS)
-        events = events[: events.rfind(b"\n") + 1] if state is None or b"\n" in events else b""
+        if len(events) < _MOST_EVENTS or b"\n" in events:
+            events = events[: events.rfind(b"\n") + 1]
         log_size = self._size_of("job.log")
         log = _read(self._folder / "job.log", max(self._log, log_size - _MOST_LOG), _MOST_LOG)
         with ExitStack() as stack:
