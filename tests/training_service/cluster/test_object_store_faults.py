@@ -11,11 +11,13 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
+from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.events import parse_event
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.slurm import SlurmService
 from nasflow.training_service.local.service import RUNNER
 from tests.faults.proxy import Proxy
 from tests.training import jobs
@@ -243,3 +245,24 @@ def test_a_folder_is_a_storage_too(open_service, cluster, tmp_path):
     assert epochs(service, handle) == [(1, False)]
     service.cleanup()
     assert not [path for path in Path(tmp_path / "storage").rglob("*") if path.is_file()]
+
+
+def test_jobs_of_slurm_get_credentials_by_the_environment_of_sbatch(slurm, s3, cluster, tmp_path, monkeypatch):
+    """Neither the script, nor the job's own environment, nor a command line has them."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    storage = nodes.on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
+    config = SlurmServiceConfig(max_jobs=1, poll_seconds=0.3, storage=storage)
+    service = SlurmService(config, tmp_path / "root", runner=nodes.SCRIPTED)
+    service.validate()
+    handle = service.submit(script("job", ["epoch", 1], ["report", "report.json"], ["epoch", 2]))
+    try:
+        assert finish(service, handle, 90).exit_code == 0, service.status(handle)
+        assert epochs(service, handle) == [(1, False), (2, False)]
+        assert (tmp_path / "root/jobs/job/report.json").exists()
+        files = [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+        assert [path.suffix for path in files].count(".sh") == 1
+        assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+        assert not [process for process in psutil.process_iter() if SECRET in " ".join(_words(process))]
+    finally:
+        service.cleanup()
+    assert s3.objects() == []
