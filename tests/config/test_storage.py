@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
+from nasflow.config.errors import explain
 from nasflow.config.secrets import EnvironmentSecret, SecretText, secrets_of
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.storage import ObjectStoreConfig, SharedFolderConfig
@@ -59,3 +61,13 @@ def test_secrets_among_the_options_are_masked_wherever_they_are():
 def test_what_is_refused(section, sentence):
     with pytest.raises(ValueError, match=sentence):
         storage(**section)
+
+
+def test_an_error_names_the_key_as_it_is_written():
+    for section, sentence in (
+        ({"local": "/here"}, "storage.remote: this key is required"),
+        ({"url": "s3://b", "option": {}}, "storage.option: unknown key; did you mean 'options'?"),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            storage(**section)
+        assert explain(caught.value, SlurmServiceConfig) == sentence

@@ -93,12 +93,13 @@ def _option(key: str, value: Any, depth: int) -> Any:
 def _tag(value: Any) -> str:
     """Return the member of the union that a value is meant as, so that an error names only that one."""
     if isinstance(value, SharedFolderConfig) or (isinstance(value, dict) and {"local", "remote"} & value.keys()):
-        return "folder"
-    return "url"
+        return "SharedFolderConfig"
+    return "ObjectStoreConfig"
 
 
 StorageConfig = Annotated[
-    Annotated[SharedFolderConfig, Tag("folder")] | Annotated[ObjectStoreConfig, Tag("url")], Discriminator(_tag)
+    Annotated[SharedFolderConfig, Tag("SharedFolderConfig")] | Annotated[ObjectStoreConfig, Tag("ObjectStoreConfig")],
+    Discriminator(_tag),
 ]
 """A shared folder under another path (`local`, `remote`) or an object store (`url`)."""
 
