@@ -34,7 +34,7 @@ class Proxy:
     def switch(self, mode: "str | HTTPStatus") -> None:
         """Cut all connections, and from now on `pass` new ones on, `slow` (an answer takes 3 s) or `cut` them.
 
-        A status answers every request with it.
+        A status answers every request with it; `mute` passes requests on, and cuts before their answers.
         """
 
         def cut() -> None:
@@ -86,6 +86,8 @@ class Proxy:
 
     async def _answer(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: asyncio.Event) -> None:
         while data := await there.read(_LARGEST):
+            if self._mode == "mute":
+                break
             if self._mode == "slow" and asked.is_set():
                 await asyncio.sleep(SLOW_SECONDS)
             asked.clear()

@@ -22,10 +22,10 @@ from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobHandle
+from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.ssh.messages import (
-    KEPT,
     Answer,
     JobNews,
     Known,

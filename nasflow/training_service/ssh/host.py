@@ -15,11 +15,11 @@ from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.ssh.agent_client import AgentClient
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Unreachable
 from nasflow.training_service.ssh.messages import (
-    KEPT,
     JobNews,
     Known,
     Listing,

@@ -4,9 +4,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nasflow.training_service.base import JobState
 
-KEPT = frozenset({"events.jsonl", "job.log", "job.json", "exit.json", "cancel", "claim"})
-"""Files in a job's folder that each side writes itself, and that are never copied."""
-
 
 class Message(BaseModel):
     """Base class of messages."""

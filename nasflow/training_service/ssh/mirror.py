@@ -4,9 +4,7 @@ The events here are always a prefix of the host's, in whole lines, and each even
 reports. So if the host is lost, the job can continue elsewhere from the files here.
 """
 
-import contextlib
 import os
-import re
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,10 +14,8 @@ import paramiko
 
 from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir, trial_dir
-from nasflow.training_service.ssh.messages import KEPT, JobNews, RemoteFile, Upload
-
-_CHECKPOINT = re.compile(r"epoch-\d+(\.\w+)*", re.ASCII)
-_LONGEST_NAME = 255  # bytes
+from nasflow.training_service.files.incoming import CHECKPOINT, drop_checkpoints, may_come, place_links
+from nasflow.training_service.ssh.messages import JobNews, RemoteFile, Upload
 
 
 class Mirror:
@@ -40,7 +36,7 @@ class Mirror:
         Args:
             folders: relative to the root; in those of trials only checkpoints are wanted.
         """
-        named = [file for file in files if _may_come(PurePosixPath(file.path), folders)]
+        named = [file for file in files if may_come(PurePosixPath(file.path), folders)]
         return [file for file in named if not self._place(file.path).is_dir()]
 
     def download(self, sftp: paramiko.SFTPClient, files: Iterable[RemoteFile]) -> bool:
@@ -56,14 +52,7 @@ class Mirror:
 
     def drop_old(self, files: Sequence[RemoteFile]) -> None:
         """Remove the checkpoints here that are not among the host's `files`. If the host has none, all are kept."""
-        kept: dict[Path, set[str]] = defaultdict(set)
-        for file in files:
-            place = self._place(file.path)
-            kept[place.parent].add(place.name)
-        for folder, there in kept.items():
-            for path in folder.iterdir():
-                if path.name not in there and _CHECKPOINT.fullmatch(path.name):
-                    path.unlink()
+        drop_checkpoints(self._root, [str(self._place(file.path)) for file in files])
 
     def append(self, job_id: str, news: JobNews) -> None:
         """Append to a job's events and log."""
@@ -80,7 +69,7 @@ class Mirror:
             folder = trial_dir(self._root, trial)
             for file in sorted(folder.iterdir()) if folder.is_dir() else []:
                 name = str(file.relative_to(self._root))
-                if not _CHECKPOINT.fullmatch(file.name):
+                if not CHECKPOINT.fullmatch(file.name):
                     continue  # what a process killed while saving has left
                 if present.get(name) != file.stat().st_size:
                     names[file.stat().st_ino].append(name)
@@ -96,8 +85,6 @@ class Mirror:
         missing = [place for place, name in places.items() if not _is_there(place, name.size)]
         if not missing:
             return True
-        for place in missing:
-            place.parent.mkdir(parents=True, exist_ok=True)
         aside = self._root / "ssh" / f"incoming-{secrets.token_hex(8)}"
         try:
             with aside.open("wb") as file:
@@ -107,10 +94,7 @@ class Mirror:
                     return False
                 file.flush()
                 os.fsync(file.fileno())
-            for place in missing:
-                with contextlib.suppress(FileNotFoundError):
-                    place.unlink()
-                os.link(aside, place)
+            place_links(aside, missing)
         finally:
             aside.unlink(missing_ok=True)
         return True
@@ -120,15 +104,6 @@ class Mirror:
         if not place.is_relative_to(self._root):
             raise ServiceError(f"training_service.hosts: a host sends a file '{path}', which leads out of {self._root}")
         return place
-
-
-def _may_come(path: PurePosixPath, folders: Collection[str]) -> bool:
-    name = path.name
-    if str(path.parent) not in folders or name in KEPT or name == "..":
-        return False
-    if not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-        return False
-    return path.parts[0] != "trials" or _CHECKPOINT.fullmatch(name) is not None
 
 
 def _is_there(place: Path, size: int) -> bool:

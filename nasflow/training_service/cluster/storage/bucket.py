@@ -1,0 +1,153 @@
+"""Requests to the storage of a config, by fsspec."""
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+
+from nasflow.config.secret_url import MASK, SecretUrl, hide_passwords
+from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretText, reveal, secrets_of
+from nasflow.config.services.storage import ObjectStoreConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.cluster.storage.base import StorageSilentError
+
+T = TypeVar("T")
+
+SECRETS = "NASFLOW_STORAGE_SECRETS"
+"""The environment variable with the texts of secrets, by their places in the config, as JSON."""
+KEY = "training_service.storage"
+# Seconds, and retries of botocore below those of s3fs and of nasflow: others wait while a request does.
+_S3_PATIENCE = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}
+
+
+def texts_of(config: ObjectStoreConfig) -> dict[str, str]:
+    """Return the texts of a config's secrets, by their places in it.
+
+    Raises:
+        ConfigError: one can't be read.
+    """
+    return {place: reveal(secret, f"{KEY}.{place}") for place, secret in secrets_of(config)}
+
+
+def texts_on_node(config: ObjectStoreConfig) -> dict[str, str]:
+    """As `texts_of`, on a node, whose environment then has none of them any more."""
+    given: dict[str, str] = json.loads(os.environ.pop(SECRETS, "{}"))
+    found = dict(secrets_of(config))
+    texts = {place: given.get(place) or reveal(secret, f"{KEY}.{place}") for place, secret in found.items()}
+    for secret in found.values():
+        if isinstance(secret, EnvironmentSecret):
+            os.environ.pop(secret.env, None)
+    return texts
+
+
+def _filled(value: Any, place: str, texts: Mapping[str, Any]) -> Any:
+    """Return a part of the config with the texts of its secrets in their places."""
+    match value:
+        case dict():
+            return {name: _filled(item, f"{place}.{name}", texts) for name, item in value.items()}
+        case list():
+            return [_filled(item, f"{place}.{number}", texts) for number, item in enumerate(value)]
+        case SecretText() | SecretUrl() | EnvironmentSecret() | BlockSecret():
+            return texts.get(place, value)
+    return value
+
+
+class Bucket:
+    """A folder of the storage. Every path is relative to it.
+
+    Args:
+        config: the storage.
+        texts: of its secrets, by their places in the config.
+        folder: the folder's path in the storage.
+
+    Raises:
+        ServiceError: the storage can't be used as configured.
+    """
+
+    def __init__(self, config: ObjectStoreConfig, texts: Mapping[str, str], folder: str):
+        self._texts = texts
+        url = f"{texts['url'].rstrip('/')}/{folder}"
+        options = _filled(config.options, "options", texts)
+        if url.startswith(("s3://", "s3a://")):
+            options = {**options, "config_kwargs": {**_S3_PATIENCE, **options.get("config_kwargs", {})}}
+        try:
+            self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
+        except ImportError as error:
+            raise ServiceError(f"{KEY}.url: {self._clean(error)}") from None
+        except Exception as error:  # a storage may raise anything
+            raise ServiceError(f"{KEY}: the storage can't be used: {self._clean(error)}") from None
+        self._folder = str(path).rstrip("/")
+
+    def put(self, source: Path, path: str) -> None:
+        """Write an object.
+
+        Raises:
+            StorageSilentError: no answer, as all methods.
+        """
+        place = f"{self._folder}/{path}"
+        try:
+            self._ask(lambda: self._files.put_file(str(source), place))
+        except FileNotFoundError as error:
+            if getattr(self._files, "async_impl", False):  # an object store, which lacks the bucket
+                raise StorageSilentError(f"{KEY}.url: {self._clean(error)}") from None
+            self._ask(lambda: self._files.makedirs(place.rpartition("/")[0], exist_ok=True))
+            self._ask(lambda: self._files.put_file(str(source), place))
+
+    def get(self, path: str, target: Path) -> None:
+        """Read an object into a file. Raises FileNotFoundError."""
+        self._ask(lambda: self._files.get_file(f"{self._folder}/{path}", str(target)))
+
+    def list(self, below: str = "") -> dict[str, int]:
+        """Return the paths and sizes of all objects in the folder, or in a folder in it."""
+        folder = f"{self._folder}/{below}".rstrip("/")
+
+        def find() -> dict[str, Any]:
+            self._files.invalidate_cache()
+            try:
+                found: dict[str, Any] = self._files.find(folder, detail=True)
+            except FileNotFoundError:
+                return {}
+            return found
+
+        start = f"{self._folder}/"
+        paths = {str(path): int(about.get("size") or 0) for path, about in self._ask(find).items()}
+        return {path.removeprefix(start): size for path, size in paths.items() if path.startswith(start)}
+
+    def remove(self, paths: Collection[str]) -> None:
+        """Remove objects. Those that are not there are ignored."""
+        if not paths:
+            return
+        places = [f"{self._folder}/{path}" for path in paths]
+        if getattr(self._files, "async_impl", False):
+            self._ask(lambda: self._files.rm(places))
+            return
+        for place in places:
+            try:
+                self._ask(lambda place=place: self._files.rm_file(place))  # type: ignore[misc]
+            except FileNotFoundError:
+                continue
+
+    def remove_all(self) -> None:
+        """Remove all objects in the folder, and the folder where there are such."""
+        self.remove(self.list().keys())
+        if not getattr(self._files, "async_impl", False) and self._ask(lambda: self._files.exists(self._folder)):
+            self._ask(lambda: self._files.rm(self._folder, recursive=True))
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        try:
+            return request()
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # a storage may raise anything
+            text = f"{KEY}: the storage does not answer as it should: {self._clean(error)}"
+            raise StorageSilentError(text) from None
+
+    def _clean(self, error: BaseException) -> str:
+        """Return an error's text without secrets."""
+        text = " ".join(str(error).split())[:400] or type(error).__name__
+        for place, secret in self._texts.items():
+            text = hide_passwords(text, secret) if place == "url" else text.replace(secret, MASK) if secret else text
+        return text

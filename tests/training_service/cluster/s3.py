@@ -1,0 +1,57 @@
+"""An S3 server of the tests' own, which counts requests."""
+
+import threading
+
+import pytest
+
+pytest.importorskip("moto", reason="needs moto and s3fs: install nasflow[dev]")
+import boto3
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+KEY, SECRET = "AKIAHUSHHUSHHUSHHUSH", "hush-hush-hush-hush-hush-hush-hush-hush"
+
+
+class _Quiet(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_):
+        """Say nothing."""
+
+
+class S3:
+    """A server with one bucket.
+
+    Attributes:
+        requests: method and path of each request so far.
+    """
+
+    def __init__(self):
+        self.requests: list[tuple[str, str]] = []
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._count, threaded=True, request_handler=_Quiet)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.client = boto3.client("s3", **self._client(self.port), aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+        self.client.create_bucket(Bucket="bucket")
+
+    def storage(self, port: int | None = None) -> dict:
+        """Return the section of the config, perhaps for a proxy's port."""
+        options = {"key": KEY, "secret": SECRET, "client_kwargs": self._client(port or self.port)}
+        return {"url": "s3://bucket/searches", "options": options}
+
+    def objects(self) -> list[str]:
+        """Return the keys of all objects."""
+        return [one["Key"] for one in self.client.list_objects_v2(Bucket="bucket").get("Contents", [])]
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+
+    def _count(self, environ, start_response):
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        return self._app(environ, start_response)
+
+    @staticmethod
+    def _client(port: int) -> dict:
+        return {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}

@@ -1,0 +1,139 @@
+"""What nodes send is not trusted."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from nasflow.job.spec import job_dir
+from nasflow.testing.training_service import script
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.cluster.runs import ClusterRecords
+from nasflow.training_service.cluster.storage import parcel
+from nasflow.training_service.cluster.storage.parcel import File, Part
+from nasflow.training_service.cluster.storage.received import RefusedError, begin, received, take
+
+SPEC = script("job")
+SENDER = "0123456789abcdef"
+
+
+@pytest.fixture
+def run(tmp_path):
+    records = ClusterRecords(tmp_path / "root", "test")
+    with records.service_lock():
+        records.enqueue(SPEC)
+        made = records.new_run("job")
+    begin(made)
+    return made
+
+
+def send(run, files=(), events=b"", log=b"", *, sender=SENDER, data=None, **fields):
+    """Send a part with files of one byte."""
+    header = Part(
+        **{"events_at": 0, "log_at": 0, **fields},
+        events=len(events),
+        log=len(log),
+        files=[File(paths=paths, size=1) for paths in files],
+    )
+    place = run.root.parent / "sent"
+    parcel.write(place, header, [events, log, *(b"x" for _ in files)])
+    if data is not None:
+        place.write_bytes(data(place.read_bytes()))
+    with place.open("rb") as file:
+        take(run, sender, file, SPEC)
+
+
+def everything(root: Path):
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_part_is_here_once(run):
+    """Also if this process was killed after it wrote the files, and before it noted that."""
+    noted = run.file("received").read_text()
+    for _ in range(2):
+        run.file("received").write_text(noted)
+        send(run, [["trials/00000/epoch-1", "trials/00000/epoch-2"], ["jobs/job/pids"]], b'{"a": 1}\n', b"log\n")
+    send(run, [["trials/00000/epoch-3"]], b'{"b": 1}\n', events_at=9, log_at=4, checkpoints=["trials/00000/epoch-3"])
+    assert (job_dir(run.root, "job") / "events.jsonl").read_text() == '{"a": 1}\n{"b": 1}\n'
+    assert (job_dir(run.root, "job") / "job.log").read_text() == "log\n"
+    assert [path.name for path in (run.root / "trials/00000").iterdir()] == ["epoch-3"]
+    assert (job_dir(run.root, "job") / "pids").read_text() == "x"
+    assert received(run).parts == 2
+    assert run.ended() is None
+
+
+def test_the_lines_of_a_run_follow_those_before(run):
+    events = job_dir(run.root, "job") / "events.jsonl"
+    events.write_text('{"torn"')
+    run.file("received").unlink()
+    begin(run)
+    send(run, events=b'{"a": 1}\n')
+    assert events.read_text() == '{"torn"\n{"a": 1}\n'
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/etc/passwd", "../secret", "jobs/job/../../secret", "jobs/other/pids", "trials/00001/epoch-1"),
+        *("trials/00000/stop", "trials/00000/x/epoch-1", "jobs/job/job.json", "jobs/job/events.jsonl", "jobs/job/run"),
+        *("jobs/job/run/current", "jobs/job/exit.json", "jobs/job/..", "jobs/job/a\nb", "jobs/job/" + "x" * 300),
+        *("test/queue/000000001.job", "jobs/job/folder", "jobs/link/pids", ""),
+    ],
+)
+def test_other_files_are_refused(run, path):
+    (run.root / "jobs/job/folder").mkdir()
+    before = everything(run.root)
+    with pytest.raises(RefusedError):
+        send(run, [[path]])
+    assert everything(run.root) == before
+
+
+def test_a_link_leads_nowhere(run, tmp_path):
+    (run.root / "trials").symlink_to(tmp_path)
+    with pytest.raises(RefusedError):
+        send(run, [["trials/00000/epoch-1"]])
+    assert not (tmp_path / "00000").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"events_at": 7},
+        {"log_at": 7},
+        {"exit": JobState(status=JobStatus.RUNNING)},
+        {"checkpoints": ["jobs/job/epoch-1"]},
+        {"files": [["trials/00000/epoch-1"]] * 10_001},
+    ],
+)
+def test_other_claims_are_refused(run, fields):
+    with pytest.raises(RefusedError):
+        send(run, **fields)
+
+
+def test_another_sender_is_refused(run):
+    send(run, events=b"{}\n")
+    with pytest.raises(RefusedError, match="another process"):
+        send(run, events=b"{}\n", events_at=3, sender="f" * 16)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 30, -1])
+def test_what_is_still_being_written_is_left_alone(run, cut):
+    before = everything(run.root)
+    with pytest.raises(parcel.UnfinishedError):
+        send(run, [["jobs/job/pids"]], data=lambda data: data[:cut])
+    assert everything(run.root) == before
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 100, (2).to_bytes(8, "big") + b"[]", (9).to_bytes(8, "big") + b"not json!"])
+def test_what_is_no_part_is_refused(run, data):
+    with pytest.raises(RefusedError):
+        send(run, data=lambda _: data)
+
+
+def test_a_file_that_changes_names_keeps_its_content(tmp_path):
+    """Two files of one part are two files."""
+    aside = tmp_path / "aside"
+    for name, content in (("a", b"one"), ("b", b"two")):
+        parcel.unpack_file(io.BytesIO(content), File(paths=[name], size=3), aside)
+        (tmp_path / name).hardlink_to(aside)
+    assert (tmp_path / "a").read_bytes() == b"one"
