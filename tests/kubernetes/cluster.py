@@ -80,8 +80,12 @@ class Cluster:
 
     def stop(self) -> None:
         """The API server before etcd, without which it would linger."""
-        for node in self.nodes:
-            node.stop()
+        with contextlib.ExitStack() as last:
+            last.callback(self._stop_programs)
+            for node in self.nodes:
+                last.callback(node.stop)
+
+    def _stop_programs(self) -> None:
         for program in reversed(self._programs.values()):
             program.terminate()
             try:
@@ -96,8 +100,8 @@ class Cluster:
         @contextlib.contextmanager
         def paused() -> Iterator[None]:
             arguments = self._programs["kube-apiserver"].args
-            self._programs["kube-apiserver"].terminate()
-            self._programs["kube-apiserver"].wait(60)
+            self._programs["kube-apiserver"].kill()  # told to end, it waits for its clients first
+            self._programs["kube-apiserver"].wait()
             try:
                 yield
             finally:
@@ -120,11 +124,12 @@ class Cluster:
         self.nodes.remove(node)
         node.stop()
 
-    def pods(self) -> list[str]:
-        """The names of all pods."""
+    def pods(self, labels: str) -> list[str]:
+        """The names of the pods that a label selector selects."""
         from kubernetes import client
 
-        return [pod.metadata.name for pod in client.CoreV1Api(self.api).list_namespaced_pod("default").items]
+        found = client.CoreV1Api(self.api).list_namespaced_pod("default", label_selector=labels)
+        return [pod.metadata.name for pod in found.items]
 
     def requests(self) -> list[dict[str, Any]]:
         """Every request of nasflow that the API server has had: `verb`, `requestURI`, `objectRef` and more."""

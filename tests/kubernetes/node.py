@@ -190,12 +190,8 @@ class Node:
 
     def _remove(self, pod: Any) -> None:
         try:
-            self._api.delete_namespaced_pod(
-                pod.metadata.name,
-                pod.metadata.namespace,
-                grace_period_seconds=0,
-                body={"preconditions": {"uid": pod.metadata.uid}},
-            )
+            now = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
+            self._api.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, body=now)
         except client.ApiException as error:
             if error.status not in (404, 409):
                 raise

@@ -78,6 +78,12 @@ def test_slurm(tmp_path):
     assert service.slots() == ("slurm-0", "slurm-1")
 
 
+def test_kubernetes(tmp_path):
+    pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
+    service = make_service(KubernetesServiceConfig(image="any", max_jobs=2), tmp_path / "root", tmp_path)
+    assert service.slots() == ("kubernetes-0", "kubernetes-1")
+
+
 @pytest.mark.parametrize(
     ("config", "module"),
     [

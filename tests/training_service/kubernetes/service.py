@@ -23,10 +23,16 @@ def make(root: Path, slots: int = 1, secrets=None, **options) -> KubernetesServi
     return KubernetesService(KubernetesServiceConfig(**options), root, runner=SCRIPTED, **more)
 
 
-def pod_of(cluster, handle: JobHandle) -> str:
+def pods(cluster, service: KubernetesService) -> list[str]:
+    """The names of the pods of a service's root."""
+    return cluster.pods(service._selector)
+
+
+def pod_of(cluster, service: KubernetesService, handle: JobHandle) -> str:
     """The name of a job's pod, once there is one."""
-    found = until(lambda: [pod for pod in cluster.pods() if f"-{handle.job_id}-" in pod], f"pod of {handle.job_id}")
-    return found[0]
+    name = f"-{handle.job_id}-"
+    found = until(lambda: [pod for pod in pods(cluster, service) if name in pod], f"pod of {handle.job_id}")
+    return found[-1]
 
 
 def started(service: KubernetesService, handle: JobHandle) -> int:

@@ -58,7 +58,9 @@ class TestKubernetesService(TrainingServiceContract):
 
     def lose(self, service, handle):
         """Its node is short of memory."""
-        self.kubernetes.nodes[0].evict(pod_of(self.kubernetes, handle), "The node was low on resource: memory.")
+        self.kubernetes.nodes[0].evict(
+            pod_of(self.kubernetes, service, handle), "The node was low on resource: memory."
+        )
 
 
 def report(service, job_id: str = "job") -> dict:
@@ -88,7 +90,7 @@ def test_what_a_job_asks_for_is_in_its_pod(root, server, core):
     )
     service.validate()
     handle = service.submit(script("job", ["wait", "never"]))
-    pod = core.read_namespaced_pod(pod_of(server, handle), "default")
+    pod = core.read_namespaced_pod(pod_of(server, service, handle), "default")
     (container,) = pod.spec.containers
     assert container.resources.limits == {"memory": "1536Mi", "nvidia.com/gpu": "1"}
     assert container.resources.requests["cpu"] == "1"
@@ -150,7 +152,7 @@ def test_secrets_are_in_no_object_but_a_secret_and_in_no_log(root, server, core,
     service = make(root, secrets=secrets, pass_env=["PGPASSWORD"], env_from_secrets=["mine"])
     service.validate()
     handle = service.submit(script("job", ["wait", "report"], ["report", "report.json"]))
-    pod_of(server, handle)
+    pod_of(server, service, handle)
     everything = [
         client.CoreV1Api(server.api).list_namespaced_pod("default"),
         client.BatchV1Api(server.api).list_namespaced_job("default"),
@@ -227,6 +229,22 @@ def test_the_role_of_the_docs_is_enough(root, server, tmp_path):
     finally:
         rbac.delete_namespaced_role_binding("nasflow", "default")
         rbac.delete_namespaced_role("nasflow", "default")
+
+
+def test_in_a_pod_its_service_account_is_taken(root, server, tmp_path):
+    from kubernetes.config import incluster_config
+
+    known = yaml.safe_load((server.folder / "admin.yaml").read_text())["clusters"][0]["cluster"]
+    (tmp_path / "token").write_text("admin-token")
+    with pytest.MonkeyPatch.context() as inside:
+        inside.setenv("KUBECONFIG", str(tmp_path / "none"))
+        with pytest.raises(ServiceError, match=r"^training_service\.kubeconfig: the default one can't be used"):
+            make(root).validate()
+        inside.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        inside.setenv("KUBERNETES_SERVICE_PORT", known["server"].rpartition(":")[2])
+        inside.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+        inside.setattr(incluster_config, "SERVICE_CERT_FILENAME", known["certificate-authority"])
+        make(root).validate()
 
 
 def test_validate_says_what_is_wrong(root, server, tmp_path, monkeypatch):

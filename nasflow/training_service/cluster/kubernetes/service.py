@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nasflow.clean_text import clean_text
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.errors import ServiceError
@@ -53,7 +54,7 @@ class KubernetesService(ClusterService):
         self._selector = f"{manifest.ROOT_LABEL}={manifest.root_label(self._prefix)}"
         self._api = KubernetesApi(config.kubeconfig, config.context, config.namespace)
         self._lasting = states.Clock()
-        self._said: set[str] = set()
+        self._said: set[tuple[str, bool]] = set()
         self._given_secret: Mapping[str, str] = {}
 
     def validate(self) -> None:  # noqa: D102
@@ -161,8 +162,8 @@ class KubernetesService(ClusterService):
             return seen
         if without_pod and (why := self._event_of(name, "FailedCreate")):
             seen = Seen(seen.status, f"Kubernetes can't create its pod: {why}", ran=False)
-        if name not in self._said:
-            self._said.add(name)
+        if (name, without_pod) not in self._said:
+            self._said.add((name, without_pod))
             _LOG.warning("Kubernetes' Job %s waits: %s", manifest.job_name(name), seen.reason)
         return seen
 
@@ -174,7 +175,7 @@ class KubernetesService(ClusterService):
         except (RefusedError, ClusterSilentError):
             return ""
         texts = [e.get("message") or "" for e in events if e["involvedObject"].get("name", "").startswith(job)]
-        return f"{reason}: {' '.join(texts[-1].split())[:300]}" if texts else ""
+        return clean_text(f"{reason}: {' '.join(texts[-1].split())[:300]}") if texts else ""
 
 
 def _run_name(thing: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nasflow.clean_text import clean_text
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import Seen
 
@@ -174,4 +175,4 @@ def _on(node: str | None) -> str:
 
 def _joined(*parts: str | None) -> str:
     """Return texts of Kubernetes in one line, the empty ones left out."""
-    return ": ".join(" ".join(part.split())[:300] for part in parts if part)
+    return clean_text(": ".join(" ".join(part.split())[:300] for part in parts if part))
