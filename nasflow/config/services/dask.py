@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY, ProcessesConfig
+from nasflow.config.services.common import DAY
+from nasflow.config.services.storage import ClusterConfig
 
 
-class DaskServiceConfig(ProcessesConfig):
-    """A Dask cluster. Its workers see `work_dir` and the code under the same path."""
+class DaskServiceConfig(ClusterConfig):
+    """A Dask cluster. Where its workers find files: `storage`."""
 
     kind: Literal["dask"] = Field(default="dask", description="a Dask cluster")
     address: str = Field(default="tcp://127.0.0.1:8786", description="of the scheduler")

@@ -5,14 +5,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY, ProcessesConfig
+from nasflow.config.services.common import DAY
+from nasflow.config.services.storage import ClusterConfig
 
 _OWN_LABELS = "nasflow/"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 
-class KubernetesServiceConfig(ProcessesConfig):
-    """A Kubernetes cluster. Its pods see `work_dir` under the same path, by a volume, and their image has nasflow.
+class KubernetesServiceConfig(ClusterConfig):
+    """A Kubernetes cluster. Its image has nasflow, and `storage` says where its pods find files.
 
     What is left out is left to the cluster's defaults. Volumes, mounts and tolerations have Kubernetes' own form.
     """
@@ -36,7 +37,7 @@ class KubernetesServiceConfig(ProcessesConfig):
     tolerations: list[dict[str, Any]] = Field(default=[], description="taints of nodes that jobs tolerate")
     service_account: _Name | None = Field(default=None, description="of the pods; default: the namespace's")
     image_pull_secrets: list[_Name] = Field(default=[], description="Secrets for the image's registry")
-    volumes: list[dict[str, Any]] = Field(default=[], description="of the pods; one with 'work_dir' is needed")
+    volumes: list[dict[str, Any]] = Field(default=[], description="of the pods, as one with 'work_dir'")
     volume_mounts: list[dict[str, Any]] = Field(default=[], description="where the job's container has the volumes")
     env_from_secrets: list[_Name] = Field(
         default=[],

@@ -7,11 +7,12 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from nasflow.config.durations import Duration
 from nasflow.config.secret_url import SecretUrl
 from nasflow.config.secrets import SecretLocation
-from nasflow.config.services.common import DAY, ProcessesConfig
+from nasflow.config.services.common import DAY
+from nasflow.config.services.storage import ClusterConfig
 
 
-class RayServiceConfig(ProcessesConfig):
-    """A Ray cluster, reached by its Jobs API. Its nodes see `work_dir` and the code under the same path."""
+class RayServiceConfig(ClusterConfig):
+    """A Ray cluster, reached by its Jobs API. Where its nodes find files: `storage`."""
 
     kind: Literal["ray"] = Field(default="ray", description="a Ray cluster")
     address: SecretLocation = Field(

@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY, ProcessesConfig
+from nasflow.config.services.common import DAY
+from nasflow.config.services.storage import ClusterConfig
 
 
-class SlurmServiceConfig(ProcessesConfig):
-    """A Slurm cluster. Its client commands work here, and its nodes see `work_dir` and the code under the same path.
+class SlurmServiceConfig(ClusterConfig):
+    """A Slurm cluster. Its client commands work here, and `storage` says where its nodes find files.
 
     What is left out is left to the cluster's defaults.
     """

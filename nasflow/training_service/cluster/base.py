@@ -1,4 +1,4 @@
-"""Base class of services for clusters that have a scheduler and see the root folder under the same path."""
+"""Base class of services for clusters that have a scheduler. `storage` says where their nodes find files."""
 
 import logging
 import shutil
@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
+from nasflow.training_service.cluster.storage.base import RunOptions, StorageSilentError
+from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.machine.job_process import GRACE
 
@@ -21,7 +24,6 @@ _LOG = logging.getLogger(__name__)
 _POLL = 0.05  # seconds between two checks of files
 _LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
-_RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was asked to end is considered hung
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
 
@@ -54,23 +56,38 @@ class ClusterService(RootHere):
     own program (`node_program`) records how it ended; for runs in which it could not, the cluster is queried every
     `poll_seconds`.
 
-    To add a cluster, implement `validate`, `_give`, `_look` and `_withdraw`.
+    To add a cluster, implement `validate`, `_give`, `_look` and `_withdraw`. What `_give` starts on a node is
+    `_storage.python` with the arguments `_program`, with `_secret_environment` passed by the cluster's means for
+    secrets, and with `_storage.import_path` and `_storage.log`, so that it works with every storage.
 
     Args:
-        root: the folder of the study's jobs and checkpoints, which the nodes see under the same path.
+        root: the folder of the study's jobs and checkpoints.
         max_jobs: the most jobs submitted to the cluster at a time.
         poll_seconds: seconds between two queries of the cluster.
         abandoned_after: seconds without a call of a controller after which a job ends itself.
         runner: `module:function` that runs one `job.json` and returns an exit code.
+        storage: where files are.
     """
 
     kind: ClassVar[str]
     """The service's name, as in its config."""
+    passes_secrets: ClassVar[bool] = False
+    """Whether it has means to give a job environment variables that nobody else can see."""
 
-    def __init__(self, root: Path, max_jobs: int, poll_seconds: float, abandoned_after: float, runner: str):
+    def __init__(
+        self,
+        root: Path,
+        max_jobs: int,
+        poll_seconds: float,
+        abandoned_after: float,
+        runner: str,
+        *,
+        storage: StorageConfig | None = None,
+    ):
         super().__init__(root)
-        self._abandoned_after, self._runner = abandoned_after, runner
         self._records = ClusterRecords(self._root, self.kind)
+        self._run_options = RunOptions(runner, abandoned_after, self._records.controller)
+        self._storage = make_storage(storage, self._root)
         self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
         self._poll_seconds = poll_seconds
         self._seen: Mapping[str, Seen] = {}
@@ -109,6 +126,15 @@ class ClusterService(RootHere):
 
     # --- the contract --------------------------------------------------------------------------------------------
 
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        if not self.passes_secrets and (keys := self._storage.unreachable_secrets()):
+            raise ServiceError(
+                f"training_service.{keys[0]}: {self.kind} has no means to give jobs a secret that nobody else sees; "
+                "write {env: NAME}, and set that variable on the nodes"
+            )
+        self._storage.validate()
+
     def prepare(self) -> None:  # noqa: D102
         with self._records.service_lock():
             self._tend(fresh=True)
@@ -117,7 +143,7 @@ class ClusterService(RootHere):
         with self._records.service_lock():
             self._tend()
             if self._state(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
-                self._records.enqueue(spec)
+                self._records.enqueue(self._storage.as_seen_there(spec))
                 self._hand_over_what_waits()
         return self._handle(spec.job_id)
 
@@ -150,24 +176,16 @@ class ClusterService(RootHere):
             self._await_cancelled(job_id)
         with self._records.service_lock():
             self._await_gone()
-            if self._records.dir.exists():
+            if self._storage.clean() and self._records.dir.exists():
                 shutil.rmtree(self._records.dir)
 
     def _program(self, run: Run) -> Sequence[str]:
         """Return the arguments of the Python interpreter that runs a run's own program."""
-        options = ["--runner", self._runner, "--abandoned-after", str(self._abandoned_after)]
-        return [
-            "-P",
-            "-m",
-            "nasflow.training_service.cluster.node_program",
-            *run.arguments,
-            str(self._records.controller),
-            *options,
-        ]
+        return self._storage.program(run, self._run_options)
 
     def _secret_environment(self) -> Mapping[str, str]:
-        """Return environment variables that jobs need and whose values are secret."""
-        return {}
+        """Return environment variables of a run's own program, whose values are secret."""
+        return self._storage.secrets() if self.passes_secrets else {}
 
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
@@ -175,8 +193,9 @@ class ClusterService(RootHere):
         """Update the records from the runs' files and the cluster, and submit waiting jobs."""
         self._records.note_call()
         looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
-        for job_id, slot in self._records.taken().items():
-            run = self._records.run(job_id)
+        runs = {job_id: (slot, self._records.run(job_id)) for job_id, slot in self._records.taken().items()}
+        self._storage.collect([run for _, run in runs.values() if run is not None])
+        for job_id, (slot, run) in runs.items():
             if run is None or not run.given.exists():
                 if looked:  # a controller, perhaps this one, was interrupted before it submitted the run
                     self._hand_over(job_id, slot, run)
@@ -197,7 +216,7 @@ class ClusterService(RootHere):
         self._next_look = end + max(self._poll_seconds, 5 * (end - begin))
         return not self._silent
 
-    def _say_silent(self, error: ClusterSilentError) -> None:
+    def _say_silent(self, error: ServiceError) -> None:
         if not self._silent:
             _LOG.warning("%s; submitted jobs continue, others wait", error)
         self._silent = True
@@ -224,8 +243,9 @@ class ClusterService(RootHere):
                 )
             run = run or self._records.new_run(job_id)
             try:
+                self._storage.give(run)
                 self._give(run)
-            except ClusterSilentError as error:
+            except (ClusterSilentError, StorageSilentError) as error:
                 self._say_silent(error)
                 return
         run.given.touch()
@@ -249,7 +269,8 @@ class ClusterService(RootHere):
         if seen.out_of_memory:
             return JobState(status=JobStatus.EXITED, signal=9, oom_kills=1, reason=seen.reason)
         may_come = seen.ran and (run.began() or not cancelled)
-        if last_word is None and may_come and self._seen_at - since < _LAST_WORD:  # its file may arrive later
+        known = min(self._seen_at, self._storage.collected_at())
+        if last_word is None and may_come and known - since < _LAST_WORD:  # its file may arrive later
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
@@ -329,7 +350,7 @@ class ClusterService(RootHere):
                 if now - begin > _CLUSTER_ACTS_WITHIN:
                     raise ServiceError(f"training_service: {self.kind} has not ended job {job_id}, which was cancelled")
                 run = self._records.run(job_id)
-                if now >= next_force and run and not (run.began() and now - begin < _RUN_ANSWERS_WITHIN):
+                if now >= next_force and run and not (run.began() and now - begin < self._storage.answers_within):
                     self._withdraw_or_say([run.name])
             next_force = now + _LOOK if now >= next_force else next_force
             time.sleep(_POLL)

@@ -15,11 +15,9 @@ import distributed
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import inherited
@@ -73,9 +71,11 @@ class DaskService(ClusterService):
         runner: str = RUNNER,
         secrets: JobSecrets = NO_SECRETS,
     ):
-        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
+        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner, storage=config.storage)
         self._config = config
-        self._withheld = secrets.withheld - secrets.needed  # jobs have the cluster's environment
+        self._withheld = (
+            secrets.withheld - secrets.needed - self._storage.needed_variables()
+        )  # jobs have the cluster's environment
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -112,8 +112,8 @@ class DaskService(ClusterService):
             lambda client: client.submit(
                 start_on_worker,
                 self._program(run),
-                import_path(),
-                str(job_dir(self._root, run.job_id) / "job.log"),
+                self._storage.import_path,
+                self._storage.log(run.job_id),
                 sorted(self._withheld),
                 self._config.pass_env,
                 key=run.name,
@@ -173,19 +173,19 @@ class DaskService(ClusterService):
 
 
 def start_on_worker(
-    command: Sequence[str], path: str, log: str, withheld: Sequence[str], pass_env: Sequence[str]
+    command: Sequence[str], path: str | None, log: str, withheld: Sequence[str], pass_env: Sequence[str]
 ) -> int:
     """On a worker, start Python with a command line, wait for it, and return its exit code.
 
     Args:
         command: the arguments of the interpreter.
-        path: its PYTHONPATH.
+        path: its PYTHONPATH; None for the worker's.
         log: the file to which its output is appended.
         withheld: as for `inherited`.
         pass_env: as for `inherited`.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // distributed.get_worker().state.nthreads)
-    environment = {**job_environment(threads, gpus=True), "PYTHONPATH": path}
+    environment = job_environment(threads, gpus=True) | ({} if path is None else {"PYTHONPATH": path})
     with Path(log).open("ab") as output:
         return subprocess.call(
             [sys.executable, *command],

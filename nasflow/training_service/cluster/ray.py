@@ -1,7 +1,6 @@
 """Runs jobs on a Ray cluster through its Jobs API: each is a Ray job with a program as its entry point."""
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,9 @@ from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.secret_url import hide_passwords
 from nasflow.config.secrets import reveal
 from nasflow.config.services.ray import RayServiceConfig
-from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import EXPLICIT
@@ -52,9 +49,11 @@ class RayService(ClusterService):
         runner: str = RUNNER,
         secrets: JobSecrets = NO_SECRETS,
     ):
-        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner)
+        super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner, storage=config.storage)
         self._config = config
-        self._withheld = secrets.withheld - secrets.needed  # jobs have the cluster's environment
+        self._withheld = (
+            secrets.withheld - secrets.needed - self._storage.needed_variables()
+        )  # jobs have the cluster's environment
         self._client: JobSubmissionClient | None = None
 
     def validate(self) -> None:  # noqa: D102
@@ -63,17 +62,16 @@ class RayService(ClusterService):
 
     def _give(self, run: Run) -> None:
         config = self._config
-        environment = {
-            **job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job)),
-            "PYTHONPATH": import_path(),
-        }
+        environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         removed = [name for name in sorted({*EXPLICIT, *self._withheld}) if name not in config.pass_env]
         unset = [part for name in removed for part in ("-u", name)]
         variables = (f"{name}={value}" for name, value in environment.items())
-        program = ["env", *unset, *variables, sys.executable, *self._program(run)]
-        log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
+        program = ["env", *unset, *variables, self._storage.python, *self._program(run)]
+        log = shlex.quote(self._storage.log(run.job_id))
         entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
 
         def give(client: JobSubmissionClient) -> None:

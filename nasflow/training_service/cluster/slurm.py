@@ -4,19 +4,16 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.job.spec import job_dir
 from nasflow.small_files import write_aside
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import inherited
@@ -64,6 +61,7 @@ class SlurmService(ClusterService):
     """
 
     kind = "slurm"
+    passes_secrets = True
 
     def __init__(
         self,
@@ -72,7 +70,9 @@ class SlurmService(ClusterService):
         runner: str = RUNNER,
         secrets: JobSecrets = NO_SECRETS,
     ):
-        super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
+        super().__init__(
+            root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner, storage=config.storage
+        )
         self._config = config
         self._withheld = secrets.withheld
 
@@ -116,7 +116,7 @@ class SlurmService(ClusterService):
         config = self._config
         options = [
             "--output=/dev/null",  # the script writes to the job's log
-            f"--chdir={self._root}",
+            f"--chdir={self._storage.folder}",
             "--export=ALL",  # of what _environment leaves
             "--no-requeue",
             "--nodes=1",
@@ -137,16 +137,18 @@ class SlurmService(ClusterService):
 
     def _script(self, run: Run) -> str:
         config = self._config
-        environment = {"PYTHONPATH": import_path(), **job_environment(config.cpus_per_job, bool(config.gpus_per_job))}
+        environment = job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        program = [config.python or sys.executable, *self._program(run)]
+        program = [config.python or self._storage.python, *self._program(run)]
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]
-        log = job_dir(self._root, run.job_id) / "job.log"
+        log = self._storage.log(run.job_id)
         lines = [
             "#!/bin/bash",
-            f"exec >>{shlex.quote(str(log))} 2>&1 </dev/null",
+            f"exec >>{shlex.quote(log)} 2>&1 </dev/null",
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
             *([config.env_setup] if config.env_setup else []),
             f"exec {shlex.join(program)}",
@@ -156,9 +158,10 @@ class SlurmService(ClusterService):
     def _environment(self) -> dict[str, str]:
         """Return the environment of Slurm's commands, which jobs inherit.
 
-        It has neither secrets nor Slurm's own variables, which describe a job that this process may itself be in.
+        It has no secrets but the storage's, and none of Slurm's own variables, which describe a job that this process
+        may itself be in.
         """
-        variables = inherited(self._withheld, self._config.pass_env)
+        variables = {**inherited(self._withheld, self._config.pass_env), **self._secret_environment()}
         return {
             name: value for name, value in variables.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"
         }

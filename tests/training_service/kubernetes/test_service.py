@@ -100,6 +100,17 @@ def test_what_a_job_asks_for_is_in_its_pod(root, server, core):
     assert {"mine", "nasflow/run"} <= set(pod.metadata.annotations)
 
 
+def test_pods_may_have_the_folder_under_another_path(root, tmp_path):
+    there = tmp_path / "there"
+    there.symlink_to(tmp_path)
+    service = make(root, storage={"local": str(tmp_path), "remote": str(there)})
+    handle = service.submit(script("job", ["epoch", 1], ["report", "report.json"]))
+    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
+    command = service._job(service._records.run("job"))["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert any(str(there) in word for word in command)
+    assert not any(word.startswith(str(root)) for word in command)
+
+
 def test_jobs_take_the_gpus_there_are(root):
     service = make(root, slots=3, gpus_per_job=1)
     handles = [service.submit(script(f"job-{i}", ["wait", "go"])) for i in range(3)]

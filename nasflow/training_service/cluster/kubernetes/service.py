@@ -10,13 +10,11 @@ from nasflow.clean_text import clean_text
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.job.spec import job_dir
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
@@ -40,6 +38,7 @@ class KubernetesService(ClusterService):
     """
 
     kind = "kubernetes"
+    passes_secrets = True
 
     def __init__(
         self,
@@ -48,7 +47,9 @@ class KubernetesService(ClusterService):
         runner: str = RUNNER,
         secrets: JobSecrets = NO_SECRETS,
     ):
-        super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
+        super().__init__(
+            root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner, storage=config.storage
+        )
         self._config, self._secrets = config, secrets
         self._prefix = name_prefix(self._root)
         self._selector = f"{manifest.ROOT_LABEL}={manifest.root_label(self._prefix)}"
@@ -118,16 +119,15 @@ class KubernetesService(ClusterService):
 
     def _job(self, run: Run) -> dict[str, Any]:
         config = self._config
-        environment = {
-            **job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job)),
-            "PYTHONPATH": import_path(),
-        }
+        environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         program = [config.python, *self._program(run)]
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]
-        log = str(job_dir(self._root, run.job_id) / "job.log")
+        log = self._storage.log(run.job_id)
         with_secret = bool(self._variables())
         return manifest.job(
             config, self._prefix, run.name, program, log, environment=environment, with_secret=with_secret
