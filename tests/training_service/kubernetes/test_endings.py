@@ -21,7 +21,8 @@ pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install n
 from tests.training_service.kubernetes.service import batch, core, make, pod_of, pods, reason, started
 
 __all__ = ["batch", "core"]
-pytestmark = pytest.mark.long
+# the first test to start may have to build Kubernetes
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 GONE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}
 
 

@@ -27,7 +27,8 @@ pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install n
 from tests.training_service.kubernetes.service import batch, core, make, pod_of
 
 __all__ = ["batch", "core"]
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("server")]
+# the first test to start may have to build Kubernetes
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.usefixtures("server")]
 HUSH = "hush-4711"
 
 _KILLED_CONTROLLER = """
