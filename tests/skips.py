@@ -1,8 +1,9 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
-But for what no CI promises: a GPU, leave to limit the memory of processes, and MLflow, whose newer versions need others
-of Prefect's packages; and, but in `make test-long`, for what that installs: Ray, and the libraries whose models are in
-the zoo. The skip of a test that needs one of them has a reason that starts with one below.
+But for what no CI promises: a GPU, leave to limit the memory of processes, MLflow, whose newer versions need others of
+Prefect's packages, and the sources of Debian 12, of which Kubernetes' servers are built; and, but in `make test-long`,
+for what that installs: Ray, and the libraries whose models are in the zoo. The skip of a test that needs one of them
+has a reason that starts with one below.
 """
 
 import os
@@ -12,7 +13,12 @@ from typing import TypeVar
 import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
-_NOWHERE = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup", "Skipped: needs MLflow")
+_NOWHERE = (
+    "Skipped: needs a GPU",
+    "Skipped: needs a memory cgroup",
+    "Skipped: needs MLflow",
+    "Skipped: needs Debian 12's sources",
+)
 _LONG_ONLY = ("Skipped: needs Ray", "Skipped: needs the zoo's models")  # whose tests are all marked `long`
 
 

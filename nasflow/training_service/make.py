@@ -10,6 +10,7 @@ from nasflow.config.secrets import give
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
@@ -64,6 +65,12 @@ def make_service(
             with _needing("dask"):
                 from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
             return DaskService(config, root, secrets=secrets)
+        case KubernetesServiceConfig():
+            with _needing("kubernetes"):
+                from nasflow.training_service.cluster.kubernetes.service import (  # noqa: PLC0415 - an extra
+                    KubernetesService,
+                )
+            return KubernetesService(config, root, secrets=secrets)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 

@@ -6,6 +6,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
@@ -77,11 +78,24 @@ def test_slurm(tmp_path):
     assert service.slots() == ("slurm-0", "slurm-1")
 
 
+def test_kubernetes(tmp_path):
+    pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
+    service = make_service(KubernetesServiceConfig(image="any", max_jobs=2), tmp_path / "root", tmp_path)
+    assert service.slots() == ("kubernetes-0", "kubernetes-1")
+
+
 @pytest.mark.parametrize(
-    ("config", "module"), [(RayServiceConfig(), "ray"), (DaskServiceConfig(), "distributed")], ids=["ray", "dask"]
+    ("config", "module"),
+    [
+        (RayServiceConfig(), "ray"),
+        (DaskServiceConfig(), "distributed"),
+        (KubernetesServiceConfig(image="any"), "kubernetes"),
+    ],
+    ids=["ray", "dask", "kubernetes"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
-    monkeypatch.delitem(sys.modules, f"nasflow.training_service.cluster.{config.kind}", raising=False)
+    for name in [name for name in sys.modules if name.startswith(f"nasflow.training_service.cluster.{config.kind}")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
     with pytest.raises(ServiceError, match=text):

@@ -7,6 +7,7 @@ from pydantic import Field
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
@@ -20,6 +21,7 @@ ServiceConfig = Annotated[
     | SlurmServiceConfig
     | RayServiceConfig
     | DaskServiceConfig
+    | KubernetesServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

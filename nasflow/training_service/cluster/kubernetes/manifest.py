@@ -1,0 +1,147 @@
+"""The Kubernetes objects of a study: a Job for each run, and the Secret with the variables that jobs get."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.training_service.machine.job_process import GRACE, NOTICE
+
+Object = dict[str, Any]
+
+ROOT_LABEL = "nasflow/root"
+"""Of Jobs, their pods and the Secret: the common prefix of the names of all runs of a root."""
+NAME = "nasflow/run"
+"""The annotation of a Job and its pods with the name of the run. The label of that name has the Job's name."""
+_CONTAINER = "job"
+_LONGEST = 63  # characters of a label's value; the name of a Job becomes one
+_PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+# $1 is the job's log; the rest is the command. Kubernetes keeps the end of what reaches its own log.
+_TO_LOG = 'log=$1; shift; : >>"$log" || exit 1; exec "$@" >>"$log" 2>&1 </dev/null'
+
+
+def job_name(run: str) -> str:
+    """Return the name of a run's Job: the run's own, if Kubernetes takes that."""
+    if _PLAIN.fullmatch(run) and len(run) <= _LONGEST:
+        return run
+    prefix, token = run.split("-")[1], run.rpartition("-")[2]
+    return f"nasflow-{prefix}-{hashlib.sha256(run.encode()).hexdigest()[:16]}-{token}"
+
+
+def secret_name(prefix: str) -> str:
+    """Return the name of a root's Secret."""
+    return f"{prefix}environment"
+
+
+def root_label(prefix: str) -> str:
+    """Return the value of `ROOT_LABEL`."""
+    return prefix.rstrip("-")
+
+
+def secret(prefix: str, variables: Mapping[str, str]) -> Object:
+    """Return the Secret of a root."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(prefix), "labels": _labels(prefix)},
+        "type": "Opaque",
+        "stringData": dict(variables),
+    }
+
+
+def job(
+    config: KubernetesServiceConfig,
+    prefix: str,
+    run: str,
+    command: Sequence[str],
+    log: str,
+    *,
+    environment: Mapping[str, str],
+    with_secret: bool,
+) -> Object:
+    """Return the Job of a run.
+
+    Args:
+        config: the service's section.
+        prefix: common to the names of all runs of the root.
+        run: the run's name.
+        command: starts its program.
+        log: the file to which its output is appended.
+        environment: variables, none of them secret.
+        with_secret: whether it gets the variables in the root's Secret.
+    """
+    name = job_name(run)
+    labels = {**config.labels, **_labels(prefix), NAME: name}
+    template = {"metadata": {"labels": labels, "annotations": {NAME: run}}, "spec": _pod(config)}
+    container = template["spec"]["containers"][0]
+    container["command"] = ["/bin/sh", "-c", *map(_literal, [_TO_LOG, "sh", log, *command])]
+    container["env"] = [{"name": key, "value": _literal(value)} for key, value in environment.items()]
+    names = [*([secret_name(prefix)] if with_secret else []), *config.env_from_secrets]
+    container["envFrom"] = [{"secretRef": {"name": each}} for each in names]
+    spec: Object = {
+        "backoffLimit": 0,
+        "ttlSecondsAfterFinished": config.ttl_seconds_after_finished,
+        "template": merged(template, config.pod_template),
+    }
+    if config.time_limit is not None:
+        spec["activeDeadlineSeconds"] = max(1, round(config.time_limit))
+    metadata = {"name": name, "labels": labels, "annotations": {NAME: run}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def merged(ours: Any, theirs: Any) -> Any:
+    """Return `ours` with `theirs` merged into it: maps by key, lists of named maps by name; else `theirs` replaces."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        both = {key: merged(ours[key], theirs[key]) for key in ours.keys() & theirs.keys()}
+        return {**ours, **theirs, **both}
+    if _named(ours) and _named(theirs):
+        by_name = {item["name"]: item for item in ours}
+        for item in theirs:
+            by_name[item["name"]] = merged(by_name.get(item["name"], {}), item)
+        return list(by_name.values())
+    return theirs
+
+
+def _pod(config: KubernetesServiceConfig) -> Object:
+    """Return the spec of a job's pod without its command and environment."""
+    requests: Object = {"cpu": f"{config.cpus_per_job:g}"}
+    limits: Object = {}
+    if config.memory_gb is not None:
+        requests["memory"] = limits["memory"] = f"{round(config.memory_gb * 1024)}Mi"
+    if config.gpus_per_job:
+        limits[config.gpu_resource] = str(config.gpus_per_job)
+    container = {
+        "name": _CONTAINER,
+        "image": config.image,
+        "resources": {"requests": requests, "limits": limits},
+        "volumeMounts": config.volume_mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod: Object = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # jobs need nothing of the API server
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": round(NOTICE + 5 * GRACE),
+        "containers": [container],
+        "volumes": config.volumes,
+        "tolerations": config.tolerations,
+        "nodeSelector": config.node_selector,
+        "imagePullSecrets": [{"name": name} for name in config.image_pull_secrets],
+    }
+    if config.service_account is not None:
+        pod["serviceAccountName"] = config.service_account
+    return pod
+
+
+def _labels(prefix: str) -> dict[str, str]:
+    return {"app.kubernetes.io/managed-by": "nasflow", ROOT_LABEL: root_label(prefix)}
+
+
+def _literal(text: str) -> str:
+    """Return a text such that Kubernetes, which replaces `$(NAME)` in commands and variables, leaves it as it is."""
+    return text.replace("$", "$$")
+
+
+def _named(items: Any) -> bool:
+    return isinstance(items, list) and bool(items) and all(isinstance(each, dict) and "name" in each for each in items)

@@ -1,0 +1,178 @@
+"""What the states of a Job and of its pods say about a run. The objects are as the API server returns them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nasflow.clean_text import clean_text
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.base import Seen
+
+Object = dict[str, Any]
+Lasting = Callable[[str], float]
+
+SAID_AFTER = 60.0
+"""Seconds that a pod may be unable to start until that is said, or, where no time can mend it, the run ends."""
+NODE_CONFIRMS_WITHIN = 60.0
+"""Seconds after the end of its grace period until a pod is gone; the node of one that is not no longer answers."""
+
+POD_DELETED = "its pod was deleted: by hand, by a preemption, or with its node"
+"""The reason of a run whose pod another has replaced, or shall replace."""
+
+# A container's reasons to wait that mean that it can't start (kubelet's `images` and `kuberuntime`).
+_CAN_NOT_START = {
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"),
+        "its image can't be pulled; see training_service.image",
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"), "its container can't be started"
+    ),
+}
+_TIME_LIMIT = "it reached its time limit; set training_service.time_limit to what jobs need"
+# Reasons of a failed pod, or of its condition `DisruptionTarget`.
+_WHY = {
+    "DeadlineExceeded": _TIME_LIMIT,
+    "DeletionByPodGC": "its node is gone",
+    "DeletionByTaintManager": "its node is to run nothing more",
+    "Evicted": "it was evicted by its node",
+    "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
+    "NodeLost": "its node no longer answers",
+    "NodeShutdown": "its node was shut down",
+    "Preempting": "it was preempted by its node for a more important pod",
+    "PreemptionByScheduler": "it was preempted by a pod of higher priority",
+    "Shutdown": "its node was shut down",
+    "Terminated": "its node was shut down",
+    "TerminationByKubelet": "its node ended it",
+}
+
+
+class Clock:
+    """Measures for how many seconds a state has been seen in each look without a break."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+        self._now: dict[str, float] = {}
+
+    def __call__(self, state: str) -> float:
+        """Return since when a state, told by a text that is unique, lasts."""
+        now = time.monotonic()
+        return now - self._now.setdefault(state, self._before.get(state, now))
+
+    def look(self) -> None:
+        """Begin the next look: what is not seen in it has ended."""
+        self._before, self._now = self._now, {}
+
+
+def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasting) -> Seen:
+    """Return the state of a run.
+
+    Args:
+        job: its Job; None if that was deleted.
+        pods: its pods: old Job controllers replace one that was deleted, and a lost node's stays beside the new one.
+        began: whether its program had begun before these objects were read.
+        lasting: seconds that a state has lasted, as a `Clock` measures them.
+    """
+    of_pods = [_of_pod(pod, began, lasting) for pod in sorted(pods, key=lambda pod: str(_created(pod)))]
+    for status in (JobStatus.RUNNING, JobStatus.LOST, JobStatus.EXITED):
+        found = next((each for each in of_pods if each.status is status), None)
+        if status is JobStatus.LOST and job is not None and _failure(job).get("reason") == "DeadlineExceeded":
+            return Seen(JobStatus.LOST, f"Kubernetes ended the Job: {_TIME_LIMIT}", ran=began or bool(pods))
+        if found is not None:
+            return found
+    if job is not None and (failure := _failure(job)):
+        words = _joined(failure.get("reason"), failure.get("message"))
+        return Seen(JobStatus.LOST, f"Kubernetes ended the Job, and its pod is gone: {words}", ran=began)
+    if job is not None and _condition(job, "Complete"):
+        return Seen(JobStatus.EXITED, "the Job is complete, and its pod is gone")
+    if of_pods:
+        return of_pods[0]
+    return Seen(JobStatus.PENDING, "the Job has no pod yet", ran=began)
+
+
+def waits_for_a_pod(job: Object | None, pods: Sequence[Object]) -> bool:
+    """Whether the Job controller has yet to create a run's pod."""
+    return job is not None and not pods and not _failure(job) and not _condition(job, "Complete")
+
+
+def _of_pod(pod: Object, began: bool, lasting: Lasting) -> Seen:
+    status, node = pod.get("status") or {}, (pod.get("spec") or {}).get("nodeName")
+    phase = status.get("phase")
+    if phase == "Failed":
+        return _failed(pod, node)
+    if phase == "Succeeded":
+        return Seen(JobStatus.EXITED, f"its container ended on {node} with exit code 0")
+    meta = pod["metadata"]
+    if meta.get("deletionTimestamp"):
+        gone_after = (meta.get("deletionGracePeriodSeconds") or 0) + NODE_CONFIRMS_WITHIN
+        if lasting(f"{meta['uid']} is being deleted") > gone_after:
+            return Seen(JobStatus.LOST, f"its node {node} no longer answers")
+        return Seen(JobStatus.RUNNING if node else JobStatus.PENDING, "its pod is being deleted", ran=bool(node))
+    if phase != "Pending":
+        return Seen(JobStatus.RUNNING)
+    if began and not node:
+        return Seen(JobStatus.LOST, POD_DELETED)
+    return _waiting(meta["uid"], status, lasting)
+
+
+def _waiting(uid: str, status: Object, lasting: Lasting) -> Seen:
+    reason, message = _why_waiting(status)
+    if reason in _CAN_NOT_START:
+        why = f"{_CAN_NOT_START[reason]}: {_joined(reason, message)}"
+        if lasting(f"{uid} can't start") >= SAID_AFTER:
+            return Seen(JobStatus.LOST, why, ran=False)
+        return Seen(JobStatus.PENDING, why, ran=False)
+    scheduled = _condition({"status": status}, "PodScheduled", "False")
+    if scheduled.get("reason") == "Unschedulable":
+        return Seen(JobStatus.PENDING, f"no node can take its pod: {_joined(scheduled.get('message'))}", ran=False)
+    return Seen(JobStatus.PENDING, f"its pod waits: {_joined(reason or 'to be scheduled', message)}", ran=False)
+
+
+def _why_waiting(status: Object) -> tuple[str, str]:
+    """Return the reason and the message of the first container that waits."""
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [container.get("state", {}).get("waiting") for container in containers]
+    first: Object = next((state for state in states if state), {})
+    return first.get("reason") or "", first.get("message") or ""
+
+
+def _failed(pod: Object, node: str | None) -> Seen:
+    status = pod["status"]
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    ends = [end for each in containers if (end := each.get("state", {}).get("terminated"))]
+    if any(end.get("reason") == "OOMKilled" for end in ends):
+        text = f"its container on {node} ran out of memory; see training_service.memory_gb"
+        return Seen(JobStatus.EXITED, text, out_of_memory=True)
+    disrupted = _condition(pod, "DisruptionTarget")
+    reason, message = status.get("reason"), status.get("message")
+    if disrupted and reason not in _WHY:
+        reason, message = disrupted.get("reason"), disrupted.get("message")
+    if reason or not ends:
+        why = _WHY.get(reason or "", reason or "its pod failed")
+        return Seen(JobStatus.LOST, f"Kubernetes ended its pod{_on(node)}: {_joined(why, message)}", ran=bool(node))
+    worst = max(ends, key=lambda end: int(end.get("exitCode") or 0))
+    words = _joined(worst.get("reason"), worst.get("message"))
+    return Seen(JobStatus.EXITED, f"its container ended{_on(node)} with exit code {worst.get('exitCode')}: {words}")
+
+
+def _condition(thing: Object, kind: str, status: str = "True") -> Object:
+    """Return a condition of an object that has this status; empty if there is none."""
+    conditions = (thing.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind and each.get("status") == status), {})
+
+
+def _failure(job: Object) -> Object:
+    return _condition(job, "Failed")
+
+
+def _created(pod: Object) -> object:
+    return pod["metadata"].get("creationTimestamp")
+
+
+def _on(node: str | None) -> str:
+    return f" on {node}" if node else ""
+
+
+def _joined(*parts: str | None) -> str:
+    """Return texts of Kubernetes in one line, the empty ones left out."""
+    return clean_text(": ".join(" ".join(part.split())[:300] for part in parts if part))

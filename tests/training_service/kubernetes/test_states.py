@@ -1,0 +1,114 @@
+"""What states of Jobs and pods mean; those of newer servers than the one of the other tests, too."""
+
+import pytest
+
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.kubernetes import manifest, states
+
+LOST, EXITED, PENDING, RUNNING = JobStatus.LOST, JobStatus.EXITED, JobStatus.PENDING, JobStatus.RUNNING
+
+
+def condition(kind: str, reason: str, status: str = "True") -> dict:
+    return {"conditions": [{"type": kind, "status": status, "reason": reason, "message": "why"}]}
+
+
+def pod(phase: str, node: str | None = "n1", meta: dict | None = None, **status) -> dict:
+    metadata = {"uid": "one", "creationTimestamp": "2026-11-23T20:00:00Z", **(meta or {})}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase, **status}}
+
+
+def ended(code: int, reason: str) -> dict:
+    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason, "message": "last"}}}]}
+
+
+JOB: dict = {"metadata": {"name": "job"}, "status": {}}
+BEING_DELETED = {"deletionTimestamp": "2026-11-23T20:00:00Z", "deletionGracePeriodSeconds": 30}
+FAILED = {"metadata": {}, "status": condition("Failed", "BackoffLimitExceeded")}
+OVERDUE = {"metadata": {}, "status": condition("Failed", "DeadlineExceeded")}
+CASES = {
+    "preempted": (JOB, [pod("Failed", **condition("DisruptionTarget", "PreemptionByScheduler"))], LOST, "preempted by"),
+    "drained": (JOB, [pod("Failed", **condition("DisruptionTarget", "EvictionByEvictionAPI"))], LOST, "drained: why"),
+    "unknown disruption": (JOB, [pod("Failed", **condition("DisruptionTarget", "New"))], LOST, "on n1: New: why"),
+    "off": (JOB, [pod("Failed", reason="Terminated", message="m", **ended(137, "Error"))], LOST, "was shut down: m"),
+    "refused by its node": (JOB, [pod("Failed", reason="OutOfcpu", message="m")], LOST, "on n1: OutOfcpu: m"),
+    "no word": (JOB, [pod("Failed", node=None)], LOST, "its pod failed"),
+    "out of memory": (FAILED, [pod("Failed", **ended(137, "OOMKilled"))], EXITED, "ran out of memory"),
+    "exit": (FAILED, [pod("Failed", **ended(3, "Error"))], EXITED, "on n1 with exit code 3: Error: last"),
+    "done": (JOB, [pod("Succeeded")], EXITED, "exit code 0"),
+    "overdue": (OVERDUE, [pod("Failed", **ended(137, "Error"))], LOST, "training_service.time_limit"),
+    "overdue and still there": (OVERDUE, [pod("Running", meta=BEING_DELETED)], RUNNING, "being deleted"),
+    "failed without pod": (FAILED, [], LOST, "its pod is gone: BackoffLimitExceeded: why"),
+    "done without pod": ({"metadata": {}, "status": condition("Complete", "")}, [], EXITED, "is complete"),
+    "no pod yet": (JOB, [], PENDING, "no pod yet"),
+    "no Job": (None, [pod("Running")], RUNNING, ""),
+    "lost and replaced": (
+        JOB,
+        [pod("Running", meta=BEING_DELETED | {"uid": "old"}), pod("Pending")],
+        LOST,
+        "node n1 no",
+    ),
+    "image is pulled": (
+        JOB,
+        [pod("Pending", containerStatuses=[{"state": {"waiting": {"reason": "ContainerCreating"}}}])],
+        PENDING,
+        "waits: ContainerCreating",
+    ),
+}
+
+
+@pytest.mark.parametrize(("job", "pods", "status", "reason"), CASES.values(), ids=CASES)
+def test_states(job, pods, status, reason):
+    seen = states.seen(job, pods, False, lambda state: 1000.0 if state.startswith("old ") else 0.0)
+    assert seen.status is status
+    assert reason in seen.reason
+    assert seen.out_of_memory == ("ran out of memory" in reason)
+
+
+def test_a_new_pod_of_a_run_that_has_begun_means_that_the_first_was_deleted():
+    seen = states.seen(JOB, [pod("Pending", node=None)], True, lambda state: 0.0)
+    assert (seen.status, seen.reason) == (LOST, states.POD_DELETED)
+
+
+def test_a_state_lasts_while_each_look_sees_it(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(states.time, "monotonic", lambda: now[0])
+    clock = states.Clock()
+    found = []
+    for seconds, sees in ((0, True), (5, True), (5, True), (5, False), (5, True)):
+        now[0] += seconds
+        clock.look()
+        if sees:
+            found.append(clock("it waits"))
+    assert found == [0.0, 5.0, 10.0, 0.0]
+
+
+def test_what_is_merged_into_a_pod_template():
+    ours = {"labels": {"a": 1}, "list": [1], "named": [{"name": "job", "image": "x", "env": [{"name": "A"}]}]}
+    theirs = {"labels": {"b": 2}, "list": [2], "named": [{"name": "side"}, {"name": "job", "env": [{"name": "B"}]}]}
+    merged = manifest.merged(ours, theirs)
+    assert merged["labels"] == {"a": 1, "b": 2}
+    assert merged["list"] == [2]
+    assert merged["named"] == [{"name": "job", "image": "x", "env": [{"name": "A"}, {"name": "B"}]}, {"name": "side"}]
+
+
+def test_names_of_jobs_are_what_kubernetes_takes():
+    assert manifest.job_name("nasflow-0123456789-job-1-89abcdef") == "nasflow-0123456789-job-1-89abcdef"
+    names = {manifest.job_name(f"nasflow-0123456789-{job}-89abcdef") for job in ("Job", "job-" + "x" * 60, "JOB")}
+    assert len(names) == 3
+    for name in names:
+        assert name.startswith("nasflow-0123456789-")
+        assert name.endswith("-89abcdef")
+        assert len(name) <= 63
+        assert name == name.lower()
+
+
+def test_labels_of_nasflow_can_not_be_given_away():
+    config = KubernetesServiceConfig(image="any", labels={"team": "vision"})
+    job = manifest.job(
+        config, "nasflow-1-", "nasflow-1-a-b", ["a"], "log", environment={"A": "$(B)"}, with_secret=False
+    )
+    template = job["spec"]["template"]
+    assert template["metadata"]["labels"] == job["metadata"]["labels"]
+    assert job["metadata"]["labels"]["team"] == "vision"
+    assert template["spec"]["containers"][0]["env"] == [{"name": "A", "value": "$$(B)"}]
