@@ -11,6 +11,7 @@ from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -64,6 +65,10 @@ def make_service(
             with _needing("dask"):
                 from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
             return DaskService(config, root, secrets=secrets)
+        case OpenpaiServiceConfig():
+            from nasflow.training_service.hosted.openpai import OpenpaiService  # noqa: PLC0415 - rarely asked for
+
+            return OpenpaiService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 

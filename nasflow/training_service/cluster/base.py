@@ -165,6 +165,10 @@ class ClusterService(RootHere):
             *options,
         ]
 
+    def _secret_environment(self) -> Mapping[str, str]:
+        """Return the environment variables that jobs need and whose values are secret."""
+        return {}
+
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _tend(self, *, fresh: bool = False) -> None:
