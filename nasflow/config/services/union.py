@@ -7,6 +7,7 @@ from pydantic import Field
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
@@ -22,6 +23,7 @@ ServiceConfig = Annotated[
     | RayServiceConfig
     | DaskServiceConfig
     | OpenpaiServiceConfig
+    | DltsServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

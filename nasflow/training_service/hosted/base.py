@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.config.services.hosted import HostedConfig
+from nasflow.errors import ServiceError
 from nasflow.job.spec import job_dir
 from nasflow.training_service.cluster.base import ClusterService
 from nasflow.training_service.cluster.runs import Run
@@ -42,6 +43,14 @@ class HostedService(ClusterService):
         program += ["--memory", str(round(config.memory_gb * 2**30))]
         log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
         return f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
+
+    def _refuse_secret_environment(self) -> None:
+        """Raise ServiceError if jobs need secrets: this service would show them to everyone who sees a job."""
+        if names := sorted(self._secret_environment()):
+            raise ServiceError(
+                f"training_service: {self.kind} has no place for secrets of jobs ({', '.join(names)}); "
+                "set these variables in the image, or use a storage that needs none"
+            )
 
 
 def merged(job: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
