@@ -202,6 +202,7 @@ def test_a_state_that_is_not_known_is_no_end(root, pai):
         ({"state": "FAILED", "appExitCode": -1001}, JobStatus.LOST, "a failure of the cluster"),
         ({"state": "FAILED", "appExitCode": None}, JobStatus.EXITED, "FAILED"),
         ({}, JobStatus.RUNNING, "None"),
+        ({"state": ["FAILED"]}, JobStatus.RUNNING, "FAILED"),
     ],
 )
 def test_states_of_openpai(job, status, reason):

@@ -6,6 +6,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
@@ -14,6 +15,9 @@ from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.make import make_service
 
+DLC = DlcServiceConfig(
+    region="cn-hangzhou", workspace_id="1", access_key_id={"env": "ID"}, access_key_secret={"env": "KEY"}, image="i"
+)
 MY_SERVICE = """
 from nasflow.training_service.local.service import LocalService
 from nasflow.config.services.local import LocalServiceConfig
@@ -78,10 +82,15 @@ def test_slurm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "module"), [(RayServiceConfig(), "ray"), (DaskServiceConfig(), "distributed")], ids=["ray", "dask"]
+    ("config", "module"),
+    [(RayServiceConfig(), "ray"), (DaskServiceConfig(), "distributed"), (DLC, "alibabacloud_pai_dlc20201203")],
+    ids=["ray", "dask", "dlc"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
-    monkeypatch.delitem(sys.modules, f"nasflow.training_service.cluster.{config.kind}", raising=False)
+    for room in ("cluster", "hosted"):
+        monkeypatch.delitem(sys.modules, f"nasflow.training_service.{room}.{config.kind}", raising=False)
+    for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
     with pytest.raises(ServiceError, match=text):

@@ -7,6 +7,7 @@ from pydantic import Field
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
 from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
@@ -24,6 +25,7 @@ ServiceConfig = Annotated[
     | DaskServiceConfig
     | OpenpaiServiceConfig
     | DltsServiceConfig
+    | DlcServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

@@ -171,7 +171,7 @@ class DltsService(HostedService):
 
 def _seen(job: Mapping[str, Any]) -> Seen:
     """Return the state of a job in DLTS's list. One that is not known may have processes."""
-    status = str(job.get("jobStatus"))
+    status = one_line(str(job.get("jobStatus")))
     if status in _WAITING:
         return Seen(JobStatus.PENDING, f"DLTS's job is {status}")
     if status in _LOST:

@@ -131,13 +131,13 @@ class HttpClient:
 
     def shown(self, answer: Answer) -> str:
         """Return what an answer says, for a message: its text in one line, without the secrets of the requests."""
-        text = answer.body[: 10 * _SHOWN].decode(errors="replace")
+        text = answer.body[: 2**16].decode(errors="replace")
         try:
             found = answer.json()
             text = str(found.get("message") or found.get("error") or text) if isinstance(found, dict) else text
         except ValueError:
             pass
-        return self.hide(one_line(" ".join(text.split())[:_SHOWN]))
+        return one_line(self.hide(" ".join(text.split()))[:_SHOWN])  # a secret that is cut is still one
 
     def hide(self, text: str) -> str:
         """Return a text with `***` for each secret in it."""
@@ -176,7 +176,7 @@ class HttpClient:
         return b"".join(parts)
 
     def _silence(self, words: str) -> str:
-        said = self.hide(one_line(" ".join(words.split())))
+        said = one_line(self.hide(" ".join(words.split())))
         return f"training_service.url: {self._service} at {self._url} does not answer as it should: {said}"
 
 
@@ -197,7 +197,7 @@ def header_secret(secret: Secret, key: str) -> str:
 
 def unknown_words(words: Sequence[str], most: int = 20) -> str:
     """Return names that a service knows, for a message; some, if there are many."""
-    return ", ".join(sorted(words)[:most]) + (", ..." if len(words) > most else "") or "none"
+    return one_line(", ".join(sorted(words)[:most])) + (", ..." if len(words) > most else "") or "none"
 
 
 def _certificates(file: Path) -> Any:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import yaml
 
+from nasflow.clean_text import one_line
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
@@ -160,7 +161,7 @@ class OpenpaiService(HostedService):
 
 def _seen(job: Mapping[str, Any]) -> Seen:
     """Return the state of a job in OpenPAI's list. One that is not known yet may have processes."""
-    state, code = job.get("state"), job.get("appExitCode")
+    state, code = one_line(str(job.get("state"))), job.get("appExitCode")
     ran = job.get("launchedTime") is not None
     if state == "WAITING":
         return Seen(JobStatus.PENDING, "OpenPAI's job waits for resources")
@@ -170,9 +171,9 @@ def _seen(job: Mapping[str, Any]) -> Seen:
         return Seen(JobStatus.RUNNING, f"OpenPAI's job is {state}")
     if code == _OUT_OF_MEMORY:
         return Seen(JobStatus.EXITED, "OpenPAI ended the job: it ran out of memory", out_of_memory=True)
-    if isinstance(code, int) and code < 0:  # the platform's own codes
+    if isinstance(code, int) and -10_000 < code < 0:  # the platform's own codes
         return Seen(JobStatus.LOST, f"OpenPAI's job {state} with its code {code}, a failure of the cluster", ran=ran)
-    return Seen(JobStatus.EXITED, f"OpenPAI's job {state} with exit code {code}", ran=ran)
+    return Seen(JobStatus.EXITED, f"OpenPAI's job {state} with exit code {one_line(str(code))}", ran=ran)
 
 
 def _code(answer: Answer) -> str:
