@@ -7,7 +7,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-_SPELLINGS = {"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "gb": "GB", "ssh": "SSH", "url": "URL"}
+_SPELLINGS = {
+    **{"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "gb": "GB", "ssh": "SSH", "url": "URL"},
+    **{"openpai": "OpenPAI", "dlts": "DLTS", "dlc": "DLC"},
+}
 
 
 def _field_title(name: str, _field: Any) -> str:

@@ -10,8 +10,11 @@ from nasflow.config.secrets import give
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
+from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -71,6 +74,18 @@ def make_service(
                     KubernetesService,
                 )
             return KubernetesService(config, root, secrets=secrets)
+        case OpenpaiServiceConfig():
+            from nasflow.training_service.hosted.openpai import OpenpaiService  # noqa: PLC0415 - rarely asked for
+
+            return OpenpaiService(config, root)
+        case DltsServiceConfig():
+            from nasflow.training_service.hosted.dlts import DltsService  # noqa: PLC0415 - rarely asked for
+
+            return DltsService(config, root)
+        case DlcServiceConfig():
+            with _needing("dlc"):
+                from nasflow.training_service.hosted.dlc import DlcService  # noqa: PLC0415 - an extra
+            return DlcService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 

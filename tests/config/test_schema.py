@@ -18,7 +18,19 @@ SCHEMA = parameter_schema(search).model_dump(exclude_unset=True)
 UNIONS = {
     "evaluator": {"classification", "regression", "lightning", "custom"},
     "strategy": {"random", "grid", "evolution", "tpe", "custom"},
-    "training_service": {"local", "ssh", "slurm", "ray", "dask", "kubernetes", "debug", "custom"},
+    "training_service": {
+        "local",
+        "ssh",
+        "slurm",
+        "ray",
+        "dask",
+        "kubernetes",
+        "openpai",
+        "dlts",
+        "dlc",
+        "debug",
+        "custom",
+    },
 }
 
 

@@ -6,6 +6,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
@@ -15,6 +16,9 @@ from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.make import make_service
 
+DLC = DlcServiceConfig(
+    region="cn-hangzhou", workspace_id="1", access_key_id={"env": "ID"}, access_key_secret={"env": "KEY"}, image="i"
+)
 MY_SERVICE = """
 from nasflow.training_service.local.service import LocalService
 from nasflow.config.services.local import LocalServiceConfig
@@ -90,11 +94,13 @@ def test_kubernetes(tmp_path):
         (RayServiceConfig(), "ray"),
         (DaskServiceConfig(), "distributed"),
         (KubernetesServiceConfig(image="any"), "kubernetes"),
+        (DLC, "alibabacloud_pai_dlc20201203"),
     ],
-    ids=["ray", "dask", "kubernetes"],
+    ids=["ray", "dask", "kubernetes", "dlc"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
-    for name in [name for name in sys.modules if name.startswith(f"nasflow.training_service.cluster.{config.kind}")]:
+    own = tuple(f"nasflow.training_service.{room}.{config.kind}" for room in ("cluster", "hosted"))
+    for name in [name for name in sys.modules if name.startswith((*own, f"{module}."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"

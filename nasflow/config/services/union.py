@@ -7,8 +7,11 @@ from pydantic import Field
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
+from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -22,6 +25,9 @@ ServiceConfig = Annotated[
     | RayServiceConfig
     | DaskServiceConfig
     | KubernetesServiceConfig
+    | OpenpaiServiceConfig
+    | DltsServiceConfig
+    | DlcServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

@@ -1,0 +1,49 @@
+"""What the sections of hosted services have in common."""
+
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from nasflow.config.durations import Duration
+from nasflow.config.secret_url import without_passwords
+from nasflow.config.services.common import DAY
+from nasflow.config.values import Section
+
+
+class HostedConfig(Section):
+    """What a job takes of a hosted service, and how it is started there."""
+
+    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    cpus_per_job: PositiveInt = Field(default=1, description="cores of a job")
+    gpus_per_job: int = Field(default=0, ge=0, description="GPUs of a job")
+    memory_gb: PositiveFloat = Field(default=8.0, description="memory of a job")
+    python: str = Field(default="python3", min_length=1, description="interpreter in the image")
+    poll_seconds: PositiveFloat = Field(default=10.0, description="between two looks at the service")
+    abandoned_after: Duration = Field(
+        default=7 * DAY, description="without a controller, after which a job ends itself"
+    )
+
+
+class WebServiceConfig(HostedConfig):
+    """How a hosted service with a web API of its own is reached."""
+
+    verify_tls: bool = Field(
+        default=True, title="Verify TLS", description="false: trust whoever answers; only in a network of your own"
+    )
+    ca_file: Path | None = Field(
+        default=None, title="CA file", description="certificates to trust; default: those known to Python"
+    )
+
+    @property
+    def tls(self) -> bool | Path:
+        """How the service's certificate is checked: not at all (false), by this file, or as usual."""
+        return self.ca_file if self.verify_tls and self.ca_file is not None else self.verify_tls
+
+    @field_validator("url", check_fields=False)
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("begins with neither https:// nor http://")
+        if "@" in url or "?" in url or "#" in url or without_passwords(url) != url:
+            raise ValueError("has more than a host, a port and a path; secrets have keys of their own")
+        return url.rstrip("/")
