@@ -1,8 +1,8 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
 But for what no CI promises: a GPU, leave to limit the memory of processes, and MLflow, whose newer versions need others
-of Prefect's packages; and, but in `make test-long`, for what that installs: Ray, and the libraries whose models are in
-the zoo. The skip of a test that needs one of them has a reason that starts with one below.
+of Prefect's packages; and, but in `make test-long`, for what that installs: the libraries whose models are in the zoo.
+The skip of a test that needs one of them has a reason that starts with one below.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 _NOWHERE = ("Skipped: needs a GPU", "Skipped: needs a memory cgroup", "Skipped: needs MLflow")
-_LONG_ONLY = ("Skipped: needs Ray", "Skipped: needs the zoo's models")  # whose tests are all marked `long`
+_LONG_ONLY = ("Skipped: needs the zoo's models",)  # whose tests are all marked `long`
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

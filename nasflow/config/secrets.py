@@ -107,6 +107,8 @@ def secrets_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             items = [(name, getattr(value, name)) for name in type(value).model_fields]
         case list() | tuple():
             items = [(str(place), item) for place, item in enumerate(value)]
+        case dict():
+            items = [(str(name), item) for name, item in value.items()]
         case _:
             return
     for name, item in items:

@@ -57,8 +57,8 @@ def make_service(
 
             return SlurmService(config, root, secrets=secrets)
         case RayServiceConfig():
-            with _needing("ray"):
-                from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - an extra
+            from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - rarely asked for
+
             return RayService(config, root, secrets=secrets)
         case DaskServiceConfig():
             with _needing("dask"):

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from nasflow.clean_text import clean_text
 from nasflow.errors import ServiceError
-from nasflow.job.spec import JobSpec
+from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.files.shared_root import RootHere
@@ -24,6 +25,7 @@ _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest del
 _RUN_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a run that was asked to end is considered hung
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
+_OWN_LOG_SHOWN = 600  # characters
 
 
 class ClusterSilentError(ServiceError):
@@ -79,6 +81,7 @@ class ClusterService(RootHere):
         self._known_since: dict[str, float] = {}  # by the name of the run, as below
         self._ended_since: dict[str, float] = {}
         self._stillborn = 0
+        self._where_to_look = ""
 
     # --- what a cluster implements -------------------------------------------------------------------------------
 
@@ -106,6 +109,10 @@ class ClusterService(RootHere):
         Raises:
             ClusterSilentError: no answer.
         """
+
+    def _own_log(self, run: Run) -> str:
+        """Return what the cluster itself has of a run's output; empty if it keeps none, as here, or can't give it."""
+        return ""
 
     # --- the contract --------------------------------------------------------------------------------------------
 
@@ -213,10 +220,9 @@ class ClusterService(RootHere):
                 self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
                 return
             if self._stillborn >= _STILLBORN_LIMIT:
-                log = self._root / "jobs" / job_id / "job.log"
                 raise ServiceError(
                     f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {log} may show why"
+                    f"there; {self._where_to_look}"
                 )
             run = run or self._records.new_run(job_id)
             try:
@@ -249,6 +255,9 @@ class ClusterService(RootHere):
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
+            self._where_to_look = f"{job_dir(self._root, run.job_id) / 'job.log'} may show why"
+            if words := " ".join(clean_text(self._own_log(run)).split())[-_OWN_LOG_SHOWN:]:
+                self._where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)
