@@ -1,5 +1,6 @@
 """The `training_service` section of the search config: where jobs run."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 
@@ -20,7 +22,13 @@ ServiceConfig = Annotated[
     | SlurmServiceConfig
     | RayServiceConfig
     | DaskServiceConfig
-    | CustomServiceConfig,
+    | CustomServiceConfig
+    | SeveralServicesConfig,
     Field(discriminator="kind"),
 ]
 """The section of any training service, chosen by `kind`."""
+
+
+def each_service(config: ServiceConfig) -> Sequence[ServiceConfig]:
+    """Return the services of a section: those of `several`, or the one that it is."""
+    return config.services if isinstance(config, SeveralServicesConfig) else [config]
