@@ -102,7 +102,7 @@ $(VENV)/dev.stamp: $(VENV)/venv.stamp
 
 # Apart from the others: where transformers is installed, torchmetrics imports it, a second at each start of a worker.
 $(VENV)/long.stamp: $(VENV)/dev.stamp
-	$(call install,ray zoo dlc)
+	$(call install,zoo dlc)
 	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/venv.stamp

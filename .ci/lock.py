@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 LOCKED = ROOT / ".ci" / "locked"
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]  # of the workflow
-EXTRAS = ["dev", "docs", "ray", "zoo", "dlc"]  # of constraints.txt; a file for each, without what is in dev's
+EXTRAS = ["dev", "docs", "zoo", "dlc"]  # of constraints.txt; a file for each, without what is in dev's
 UNHASHED = "torch"
 # glibc of the machines: a wheel for the newest of these is taken first, as pip does there.
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)]

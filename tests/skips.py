@@ -2,7 +2,7 @@
 
 But for what no CI promises: a GPU, leave to limit the memory of processes, MLflow, whose newer versions need others of
 Prefect's packages, and the sources of Debian 12, of which Kubernetes' servers are built; and, but in `make test-long`,
-for what that installs: Ray, PAI-DLC's SDK, and the libraries whose models are in the zoo. The skip of a test that needs
+for what that installs: PAI-DLC's SDK, and the libraries whose models are in the zoo. The skip of a test that needs
 one of them has a reason that starts with one below.
 """
 
@@ -20,7 +20,6 @@ _NOWHERE = (
     "Skipped: needs Debian 12's sources",
 )
 _LONG_ONLY = (
-    "Skipped: needs Ray",
     "Skipped: needs PAI-DLC's SDK",
     "Skipped: needs the zoo's models",
 )  # whose tests are all marked `long`

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
+from nasflow.config.services.union import each_service
 from nasflow.errors import UserError
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
@@ -53,9 +54,12 @@ def check_hosts(config: SearchConfig) -> list[CheckedHost]:
     Raises:
         UserError: the config's training service is not reached by SSH.
     """
-    service = config.training_service
+    kinds = {service.kind: service for service in each_service(config.training_service)}
+    service = kinds.get("ssh")
     if not isinstance(service, SshServiceConfig):
-        raise UserError(f"training_service.kind: it is '{service.kind}'; only hosts of the kind 'ssh' can be checked")
+        raise UserError(
+            f"training_service.kind: it is '{', '.join(kinds)}'; only hosts of the kind 'ssh' can be checked"
+        )
     set_up_prefect(verbose=False)
     use_prefect_blocks()
     with ThreadPoolExecutor(min(_AT_A_TIME, len(service.hosts))) as pool:

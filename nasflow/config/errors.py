@@ -64,7 +64,8 @@ def _walk(loc: tuple[str | int, ...], root: type[BaseModel]) -> list[tuple[list[
             continue
         if step == "value" and path and places[-1][1] == path:
             continue  # the tag of a plain value where another kind is allowed
-        path = [*path, str(step)]
+        if step != "services":  # of several training services, which may be given as a list without that key
+            path = [*path, str(step)]
         if isinstance(step, str):
             fields = [section.model_fields[step] for section in sections if step in section.model_fields]
             sections = [model for field in fields for model in _models(field.annotation)]

@@ -135,6 +135,11 @@ class SearchConfig(Section):
     )
     seed: int = Field(default=0, description="everything random follows from it")
 
+    @field_validator("training_service", mode="before")
+    @classmethod
+    def _several_services(cls, service: Any) -> Any:
+        return {"kind": "several", "services": service} if isinstance(service, list) else service
+
     @model_validator(mode="before")
     @classmethod
     def _recordable(cls, values: Any) -> Any:

@@ -16,12 +16,14 @@ from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.services.union import ServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService
+from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.local.service import LocalService
 
 
@@ -44,6 +46,8 @@ def make_service(
             or jobs there can't be given a secret that they need.
         ServiceError: a package that the service needs is not installed.
     """
+    if isinstance(config, SeveralServicesConfig):
+        return _several(config, root, base_dir, secrets)
     if secrets.only_here and not isinstance(config, LocalServiceConfig | SshServiceConfig | DebugServiceConfig):
         raise ConfigError(
             f"{secrets.only_here[0]}: jobs of training_service '{config.kind}' can't be given its password; write "
@@ -61,8 +65,8 @@ def make_service(
 
             return SlurmService(config, root, secrets=secrets)
         case RayServiceConfig():
-            with _needing("ray"):
-                from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - an extra
+            from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - rarely asked for
+
             return RayService(config, root, secrets=secrets)
         case DaskServiceConfig():
             with _needing("dask"):
@@ -103,6 +107,21 @@ def _needing(extra: str) -> Iterator[None]:
         raise ServiceError(
             f"training_service.kind: '{extra}' needs the module '{error.name}'; install nasflow[{extra}]"
         ) from error
+
+
+def _several(config: SeveralServicesConfig, root: Path, base_dir: Path, secrets: JobSecrets) -> TrainingService:
+    from nasflow.training_service.several.service import SeveralServices  # noqa: PLC0415 - rarely asked for
+
+    services: dict[str, RootHere] = {}
+    for place, section in enumerate(config.services):
+        service = make_service(section, root, base_dir, secrets)
+        if not isinstance(service, RootHere):
+            raise ConfigError(
+                f"training_service.{place}: one of several services has its jobs' files on this machine; derive the "
+                "class from nasflow.training_service.files.shared_root.RootHere"
+            )
+        services[section.kind] = service
+    return SeveralServices(services, root)
 
 
 def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> TrainingService:

@@ -30,6 +30,7 @@ UNIONS = {
         "dlc",
         "debug",
         "custom",
+        "several",
     },
 }
 

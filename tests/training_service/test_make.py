@@ -91,12 +91,11 @@ def test_kubernetes(tmp_path):
 @pytest.mark.parametrize(
     ("config", "module"),
     [
-        (RayServiceConfig(), "ray"),
         (DaskServiceConfig(), "distributed"),
         (KubernetesServiceConfig(image="any"), "kubernetes"),
         (DLC, "alibabacloud_pai_dlc20201203"),
     ],
-    ids=["ray", "dask", "kubernetes", "dlc"],
+    ids=["dask", "kubernetes", "dlc"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
     own = tuple(f"nasflow.training_service.{room}.{config.kind}" for room in ("cluster", "hosted"))
@@ -106,3 +105,7 @@ def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
     text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
     with pytest.raises(ServiceError, match=text):
         make_service(config, tmp_path / "root", tmp_path)
+
+
+def test_ray_needs_no_package(tmp_path):
+    assert make_service(RayServiceConfig(max_jobs=1), tmp_path / "root", tmp_path).slots() == ("ray-0",)

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from nasflow.config.search import SearchConfig
 from nasflow.config.secrets import SecretLocation
 from nasflow.config.services.ssh import SshServiceConfig
+from nasflow.config.services.union import each_service
 from nasflow.study.network_disk import network_warning
 from nasflow.study.store_check import look_at_store
 from nasflow.study.store_url import sqlite_file
@@ -58,16 +59,18 @@ def check_kernels() -> Iterator[Finding]:
 
 def check_slots(config: SearchConfig) -> Iterator[Finding]:
     """Check whether the training service can run jobs, and how many at a time. Starts nothing."""
-    if isinstance(config.training_service, SshServiceConfig):
-        yield from _check_hosts(config)
-        return
-    service = make_service(config.training_service, config.study_dir, config.base_dir)
-    service.validate()
-    slots = service.slots()
-    if slots:
-        yield Finding("slots", Level.OK, f"{len(slots)} for each search: {', '.join(slots)}")
-    else:
-        yield Finding("slots", Level.BROKEN, "the training service has none", "see 'training_service' in the config")
+    for section in each_service(config.training_service):
+        if isinstance(section, SshServiceConfig):
+            yield from _check_hosts(config)
+            continue
+        service = make_service(section, config.study_dir, config.base_dir)
+        service.validate()
+        if slots := service.slots():
+            yield Finding("slots", Level.OK, f"{len(slots)} for each search: {', '.join(slots)}")
+        else:
+            yield Finding(
+                "slots", Level.BROKEN, f"the service '{section.kind}' has none", "see 'training_service' in the config"
+            )
 
 
 def check_store(url: SecretLocation) -> Iterator[Finding]:

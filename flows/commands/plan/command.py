@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.union import ServiceConfig
+from nasflow.config.services.union import ServiceConfig, each_service
 from nasflow.errors import UserError
 from nasflow.report.text import numbers_text
 from nasflow.training_service.local.slots import slot_environments
@@ -58,9 +58,10 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
 
 def slot_environment(config: ServiceConfig) -> dict[str, str]:
     """Return the environment variables of a job's process that differ here. They make measurements valid for jobs."""
-    if not isinstance(config, LocalServiceConfig) or _IN_SLOT in os.environ:
+    local = next((each for each in each_service(config) if isinstance(each, LocalServiceConfig)), None)
+    if local is None or _IN_SLOT in os.environ:
         return {}
-    environment = next(iter(slot_environments(config).values()))
+    environment = next(iter(slot_environments(local).values()))
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.union import each_service
 from nasflow.errors import UserError
 from nasflow.training_service.local.slots import slot_environments
 
@@ -22,8 +23,8 @@ def searches_at_once(slots: int, config: SearchConfig | None) -> int:
     Raises:
         UserError: there are too few slots for one search.
     """
-    service = None if config is None else config.training_service
-    each = len(slot_environments(service)) if isinstance(service, LocalServiceConfig) else 1
+    services = [] if config is None else each_service(config.training_service)
+    each = sum(len(slot_environments(each)) for each in services if isinstance(each, LocalServiceConfig)) or 1
     if slots < each:
         raise UserError(
             f"--slots {slots}: a search of this config takes {each} slots, so none could ever run; "

@@ -1,5 +1,6 @@
 """The `training_service` section of the search config: where jobs run."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 
@@ -28,7 +30,13 @@ ServiceConfig = Annotated[
     | OpenpaiServiceConfig
     | DltsServiceConfig
     | DlcServiceConfig
-    | CustomServiceConfig,
+    | CustomServiceConfig
+    | SeveralServicesConfig,
     Field(discriminator="kind"),
 ]
 """The section of any training service, chosen by `kind`."""
+
+
+def each_service(config: ServiceConfig) -> Sequence[ServiceConfig]:
+    """Return the services of a section: those of `several`, or the one that it is."""
+    return config.services if isinstance(config, SeveralServicesConfig) else [config]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from nasflow.clean_text import clean_text
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
@@ -27,6 +28,7 @@ _LOOK = 0.5  # seconds between two queries of the cluster while something waits 
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
+_OWN_LOG_SHOWN = 600  # characters
 
 
 class ClusterSilentError(ServiceError):
@@ -97,6 +99,7 @@ class ClusterService(RootHere):
         self._known_since: dict[str, float] = {}  # by the name of the run, as below
         self._ended_since: dict[str, float] = {}
         self._stillborn = 0
+        self._where_to_look = ""
 
     # --- what a cluster implements -------------------------------------------------------------------------------
 
@@ -124,6 +127,10 @@ class ClusterService(RootHere):
         Raises:
             ClusterSilentError: no answer.
         """
+
+    def _own_log(self, run: Run) -> str:
+        """Return what the cluster itself has of a run's output; empty if it keeps none, as here, or can't give it."""
+        return ""
 
     # --- the contract --------------------------------------------------------------------------------------------
 
@@ -255,7 +262,7 @@ class ClusterService(RootHere):
             if self._stillborn >= _STILLBORN_LIMIT:
                 raise ServiceError(
                     f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {self._storage.why_not(job_id)}"
+                    f"there; {self._where_to_look}"
                 )
             run = run or self._records.new_run(job_id)
             try:
@@ -290,6 +297,9 @@ class ClusterService(RootHere):
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
+            self._where_to_look = self._storage.why_not(run.job_id)
+            if words := " ".join(clean_text(self._own_log(run)).split())[-_OWN_LOG_SHOWN:]:
+                self._where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)

@@ -1,20 +1,14 @@
 """Runs jobs on a Ray cluster through its Jobs API: each is a Ray job with a program as its entry point."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from ray.job_submission import JobStatus as RayStatus
-from ray.job_submission import JobSubmissionClient
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.secret_url import hide_passwords
-from nasflow.config.secrets import reveal
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.ray_jobs import RayJob, RayJobs
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
@@ -22,11 +16,11 @@ from nasflow.training_service.machine.environment import EXPLICIT
 
 _POLL_SECONDS = 1.0
 _STATUS = {
-    RayStatus.PENDING: JobStatus.PENDING,
-    RayStatus.RUNNING: JobStatus.RUNNING,
-    RayStatus.SUCCEEDED: JobStatus.EXITED,
-    RayStatus.FAILED: JobStatus.EXITED,
-    RayStatus.STOPPED: JobStatus.LOST,
+    "PENDING": JobStatus.PENDING,
+    "RUNNING": JobStatus.RUNNING,
+    "SUCCEEDED": JobStatus.EXITED,
+    "FAILED": JobStatus.EXITED,
+    "STOPPED": JobStatus.LOST,
 }
 
 
@@ -51,13 +45,13 @@ class RayService(ClusterService):
     ):
         super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner, storage=config.storage)
         self._config = config
-        self._withheld = (
-            secrets.withheld - secrets.needed - self._storage.needed_variables()
-        )  # jobs have the cluster's environment
-        self._client: JobSubmissionClient | None = None
+        # jobs have the cluster's environment
+        self._withheld = secrets.withheld - secrets.needed - self._storage.needed_variables()
+        self._jobs = RayJobs(config)
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
+        self._jobs.version()
         self._look()
 
     def _give(self, run: Run) -> None:
@@ -73,54 +67,24 @@ class RayService(ClusterService):
         program = ["env", *unset, *variables, self._storage.python, *self._program(run)]
         log = shlex.quote(self._storage.log(run.job_id))
         entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
-
-        def give(client: JobSubmissionClient) -> None:
-            try:
-                client.submit_job(
-                    entrypoint=entry,
-                    submission_id=run.name,
-                    entrypoint_num_cpus=config.cpus_per_job,
-                    entrypoint_num_gpus=config.gpus_per_job,
-                )
-            except RuntimeError as error:
-                if "already exists" not in str(error):
-                    raise
-
-        self._ask(give)
+        self._jobs.submit(run.name, entry, config.cpus_per_job, config.gpus_per_job)
 
     def _look(self) -> Mapping[str, Seen]:
-        prefix = name_prefix(self._root)
-        jobs = self._ask(lambda client: client.list_jobs())
-        return {
-            job.submission_id: _seen(job.status, job.message or "", job.driver_node_id is not None)
-            for job in jobs
-            if job.submission_id is not None and job.submission_id.startswith(prefix)
-        }
+        return {job.submission_id: _seen(job) for job in self._jobs.jobs(name_prefix(self._root))}
 
     def _withdraw(self, names: Sequence[str]) -> None:
-        known = self._look()
         for name in names:
-            if name in known and not known[name].status.finished:
-                self._ask(partial(_stop, name))
+            self._jobs.stop(name)
 
-    def _ask(self, what: Callable[[JobSubmissionClient], Any]) -> Any:
-        address = reveal(self._config.address, "training_service.address")
-        where = f"Ray's Jobs API at {self._config.address}"
+    def _own_log(self, run: Run) -> str:
         try:
-            self._client = self._client or JobSubmissionClient(address)
-            return what(self._client)
-        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors
-            self._client = None
-            text = hide_passwords(" ".join(str(error).split()), address)[:300]
-            raise ClusterSilentError(
-                f"training_service.address: {where} does not answer as it should: {text}"
-            ) from error
+            log = self._jobs.log(run.name)
+        except ClusterSilentError:
+            return ""
+        return "\n".join(line for line in log.splitlines() if not line.startswith("Running entrypoint "))
 
 
-def _stop(name: str, client: JobSubmissionClient) -> None:
-    client.stop_job(name)
-
-
-def _seen(status: RayStatus, message: str, ran: bool) -> Seen:
-    text = " ".join(message.split())[:300]
-    return Seen(_STATUS[status], f"Ray's job is {status.value.lower()}: {text}", ran=ran)
+def _seen(job: RayJob) -> Seen:
+    text = " ".join((job.message or "").split())[:300]
+    ran = job.driver_node_id is not None
+    return Seen(_STATUS[job.status], f"Ray's job is {job.status.lower()}: {text}", ran=ran)

@@ -2,11 +2,6 @@
 
 import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -17,58 +12,25 @@ from nasflow.config.services.ray import RayServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
-
-ray_service = pytest.importorskip("nasflow.training_service.cluster.ray", reason="needs Ray: install nasflow[ray]")
+from nasflow.training_service.cluster.ray import RayService
+from tests.ray_head import TOKEN, ray_head
 
 pytestmark = pytest.mark.long
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_RAY"
-CPUS = 3
+HEADER = "NASFLOW_TEST_RAY_HEADER"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ray():
-    """A head on free ports, in a short folder: the paths of its sockets have at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="nasflow-ray-"))
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    gcs, dashboard, client = (each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PGPASSWORD", "hush")  # of who started the cluster, too
-        patch.setenv(ADDRESS, f"http://127.0.0.1:{dashboard}")
-        with (folder / "head.log").open("wb") as log:
-            head = subprocess.Popen(
-                [
-                    *(Path(sys.executable).with_name("ray"), "start", "--head", "--block", "--disable-usage-stats"),
-                    *("--port", str(gcs), "--node-ip-address", "127.0.0.1", "--temp-dir", str(folder / "t")),
-                    *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(dashboard)),
-                    *("--ray-client-server-port", str(client), "--num-cpus", str(CPUS), "--num-gpus", "2"),
-                    *("--min-worker-port", "0", "--max-worker-port", "0", "--object-store-memory", str(80 * 2**20)),
-                ],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        try:
-            until(lambda: _up(folder / "root", head), "Ray's dashboard", 120)
-            yield
-        finally:
-            programs = [head, *psutil.Process(head.pid).children(recursive=True)] if head.poll() is None else []
-            head.terminate()
-            head.wait(60)
-            _, left = psutil.wait_procs([each for each in programs if each is not head], timeout=20)
-            for process in left:
-                process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+def ray(tmp_path_factory):
+    with ray_head({"PGPASSWORD": "hush"}) as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ADDRESS, address)
+        patch.setenv(HEADER, f"Bearer {TOKEN}")
+        until(lambda: _up(tmp_path_factory.mktemp("up")), "Ray's dashboard", 120)
+        yield
 
 
-def _up(root, head):
-    if head.poll() is not None:
-        raise RuntimeError(f"Ray did not start: {(root.parent / 'head.log').read_text()}")
+def _up(root):
     try:
         make(root).validate()
     except ServiceError:
@@ -84,8 +46,9 @@ def root(tmp_path):
 
 
 def make(root: Path, slots: int = 1, **options):
-    options = {"address": os.environ[ADDRESS], "max_jobs": slots, **options}
-    return ray_service.RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
+    headers = {"Authorization": {"env": HEADER}}
+    options = {"address": os.environ[ADDRESS], "headers": headers, "max_jobs": slots, **options}
+    return RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
 
 
 class TestRayService(TrainingServiceContract):
@@ -118,6 +81,20 @@ def test_jobs_take_the_gpus_there_are(root):
     assert [finish(service, handle).exit_code for handle in handles] == [0] * 3
     reports = [json.loads((root / f"jobs/job-{i}/report.json").read_text()) for i in range(2)]
     assert {report["environment"]["CUDA_VISIBLE_DEVICES"] for report in reports} == {"0", "1"}
+
+
+def test_a_dashboard_that_wants_a_token_is_told_from_one_that_does_not_answer(root):
+    with pytest.raises(ServiceError, match=r"^training_service\.headers: .* denies access \(HTTP 40[13]\); give the"):
+        make(root, headers={}).validate()
+
+
+def test_the_error_shows_rays_own_log_of_jobs_that_did_not_begin(root):
+    service = make(root)
+    for number in range(3):
+        (root / f"jobs/job-{number}/job.log").mkdir(parents=True)
+        await_status(service, service.submit(script(f"job-{number}")), JobStatus.LOST)
+    with pytest.raises(ServiceError, match=r"jobs/job-2/job\.log may show why, and ray's own log of it .*directory"):
+        service.submit(script("job-3"))
 
 
 def test_validate_says_what_is_wrong(root):

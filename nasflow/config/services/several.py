@@ -1,0 +1,39 @@
+"""The section of several services at once."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
+from nasflow.config.values import Section
+
+OneOfSeveral = Annotated[
+    LocalServiceConfig
+    | SshServiceConfig
+    | SlurmServiceConfig
+    | RayServiceConfig
+    | DaskServiceConfig
+    | CustomServiceConfig,
+    Field(discriminator="kind"),
+]
+"""The section of a service that may be one of several: any but `debug`, whose jobs run in the search itself."""
+
+
+class SeveralServicesConfig(Section):
+    """Several services at once, each of another kind. A list of their sections means the same."""
+
+    kind: Literal["several"] = Field(default="several", description="several services at once")
+    services: list[OneOfSeveral] = Field(min_length=1, description="the sections of the services, the preferred first")
+
+    @field_validator("services")
+    @classmethod
+    def _kinds_once(cls, services: list[OneOfSeveral]) -> list[OneOfSeveral]:
+        kinds = [service.kind for service in services]
+        if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
+            raise ValueError(f"'{twice}' is listed twice; give one section its slots, hosts or jobs")
+        return services

@@ -1,0 +1,1 @@
+"""Runs the jobs of one study on several services at once. Imports `files` and the contract."""
