@@ -125,7 +125,11 @@ def _code(config: Entries, trial: Entries, path: Path) -> dict[str, str]:
     code = trial.text("codeDir") or config.text("trialCodeDirectory")
     if code is None:
         return {}
-    there = (folder / code.replace("~", str(Path.home()), 1) if code.startswith("~/") else folder / code).resolve()
+    try:
+        there = (folder / Path(code).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError):
+        config.notes.add("trialCodeDirectory", "is no path on this machine; it is left out")
+        return {}
     return {} if there == folder else {"base_dir": str(there)}
 
 

@@ -71,16 +71,15 @@ def dlc(request: Request, section: Section) -> None:
         (("workspaceId",), ("workspace", "workspace_id")),
         (("ecsSpec",), ("ecs_spec", "spec", "instance_type")),
     )
-    sources = [service.text("nasDataSourceId"), service.text("ossDataSourceId")]
-    section.put(
-        service.path, [source for source in sources if source] or None, "data_sources", "data_source_ids", "datasets"
-    )
+    local, remote = service.text("localStorageMountPoint"), service.text("containerStorageMountPoint")
+    named = [service.text("nasDataSourceId"), service.text("ossDataSourceId")]
+    sources = [{"DataSourceId": source} for source in named if source]
+    section.put(service.path, {"DataSources": sources} if sources else None, "extra")
     for name, variable, ours in (
         ("accessKeyId", "ALIBABA_CLOUD_ACCESS_KEY_ID", ("access_key_id", "access_key")),
         ("accessKeySecret", "ALIBABA_CLOUD_ACCESS_KEY_SECRET", ("access_key_secret", "secret")),
     ):
         section.put(service.key(name), service.secret(variable, name), *ours)
-    local, remote = service.text("localStorageMountPoint"), service.text("containerStorageMountPoint")
     request.put_shared_folder(section, service.path, local, remote)
     service.drop("not needed: a job of nasflow's is one worker", "type", "jobType", "podCount")
     request.put_jobs(section)

@@ -36,13 +36,20 @@ def printed(config: dict[str, Any], picks: Sequence[str]) -> str:
     parts = []
     for key in keys:
         comment = "".join(f"# {line}\n" for line in _COMMENTS.get(key, "").splitlines())
-        parts.append(comment + yaml.dump({key: config[key]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+        parts.append(comment + _dumped({key: config[key]}))
     if picks:
         lines = ["space.py, from the search space; the values are for your model, or for what trains it:", ""]
         lines += ["def build(pick):", *(f"    {_variable(index)} = {pick}" for index, pick in enumerate(picks))]
         lines += ["    return ...  # a torch.nn.Module"]
         parts.append("".join(f"# {line}".rstrip() + "\n" for line in lines))
     return "\n".join(parts)
+
+
+def _dumped(section: dict[str, Any]) -> str:
+    """Return a section as YAML, all of whose characters a terminal can show."""
+    text = yaml.dump(section, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    shown = text.replace("\n", "").isprintable()
+    return text if shown else yaml.dump(section, Dumper=_Dumper, sort_keys=False, allow_unicode=False)
 
 
 def _variable(index: int) -> str:

@@ -112,6 +112,8 @@ class Request:
         """Translate the shared storage, and note what is left of the service."""
         if self.shared:
             _put_shared_storage(self, section)
+        if section.kind not in ("local", "ssh") and section.work_dir is None and "storage" not in section.values:
+            self.service.notes.add(self.service.path or "trainingService", _NO_FOLDER)
         self.service.drop("not needed: jobs run in warm workers, or several trials in one job", "reuseMode", "reuse")
         self.service.drop("not needed: jobs need no way back to the controller", "nniManagerIp")
         self.service.drop("`nasflow run CONFIG --verbose`", "debug")
@@ -120,6 +122,9 @@ class Request:
         self.service.rest()
 
 
+_NO_FOLDER = (
+    "files: nodes have to see the search's `work_dir` under the same path, or the section has to name a storage"
+)
 TRIAL_COMMAND = (
     "trials are candidates of a space, not programs; their code is `space.target`, `evaluator.data` and, if need be, "
     "`evaluator.module`: write these, and put their names in place of the printed ones"

@@ -32,7 +32,7 @@ FIELDS = {
     "kubernetes": CLUSTER | {"namespace", "service_account", "image_pull_secrets", "volumes", "volume_mounts"},
     "openpai": CLUSTER | {"url", "user", "token", "virtual_cluster", "extra"},
     "azureml": CLUSTER | {"subscription_id", "resource_group", "workspace_name", "compute_target"},
-    "dlc": CLUSTER | {"region", "workspace_id", "ecs_spec", "data_sources", "access_key_id", "access_key_secret"},
+    "dlc": CLUSTER | {"region", "workspace_id", "ecs_spec", "extra", "access_key_id", "access_key_secret"},
     "dlts": CLUSTER | {"url", "cluster", "team", "email", "password", "gpu_type"},
 }
 
@@ -63,8 +63,8 @@ def test_what_is_printed_is_accepted(name):
 @pytest.mark.parametrize("name", sorted({*KINDS, "hybrid", "hybrid-v1"}))
 def test_each_documented_key_is_known(name):
     path = SAMPLES / f"{name}.yml"
-    keys = {kind: set(section) for kind, section in kinds().items()}
-    notes = translate(read_yaml(path), path, FIELDS | keys).notes
+    known = {kind: FIELDS.get(kind, set()) | section for kind, section in (FIELDS | kinds()).items()}
+    notes = translate(read_yaml(path), path, known).notes
     assert [note for note in notes if note.endswith("left out")] == []
 
 
@@ -161,9 +161,10 @@ def test_hosted_services():
         "storage": {"local": "/mnt/nfs", "remote": "/data/nfs"},
     }
     found, _ = service("dlc")
-    assert found["data_sources"] == ["d-nas", "d-oss"]
-    assert found["storage"] == {"local": "/mnt/nas", "remote": "/root/data"}
-    found, _ = service("aml")
+    assert found["extra"] == {"DataSources": [{"DataSourceId": "d-nas"}, {"DataSourceId": "d-oss"}]}
+    assert found["storage"] == {"local": "/mnt/nas", "remote": "/mnt/data"}
+    found, translation = service("aml")
+    assert any("nodes have to see the search's `work_dir`" in note for note in translation.notes)
     assert (found["subscription_id"][-3:], found["compute_target"]) == ("000", "gpu-cluster")
     found, _ = service("dlts")
     assert (found["url"], found["gpu_type"]) == ("https://dlts.example.com/", "V100")
@@ -235,6 +236,9 @@ def test_a_search_space_in_place():
         {"trainingService": {"platform": "local"}, "experimentName": "\x1b[31m", "\x1b[32m": 1, "searchSpace": [1]},
         {"trainingService": {"platform": "local"}, "searchSpaceFile": "/nowhere", "searchSpace": {"a": {}}},
         {"trainingService": {"platform": "kubeflow", "storage": 5, "worker": [1]}},
+        {"trainingService": {"platform": "local"}, "trialCodeDirectory": "\udbff\udfff"},
+        {"trainingService": {"platform": "local"}, "trialCodeDirectory": "~nobody-of-that-name/x"},
+        {"trainingService": {"platform": "remote", "machineList": {"host": "\u2028\udce9"}}},
     ],
 )
 def test_odd_values_are_noted(values):
