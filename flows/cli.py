@@ -317,6 +317,16 @@ for command in (studies, show, leaderboard, report, export):
 
 
 @app.command()
+def from_nni(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yml", help="The config of an NNI experiment.")],
+) -> None:
+    """Print the search config for an NNI experiment, and say what has to be done by hand."""
+    from .commands.from_nni import print_translated  # noqa: PLC0415
+
+    print_translated(config)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of the search config."""
     from nasflow.config.search import SearchConfig  # noqa: PLC0415

@@ -13,7 +13,7 @@ from prefect.tasks import Task
 
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.data_source import fingerprint
-from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Planned
+from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
 from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec
 from nasflow.merge.planning.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
@@ -181,6 +181,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             places=attempt.places,
             peers=_peers(session, left),
             generation=session.study.generation,
+            kernel_costs=session.kernel_costs.given() if config.merge.fuse == "measured" else None,
         )
 
     def on_event(event: Event) -> None:
@@ -197,6 +198,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
         elif isinstance(event, Planned):
             for trial, reason in event.differing.items():
                 get_run_logger().warning("trial %s trains by itself: %s", trial, reason)
+        elif isinstance(event, Measured):
+            session.kernel_costs.add(event.place, event.figures)
         session.tell(attempt, event)
 
     def on_look() -> None:

@@ -14,6 +14,7 @@ from nasflow.errors import InterruptedSearchError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.check import check_search
 from nasflow.job.events import Event
+from nasflow.kernel_costs import CostCache, StudyCosts
 from nasflow.report.trial_loggers import check_loggers
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
@@ -72,6 +73,7 @@ class SearchSession:
     Attributes:
         page: page of the session's flow run in the Prefect UI.
         events: sends Prefect events about the trials.
+        kernel_costs: what the study's jobs plan by.
         flow_began: when the search flow's own code began, by `time.monotonic`.
         stop: set while the threads that follow jobs are to end soon.
         interrupted: whether the session is to end, too.
@@ -102,6 +104,7 @@ class SearchSession:
         self.study = Study.open(config, self.lease)
         self.page = RunPage(config)
         self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
+        self.kernel_costs = StudyCosts(CostCache())
         self._strategy = strategy
         self._outlines: dict[int, Outline] = {}
         self._asked: dict[Architecture, Outline] = {}

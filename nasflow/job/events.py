@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, field_serialize
 from nasflow.clean_text import CleanText
 from nasflow.job.disk_full import wait_for_room
 from nasflow.json_metrics import json_metrics
+from nasflow.kernel_costs import MOST_TOLD, Figures, Place
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 """A number of a trial or of epochs: what every store can hold."""
@@ -78,6 +79,14 @@ class Planned(_Event):
     def differing(self) -> dict[int, str]:
         """The trials of `alone` that differed in a comparison, with the reasons."""
         return {trial: reason for trial, reason in self.alone.items() if reason.startswith(DIFFERS)}
+
+
+class Measured(_Event):
+    """The costs of kernels by which the job plans, of those that it was not given."""
+
+    kind: Literal["measured"] = "measured"
+    place: Place
+    figures: Figures = Field(max_length=MOST_TOLD)
 
 
 class Entered(_Event):
@@ -149,7 +158,9 @@ class Ended(_Event):
     preempted: bool = False
 
 
-Event = Annotated[Started | Planned | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")]
+Event = Annotated[
+    Started | Planned | Measured | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")
+]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

@@ -29,6 +29,7 @@ from nasflow.config.search import (
     SearchConfig,
     Target,
 )
+from nasflow.kernel_costs import KernelCosts
 from nasflow.space.architecture import Architecture
 
 CANNOT_WRITE = 74
@@ -74,6 +75,7 @@ class JobSpec(BaseModel):
         peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
         limits: how long the job and its parts may take.
         generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
+        kernel_costs: figures by which members are fused, so that they are fused alike wherever the job runs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -94,6 +96,7 @@ class JobSpec(BaseModel):
     peers: list[PeerSpec] = []
     limits: LimitsConfig = LimitsConfig()
     generation: int = Field(default=0, ge=0)
+    kernel_costs: KernelCosts = {}
 
     @classmethod
     def of_search(
@@ -106,6 +109,7 @@ class JobSpec(BaseModel):
         places: int | None = None,
         peers: Sequence[PeerSpec] = (),
         generation: int = 0,
+        kernel_costs: KernelCosts | None = None,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
         most = config.merge.max_members
@@ -126,6 +130,7 @@ class JobSpec(BaseModel):
             peers=list(peers),
             limits=config.limits,
             generation=generation,
+            kernel_costs=kernel_costs or {},
         )
 
 

@@ -42,7 +42,7 @@ from nasflow.training.schedule.turns import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.unit.base import DiffersError, Unit
 from nasflow.training.unit.grouping import Former
-from nasflow.training.unit.reporting import planned
+from nasflow.training.unit.reporting import measured, planned
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class SpecDriver(Driver):
         trainer = make_trainer(spec.evaluator.precision)
         super().__init__(roster, load_job_data(spec.data, spec.base_dir, spec.data_seed), trainer)
         self.limits: dict[int, int] = {}
-        self.former = Former(spec.merge, spec.base_dir, self.limits)
+        self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
         self._maker = MemberMaker(spec, self.data, trainer)
         self._specs = {member.trial: member for member in [*spec.members, *spec.peers]}
 
@@ -249,6 +249,8 @@ class _JobDriver(SpecDriver):
         """Return units of the members and report them."""
         units = super().form(members, batch)
         self._checkpoints.tell(planned(units, self.former))
+        for event in measured(self.former):  # also by what was reported just now
+            self._checkpoints.tell(event)
         return units
 
     def save(self, members: Sequence[Member]) -> None:

@@ -16,8 +16,10 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pytorch_lightning import LightningModule
 
+from nasflow.config.from_nni.services import kinds
 from nasflow.config.search import SearchConfig, load_config
 from nasflow.config.secrets import Secret
+from nasflow.config.services.ssh import SshHostConfig
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.flows.cli import app, main
 from nasflow.flows.ui import trial_events
@@ -231,6 +233,52 @@ def test_its_search_is_valid_and_its_models_run(tmp_path, monkeypatch, capsys):
         architecture = space.sample(rng)
         assert set(architecture) == {"width", "depth", "activation", "join", "dropout", "optimizer.lr"}
         assert space.build(architecture).model(torch.zeros(5, 64)).shape == (5, 10)
+
+
+TRANSLATED = ["local", "ssh", "kubernetes", "openpai", "dlts", "azureml", "dlc"]
+
+
+def test_its_command_translates_a_config(tmp_path, monkeypatch, capsys):
+    (line,) = re.findall(r"^```bash\n(.*)\n```$", TEXT, re.MULTILINE)
+    command, _, printed = line.partition(" > ")
+    (tmp_path / "config.yml").write_text((ROOT / "tests/config/from_nni/samples/remote.yml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    Path(printed).write_text(capsys.readouterr().out)
+    assert load_config(Path(printed)).name == "mnist"
+
+
+@pytest.mark.parametrize("kind", TRANSLATED)
+def test_it_has_a_table_for_each_kind(kind):
+    assert rows(f"| key in NNI | key of {kind} |")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TRANSLATED if kind in kinds()])
+def test_its_tables_of_services_name_keys(kind):
+    """Of this version's kinds; in the second column, what stands alone between commas is a key."""
+    found = rows(f"| key in NNI | key of {kind} |")
+    known = kinds()[kind] | (set(SshHostConfig.model_fields) if kind == "ssh" else set()) | {"work_dir", "checkpoint"}
+    named = {token for row in found for token in re.findall(r"(?:^|, )`(\w+)`", row[-1])}
+    assert named - known == set()
+
+
+def test_its_tables_leave_no_key_of_a_sample_out():
+    tables = TEXT.partition("### local")[2].partition("## The experiment")[0]
+    words = {word.lower() for word in re.findall(r"\w+", tables)}
+    common = {"platform", "reusemode", "name", "minfailedtaskcount", "minsucceededtaskcount", "containermountpath"}
+    for file in sorted((ROOT / "tests/config/from_nni/samples").glob("*.yml")):
+        config = yaml.safe_load(file.read_text())
+        found = keys_of([config.get("trainingService"), config.get("machineList"), config.get("sharedStorage")])
+        assert found - words - common == set(), file.name
+
+
+def keys_of(value: Any) -> set[str]:
+    if isinstance(value, list):
+        return {key for item in value for key in keys_of(item)}
+    return {key.lower() for key in value} | keys_of(list(value.values())) if isinstance(value, dict) else set()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

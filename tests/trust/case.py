@@ -216,7 +216,7 @@ def as_drawn(case: Case) -> Iterator[None]:
     """Set the planner's choices and the comparison as the case says."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(cost_model, "_fastest", once))
-        costs = lambda device, own_code: RandomCosts(device, case.seed, case.loop)  # noqa: E731
+        costs = lambda device, **_: RandomCosts(device, case.seed, case.loop)  # noqa: E731
         patches.enter_context(patch.object(grouping, "CostModel", costs))
         if not case.compares:
             patches.enter_context(patch.object(grouping, "differences", lambda *_: {}))

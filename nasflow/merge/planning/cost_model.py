@@ -6,12 +6,9 @@ Each is measured once per operation and number of members.
 import copy
 import dataclasses
 import hashlib
-import json
-import logging
-import os
 import platform
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.caches import cache_dir
+from nasflow.kernel_costs import CostCache, Figures, figure_name, received
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.tape.tape import Tape, Tapeable
@@ -33,8 +30,6 @@ from nasflow.merge.values.layout import Layout, convert, join, split
 from nasflow.merge.values.parameter_stacks import Bench
 from nasflow.native import is_available
 from nasflow.processor import cpu_name
-
-logger = logging.getLogger(__name__)
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.05
@@ -51,8 +46,10 @@ class CostModel:
         device: where kernels run.
         folder: where figures are kept; None for the default.
         own_code: returns a context in which an opaque node, which is a user's own code, is measured.
+        given: figures by place, of which those of this one are used before the file's.
 
     Attributes:
+        place: what the figures are valid for.
         path: of the file.
         measured: how many figures were measured because the file did not have them.
         seconds: how long that took.
@@ -63,12 +60,18 @@ class CostModel:
         device: torch.device,
         folder: Path | None = None,
         own_code: Callable[[Node], AbstractContextManager[None]] = lambda _: nullcontext(),
+        given: Mapping[str, Figures] | None = None,
     ):
         self._device, self._own_code = device, own_code
-        self.path = (folder or cache_dir()) / f"kernel-costs-{_place(device)}.json"
+        self._cache = CostCache(folder)
+        self.place = _place(device)
+        self.path = self._cache.path(self.place)
         self.measured, self.seconds = 0, 0.0
-        self._known: dict[str, float] = _read(self.path)
+        theirs = received((given or {}).get(self.place, {}))
+        self._known: dict[str, float] = self._cache.read(self.place) | theirs
         self._new: dict[str, float] = {}
+        self._told = set(theirs)
+        self._untold: dict[str, float] = {}
         self._met: dict[Hashable, float] = {}
 
     def kernel(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
@@ -93,52 +96,57 @@ class CostModel:
 
     def step(self) -> float:
         """Return roughly the seconds of a step beside its kernels: loss, autograd and optimizer of a minimal model."""
-        key = "a step of next to nothing"
-        if key not in self._known:
-            model = nn.Linear(1, 2, device=self._device)
-            optimizer = torch.optim.Adam(model.parameters())
-            x, target = torch.zeros(1, 1, device=self._device), torch.zeros(1, dtype=torch.long, device=self._device)
-
-            def run() -> None:
-                optimizer.zero_grad()
-                loss = F.cross_entropy(model(x), target)
-                torch.isfinite(loss).all()
-                loss.backward()
-                optimizer.step()
-
-            self._note(key, lambda: _fastest(run, self._device))
-        return self._known[key]
+        return self._figure("a step of next to nothing", self._measure_step)
 
     def save(self) -> None:
         """Add new measurements to the file, if it can be written."""
-        if not self._new:
-            return
-        aside = self.path.with_suffix(f".{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps(_read(self.path) | self._new, indent=0, sort_keys=True))
-            aside.replace(self.path)
-        except OSError as error:
-            logger.warning("costs of kernels can't be saved, so they are measured again each time: %s", error)
+        if self._new:
+            self._cache.add(self.place, self._new)
         self._new = {}
+
+    def untold(self) -> dict[str, float]:
+        """Return the figures that were used, but neither given nor returned by this before."""
+        untold, self._untold = self._untold, {}
+        return untold
 
     def _measured(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
         short = (kernel, node.signature, rows, shared)
         if short not in self._met:
-            key = f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}"
-            if key not in self._known:
+            key = figure_name(f"{kernel.__name__} x{rows}{' shared' if shared else ''}: {describe(node)}")
+
+            def measure() -> float:
                 # a copied module still refers to what its functions have captured
                 whole = nullcontext() if node.module is None else untouched(node.module)
                 with self._own_code(node) if node.opaque else nullcontext(), whole:
-                    self._note(key, lambda: self._measure(kernel, node, rows, shared))
-            self._met[short] = self._known[key]
+                    return self._measure(kernel, node, rows, shared)
+
+            self._met[short] = self._figure(key, measure)
         return self._met[short]
 
-    def _note(self, key: str, measure: Callable[[], float]) -> None:
-        began = time.perf_counter()
-        self._known[key] = self._new[key] = measure()
-        self.measured += 1
-        self.seconds += time.perf_counter() - began
+    def _figure(self, key: str, measure: Callable[[], float]) -> float:
+        if key not in self._known:
+            began = time.perf_counter()
+            self._known[key] = self._new[key] = measure()
+            self.measured += 1
+            self.seconds += time.perf_counter() - began
+        if key not in self._told:
+            self._told.add(key)
+            self._untold[key] = self._known[key]
+        return self._known[key]
+
+    def _measure_step(self) -> float:
+        model = nn.Linear(1, 2, device=self._device)
+        optimizer = torch.optim.Adam(model.parameters())
+        x, target = torch.zeros(1, 1, device=self._device), torch.zeros(1, dtype=torch.long, device=self._device)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), target)
+            torch.isfinite(loss).all()
+            loss.backward()
+            optimizer.step()
+
+        return _fastest(run, self._device)
 
     def _measure(self, kernel: type[Kernel], node: Node, rows: int, shared: bool) -> float:
         streams = [nullcontext()] * rows
@@ -159,8 +167,7 @@ class CostModel:
             return 0.0 if kernel is Loop else float("inf")
 
     def _gathered(self, layout: Layout, numbers: int) -> float:
-        key = f"gather {layout.value} of {numbers}"
-        if key not in self._known:
+        def measure() -> float:
             shape = (4, numbers // 4) if layout is Layout.STACK else (numbers // 1024, 64, 4, 4)
             value = torch.randn(shape, device=self._device)
             if layout is Layout.CHANNELS:
@@ -170,8 +177,9 @@ class CostModel:
             def gather() -> Any:
                 return join(list(split(value, [2, 2], 4, layout))[::-1], layout, [False, False])
 
-            self._note(key, lambda: self._time(gather, [value]))
-        return self._known[key]
+            return self._time(gather, [value])
+
+        return self._figure(f"gather {layout.value} of {numbers}", measure)
 
     @cached_property
     def _nothing(self) -> float:
@@ -281,12 +289,3 @@ def _place(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {cpu_name()}"
     text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if is_available() else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _read(path: Path) -> dict[str, float]:
-    try:
-        figures = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    known = figures.items() if isinstance(figures, dict) else ()
-    return {key: float(value) for key, value in known if isinstance(value, int | float)}

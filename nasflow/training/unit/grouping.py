@@ -16,6 +16,7 @@ from nasflow.evaluator.supervised import SupervisedModule
 from nasflow.gc_control import uncollected
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
+from nasflow.kernel_costs import Figures
 from nasflow.load_target import load_target
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.logical_plan import Pass
@@ -46,15 +47,22 @@ class Former:
         config: whether to fuse, and which passes of the user are applied.
         base_dir: the folder of the user's code.
         limits: the most members that a unit of a trial may have, where a larger one has failed.
+        given: costs of kernels by place, as a cost model takes them.
 
     Attributes:
         planner: of its units; None as long as there was nothing to plan.
         reasons: why a trial is in no unit with others, by trial, of the units that were formed last.
     """
 
-    def __init__(self, config: MergeConfig, base_dir: Path, limits: Mapping[int, int]):
+    def __init__(
+        self,
+        config: MergeConfig,
+        base_dir: Path,
+        limits: Mapping[int, int],
+        given: Mapping[str, Figures] | None = None,
+    ):
         self._config = config
-        self._limits = limits
+        self._limits, self._given = limits, given
         self._passes = load_passes(config, base_dir)
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
@@ -129,7 +137,8 @@ class Former:
 
     def _planner_on(self, device: torch.device) -> Planner:
         if self.planner is None:
-            costs = CostModel(device, own_code=self._own_code) if self._config.fuse == "measured" else None
+            measured = self._config.fuse == "measured"
+            costs = CostModel(device, own_code=self._own_code, given=self._given) if measured else None
             self.planner = Planner(self._passes, device, costs)
         return self.planner
 

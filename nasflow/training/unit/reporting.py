@@ -1,8 +1,9 @@
-"""The event that reports a job's units."""
+"""The events that report a job's units, and the costs by which they were chosen."""
 
 from collections.abc import Sequence
 
-from nasflow.job.events import Planned, PlannedUnit
+from nasflow.job.events import Measured, Planned, PlannedUnit
+from nasflow.kernel_costs import MOST_TOLD, sent
 from nasflow.merge.planning.planner import Planner
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.view.summary import outline
@@ -24,6 +25,16 @@ def planned(units: Sequence[Unit], former: Former) -> Planned:
             if number not in together
         },
     )
+
+
+def measured(former: Former) -> list[Measured]:
+    """Return the events that report the costs which were used and have not been reported, nor given to the job."""
+    costs = former.planner and former.planner.costs
+    if not costs:
+        return []
+    told = sorted(sent(costs.untold()).items())
+    parts = [told[start : start + MOST_TOLD] for start in range(0, len(told), MOST_TOLD)]
+    return [Measured(place=costs.place, figures=dict(part)) for part in parts]
 
 
 def merged_model(unit: Unit) -> MergedModel | None:

@@ -1,0 +1,98 @@
+"""NNI's search space of hyper-parameters: values of the evaluator that are searched, and picks of a `build(pick)`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nasflow.clean_text import one_line
+from nasflow.config.from_nni.entries import Entries, plain
+from nasflow.config.yaml_file import read_yaml
+from nasflow.errors import ConfigError
+
+_OPTIMIZER = {"lr": "lr", "learningrate": "lr", "weightdecay": "weight_decay"}
+_DATA = {"batchsize": "batch_size"}
+_DENSE = "write a list of values that lie as dense as you like: pick(label, options)"
+_LINE = 60  # parts of a list that are written out
+_LARGEST = 1e15
+
+
+@dataclass
+class SearchSpace:
+    """What became of a search space.
+
+    Attributes:
+        optimizer: searched values of `evaluator.optimizer`.
+        data: searched params of `evaluator.data`.
+        picks: lines of a function `build(pick)`.
+    """
+
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    picks: list[str] = field(default_factory=list)
+
+
+def search_space(config: Entries, folder: Path) -> SearchSpace:
+    """Return the translated search space, which the config contains or names by a file in `folder`."""
+    file_key, file = config.key("searchSpaceFile", "searchSpacePath"), config.text("searchSpaceFile", "searchSpacePath")
+    key, values = config.key("searchSpace"), config.take("searchSpace")
+    if file is not None:
+        key = file_key
+        try:
+            values = read_yaml(folder / file)
+        except (ConfigError, ValueError):
+            config.notes.add(key, "the file can't be read; translate it by hand, as docs/from-nni.md shows")
+    found = SearchSpace()
+    if isinstance(values, dict):
+        for label, value in values.items():
+            _parameter(found, str(label), value, Entries({}, f"{key}.{label}", config.notes))
+    elif values is not None:
+        config.notes.add(key, "should be a mapping of parameters; it is left out")
+    return found
+
+
+def _parameter(found: SearchSpace, label: str, value: Any, place: Entries) -> None:
+    kind, given = (value.get("_type"), value.get("_value")) if isinstance(value, dict) else (None, None)
+    if not isinstance(kind, str) or not isinstance(given, list) or not given:
+        place.notes.add(place.path, "should have a _type and the list _value; it is left out")
+        return
+    searched, pick = _choice(label, given) if kind == "choice" else _range(kind, label, given)
+    if pick is None:
+        what = "an unknown _type" if searched is None else "nested choices: ask for them in an `if` of build(pick)"
+        dense = kind.lstrip("q") in ("normal", "lognormal") or kind == "qloguniform"
+        place.notes.add(place.path, f"{kind}: {_DENSE}" if dense else what)
+    elif searched is not None and plain(label) in _OPTIMIZER:
+        found.optimizer[_OPTIMIZER[plain(label)]] = searched
+    elif searched is not None and plain(label) in _DATA:
+        found.data[_DATA[plain(label)]] = searched
+    else:
+        found.picks.append(pick)
+
+
+def _choice(label: str, given: list[Any]) -> tuple[Any, str | None]:
+    if any(isinstance(item, dict | list) for item in given):
+        return given, None
+    shown = ", ".join(one_line(repr(item)) for item in given[:_LINE]) + (", ..." if len(given) > _LINE else "")
+    return {"pick": given}, f"pick({one_line(repr(label))}, [{shown}])"
+
+
+def _range(kind: str, label: str, given: list[Any]) -> tuple[Any, str | None]:
+    numbers = [item for item in given if isinstance(item, int | float) and not isinstance(item, bool)]
+    name = one_line(repr(label))
+    sound = len(numbers) == len(given) > 1 and all(-_LARGEST < number < _LARGEST for number in numbers)
+    if not sound or not numbers[0] < numbers[1]:
+        return None, None
+    low, high, *more = numbers
+    match kind:
+        case "uniform":
+            return {"float": [float(low), float(high)]}, f"pick.float({name}, {low}, {high})"
+        case "loguniform" if low > 0:
+            return {"float": [float(low), float(high)], "log": True}, f"pick.float({name}, {low}, {high}, log=True)"
+        case "randint" if isinstance(low, int) and isinstance(high, int):  # NNI's upper end is excluded
+            return {"int": [low, high - 1]}, f"pick.int({name}, {low}, {high - 1})"
+        case "quniform" if more and more[0] > 0:
+            if all(float(number).is_integer() for number in numbers):
+                step, top = int(more[0]), int(low) + int(high - low) // int(more[0]) * int(more[0])
+                pick = f"pick.int({name}, {int(low)}, {top}, step={step})"
+                return ({"int": [int(low), top], "step": step}, pick) if top > low else (None, None)
+            return None, f"pick({name}, [{low} + {more[0]} * i for i in range({int((high - low) / more[0]) + 1})])"
+    return None, None
