@@ -2,22 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.secrets import give
 from nasflow.config.services.custom import CustomServiceConfig
-from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
-from nasflow.config.services.dlc import DlcServiceConfig
-from nasflow.config.services.dlts import DltsServiceConfig
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.openpai import OpenpaiServiceConfig
-from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.several import SeveralServicesConfig
-from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.services.union import ServiceConfig
 from nasflow.errors import ConfigError, ServiceError
@@ -25,6 +19,16 @@ from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.local.service import LocalService
+
+_CLUSTERS = {
+    "slurm": "cluster.slurm:SlurmService",
+    "ray": "cluster.ray:RayService",
+    "dask": "cluster.dask:DaskService",
+    "kubernetes": "cluster.kubernetes.service:KubernetesService",
+    "openpai": "hosted.openpai:OpenpaiService",
+    "dlts": "hosted.dlts:DltsService",
+    "dlc": "hosted.dlc:DlcService",
+}
 
 
 def make_service(
@@ -60,36 +64,6 @@ def make_service(
             from nasflow.training_service.ssh.service import SshService  # noqa: PLC0415 - slow
 
             return SshService(config, root, base_dir, secrets=secrets)
-        case SlurmServiceConfig():
-            from nasflow.training_service.cluster.slurm import SlurmService  # noqa: PLC0415 - rarely asked for
-
-            return SlurmService(config, root, secrets=secrets)
-        case RayServiceConfig():
-            from nasflow.training_service.cluster.ray import RayService  # noqa: PLC0415 - rarely asked for
-
-            return RayService(config, root, secrets=secrets)
-        case DaskServiceConfig():
-            with _needing("dask"):
-                from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
-            return DaskService(config, root, secrets=secrets)
-        case KubernetesServiceConfig():
-            with _needing("kubernetes"):
-                from nasflow.training_service.cluster.kubernetes.service import (  # noqa: PLC0415 - an extra
-                    KubernetesService,
-                )
-            return KubernetesService(config, root, secrets=secrets)
-        case OpenpaiServiceConfig():
-            from nasflow.training_service.hosted.openpai import OpenpaiService  # noqa: PLC0415 - rarely asked for
-
-            return OpenpaiService(config, root)
-        case DltsServiceConfig():
-            from nasflow.training_service.hosted.dlts import DltsService  # noqa: PLC0415 - rarely asked for
-
-            return DltsService(config, root)
-        case DlcServiceConfig():
-            with _needing("dlc"):
-                from nasflow.training_service.hosted.dlc import DlcService  # noqa: PLC0415 - an extra
-            return DlcService(config, root)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 
@@ -97,6 +71,18 @@ def make_service(
             return DebugService(config, root)
         case CustomServiceConfig():
             return _custom(config, root, base_dir)
+        case _:
+            return _cluster(config, root, secrets)
+
+
+def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets) -> TrainingService:
+    """Return the service of a cluster, whose module is imported only now."""
+    module, _, name = _CLUSTERS[config.kind].partition(":")
+    with _needing(config.kind):
+        service = getattr(import_module(f"nasflow.training_service.{module}"), name)
+    inherits = {"secrets": secrets} if module.startswith("cluster.") else {}  # hosted jobs inherit nothing from here
+    made: TrainingService = service(config, root, **inherits)
+    return made
 
 
 @contextmanager

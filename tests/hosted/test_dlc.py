@@ -111,17 +111,11 @@ def test_what_is_submitted(root, dlc, monkeypatch):
     assert task["EcsSpec"] == "ecs.g6.large" and "ResourceConfig" not in task
 
 
-class Secretive(DlcService):
-    def _secret_environment(self):
-        return {"STORAGE_KEY": "hush"}
-
-
-def test_jobs_that_need_secrets_are_refused(root):
-    service = Secretive(make(root)._config, root, runner=SCRIPTED)
-    for ask in (service.validate, lambda: service.submit(script("job"))):
-        with pytest.raises(ServiceError, match=r"dlc has no place for secrets of jobs \(STORAGE_KEY\); set") as refused:
-            ask()
-        assert "hush" not in str(refused.value)
+def test_a_storage_with_secrets_that_jobs_would_show_is_refused(root):
+    storage = {"url": "s3://bucket", "options": {"key": "ada", "secret": "hush"}}
+    with pytest.raises(ServiceError, match=r"storage\.options.*dlc has no means to give jobs a secret") as refused:
+        make(root, storage=storage).validate()
+    assert "hush" not in str(refused.value)
 
 
 # --- how jobs end -------------------------------------------------------------------------------------------------

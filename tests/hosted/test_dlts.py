@@ -99,19 +99,11 @@ def test_what_is_submitted(root, dlts, monkeypatch):
     assert (job["gpuType"], job["resourcegpu"], job["mountpoints"]) == ("P40", 0, [{"containerPath": "/data"}])
 
 
-class Secretive(DltsService):
-    def _secret_environment(self):
-        return {"STORAGE_KEY": "hush"}
-
-
-def test_jobs_that_need_secrets_are_refused(root):
-    service = Secretive(make(root)._config, root, runner=SCRIPTED)
-    for ask in (service.validate, lambda: service.submit(script("job"))):
-        with pytest.raises(
-            ServiceError, match=r"dlts has no place for secrets of jobs \(STORAGE_KEY\); set"
-        ) as refused:
-            ask()
-        assert "hush" not in str(refused.value)
+def test_a_storage_with_secrets_that_jobs_would_show_is_refused(root):
+    storage = {"url": "s3://bucket", "options": {"key": "ada", "secret": "hush"}}
+    with pytest.raises(ServiceError, match=r"storage\.options.*dlts has no means to give jobs a secret") as refused:
+        make(root, storage=storage).validate()
+    assert "hush" not in str(refused.value)
 
 
 # --- how jobs end -------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 from nasflow.config.durations import Duration
 from nasflow.config.secret_url import without_passwords
 from nasflow.config.services.common import DAY
-from nasflow.config.values import Section
+from nasflow.config.services.storage import StoredConfig
 
 
-class HostedConfig(Section):
+class HostedConfig(StoredConfig):
     """What a job takes of a hosted service, and how it is started there."""
 
     max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")

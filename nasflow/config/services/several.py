@@ -6,7 +6,11 @@ from pydantic import Field, field_validator
 
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.dlc import DlcServiceConfig
+from nasflow.config.services.dlts import DltsServiceConfig
+from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -18,6 +22,10 @@ OneOfSeveral = Annotated[
     | SlurmServiceConfig
     | RayServiceConfig
     | DaskServiceConfig
+    | KubernetesServiceConfig
+    | OpenpaiServiceConfig
+    | DltsServiceConfig
+    | DlcServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

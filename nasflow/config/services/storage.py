@@ -104,9 +104,13 @@ StorageConfig = Annotated[
 """A shared folder under another path (`local`, `remote`) or an object store (`url`)."""
 
 
-class ClusterConfig(ProcessesConfig):
-    """What the services for clusters have in common."""
+class StoredConfig(Section):
+    """What all services have in common whose machines may not see the study's folder."""
 
     storage: StorageConfig | None = Field(
         default=None, description="where files are; default: nodes see work_dir and the code under the same path"
     )
+
+
+class ClusterConfig(StoredConfig, ProcessesConfig):
+    """What the services for clusters have in common."""

@@ -207,10 +207,6 @@ class ClusterService(RootHere):
         """Return environment variables of a run's own program, whose values are secret."""
         return self._storage.secrets() if self.passes_secrets else {}
 
-    def _secret_environment(self) -> Mapping[str, str]:
-        """Return the environment variables that jobs need and whose values are secret."""
-        return {}
-
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _tend(self, *, fresh: bool = False) -> None:

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.config.services.hosted import HostedConfig
-from nasflow.errors import ServiceError
-from nasflow.job.spec import job_dir
 from nasflow.training_service.cluster.base import ClusterService
 from nasflow.training_service.cluster.runs import Run
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.slots import job_environment
 
 
@@ -26,31 +23,24 @@ class HostedService(ClusterService):
     """
 
     def __init__(self, config: HostedConfig, root: Path, runner: str):
-        super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
+        super().__init__(
+            root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner, storage=config.storage
+        )
         self._hosted = config
 
     def _line(self, run: Run) -> str:
         """Return the line of a shell that starts a run's program."""
         config = self._hosted
-        environment = {
-            **job_environment(config.cpus_per_job, bool(config.gpus_per_job)),
-            "PYTHONPATH": import_path(),
-        }
+        environment = job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         variables = (f"{name}={value}" for name, value in environment.items())
         program = ["env", *variables, config.python, *self._program(run)]
         program += ["--memory", str(round(config.memory_gb * 2**30))]
-        log = shlex.quote(str(job_dir(self._root, run.job_id) / "job.log"))
+        log = shlex.quote(self._storage.log(run.job_id))
         return f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
-
-    def _refuse_secret_environment(self) -> None:
-        """Raise ServiceError if jobs need secrets: this service would show them to everyone who sees a job."""
-        if names := sorted(self._secret_environment()):
-            raise ServiceError(
-                f"training_service: {self.kind} has no place for secrets of jobs ({', '.join(names)}); "
-                "set these variables in the image, or use a storage that needs none"
-            )
 
 
 def merged(job: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

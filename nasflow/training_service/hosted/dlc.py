@@ -50,11 +50,9 @@ class DlcService(HostedService):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        self._refuse_secret_environment()
         self._look()
 
     def _give(self, run: Run) -> None:
-        self._refuse_secret_environment()
         request = CreateJobRequest().from_map(merged(self._job(run), self._config.extra))
         self._ask(lambda client: client.create_job(request))
 

@@ -35,6 +35,7 @@ class OpenpaiService(HostedService):
     """
 
     kind = "openpai"
+    passes_secrets = True
 
     def __init__(self, config: OpenpaiServiceConfig, root: Path, runner: str = RUNNER):
         super().__init__(config, root, runner)
