@@ -1,14 +1,24 @@
 """Real servers of each training service, started on this machine for a comparison of searches."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import ContestantError
 from tests.dask import start_dask
+from tests.hosted.dlc import Dlc
+from tests.hosted.dlts import Dlts
+from tests.hosted.openpai import OpenPai
+from tests.kubernetes import programs as kubernetes_programs
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.node import IMAGE
+from tests.ray_head import TOKEN, ray_head
 from tests.slurm import lacking, start_slurm
 from tests.sshd import start_sshd
+from tests.training_service.cluster.s3 import S3
 
 Section = Mapping[str, Any]
 SetUp = Callable[[Path], AbstractContextManager[Section]]
@@ -47,4 +57,93 @@ def dask(folder: Path) -> Iterator[Section]:
         yield {"kind": "dask", "address": cluster.address, "max_jobs": 2}
 
 
-SET_UPS: dict[str, SetUp] = {"ssh": ssh, "slurm": slurm, "dask": dask}
+@contextmanager
+def ray(folder: Path) -> Iterator[Section]:
+    """Start a Ray head. Yield the section of a search on it."""
+    folder.mkdir()
+    with ray_head({}) as address:
+        yield {"kind": "ray", "address": address, "headers": {"Authorization": f"Bearer {TOKEN}"}, "max_jobs": 2}
+
+
+@contextmanager
+def kubernetes(folder: Path) -> Iterator[Section]:
+    """Start an API server, a scheduler, a Job controller and a stand-in for a node. Yield the section of a search."""
+    if reason := kubernetes_programs.lacking():
+        raise UnavailableError(f"needs {reason}")
+    folder.mkdir()
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        cluster.node("node-0")
+        yield {
+            **{"kind": "kubernetes", "kubeconfig": cluster.kubeconfig(), "image": IMAGE},
+            **{"python": sys.executable, "poll_seconds": 0.5, "max_jobs": 2},
+        }
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[Section]:
+    """Start a Slurm, and an S3 server through which its nodes get their files. Yield the section of a search."""
+    if reason := lacking():
+        raise UnavailableError(f"needs {reason}")
+    server = S3()
+    try:
+        with start_slurm():
+            storage = {**server.storage(), "python": sys.executable, "poll_seconds": 0.5}
+            yield {"kind": "slurm", "max_jobs": 2, "poll_seconds": 0.5, "storage": storage}
+        if left := server.objects():
+            raise ContestantError(f"objects are left over: {left}")
+    finally:
+        server.close()
+
+
+@contextmanager
+def openpai(folder: Path) -> Iterator[Section]:
+    """Start an emulator of OpenPAI. Yield the section of a search on it."""
+    with OpenPai().running() as emulator:
+        where = {"url": f"http://{emulator.address}", "user": "ada", "token": "t0ken"}
+        yield {"kind": "openpai", **where, **_HOSTED}
+
+
+@contextmanager
+def dlts(folder: Path) -> Iterator[Section]:
+    """Start an emulator of DLTS. Yield the section of a search on it."""
+    with Dlts().running() as emulator:
+        who = {"email": "ada@example.com", "password": "5f4dcc3b", "team": "vision"}
+        yield {"kind": "dlts", "url": f"http://{emulator.address}", **who, **_HOSTED}
+
+
+@contextmanager
+def dlc(folder: Path) -> Iterator[Section]:
+    """Start an emulator of PAI-DLC, which Alibaba's SDK uses. Yield the section of a search on it."""
+    with Dlc().running() as emulator:
+        keys = {"access_key_id": "LTAI", "access_key_secret": "s3cret"}
+        where = {"endpoint": f"http://{emulator.address}", "region": "cn-hangzhou", "workspace_id": "77"}
+        yield {"kind": "dlc", **where, **keys, **_HOSTED}
+
+
+@contextmanager
+def several(folder: Path) -> Iterator[Section]:
+    """Start an sshd and a Slurm. Yield the section of a search on both and on this machine."""
+    folder.mkdir()
+    with ssh(folder / "ssh") as host, slurm(folder / "slurm") as cluster:
+        yield {"kind": "several", "services": [{"kind": "local", "slots": 2}, {**host}, {**cluster}]}
+
+
+_HOSTED = {"image": "nasflow:1", "python": sys.executable, "poll_seconds": 0.5, "memory_gb": 2, "max_jobs": 2}
+
+SET_UPS: dict[str, SetUp] = {
+    "ssh": ssh,
+    "slurm": slurm,
+    "ray": ray,
+    "dask": dask,
+    "object-store": object_store,
+    "kubernetes": kubernetes,
+    "openpai": openpai,
+    "dlts": dlts,
+    "dlc": dlc,
+    "several": several,
+}
+"""By the name of the comparison: a training service, or services with a storage."""
