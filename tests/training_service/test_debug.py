@@ -181,5 +181,6 @@ def test_the_real_runner_trains_here(root):
     state = service.status(handle)
     assert state.exit_code == 0, service.log_tail(handle)
     events = [parse_event(line) for line in service.events(handle)[0]]
-    assert [event.kind for event in events] == ["started", "planned", "epoch", "epoch", "final", "ended"]
+    kinds = [event.kind for event in events if event.kind != "measured"]  # there is none if its costs are known
+    assert kinds == ["started", "planned", "epoch", "epoch", "final", "ended"]
     assert service.fetch("trials/00000/epoch-0002.safetensors").is_file()

@@ -126,7 +126,8 @@ def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
         state = finish(service, handle, seconds=120)
         assert state.exit_code == 0, service.log_tail(handle)
         events = [parse_event(line) for line in service.events(handle)[0]]
-        assert [event.kind for event in events] == ["started", "planned", "epoch", "epoch", "final", "ended"]
+        kinds = [event.kind for event in events if event.kind != "measured"]  # there is none if its costs are known
+        assert kinds == ["started", "planned", "epoch", "epoch", "final", "ended"]
         assert service.fetch(f"trials/{trial:05d}/epoch-0002.safetensors").is_file()
     worker = psutil.Process(workers(root)["cpu-0"].process.pid)
     assert any("libtorch" in part.path for part in worker.memory_maps())
