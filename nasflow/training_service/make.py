@@ -11,6 +11,7 @@ from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -20,12 +21,15 @@ from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.local.service import LocalService
 
+PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
+
 
 def make_service(
     config: ServiceConfig,
     root: Path,
     base_dir: Path,
     secrets: JobSecrets = NO_SECRETS,
+    prefect: PrefectMaker | None = None,
 ) -> TrainingService:
     """Return the service for a study's root folder. A custom one is built as `Class(root, **params)`.
 
@@ -34,6 +38,7 @@ def make_service(
         root: the folder of the study's jobs and checkpoints.
         base_dir: the folder of the user's code; a `file.py:Name` target is relative to it.
         secrets: what jobs get of the search's secrets.
+        prefect: makes the service of kind `prefect`, for which only flows have the code.
 
     Raises:
         ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params;
@@ -64,6 +69,10 @@ def make_service(
             with _needing("dask"):
                 from nasflow.training_service.cluster.dask import DaskService  # noqa: PLC0415 - an extra
             return DaskService(config, root, secrets=secrets)
+        case PrefectServiceConfig():
+            if prefect is None:
+                raise ServiceError("training_service.kind: 'prefect' is made by nasflow.flows.pool.make.make_service")
+            return prefect(config, root, secrets)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 

@@ -19,8 +19,8 @@ from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.study.network_disk import network_warning
 from nasflow.study.store_check import look_at_store
 from nasflow.study.store_url import sqlite_file
-from nasflow.training_service.make import make_service
 
+from ...pool.make import make_service
 from .findings import Finding, Level
 
 _SHOWN = ("prefect", "fastapi", "torch", "pytorch-lightning")

@@ -8,6 +8,7 @@ from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -20,6 +21,7 @@ ServiceConfig = Annotated[
     | SlurmServiceConfig
     | RayServiceConfig
     | DaskServiceConfig
+    | PrefectServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

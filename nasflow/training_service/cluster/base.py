@@ -79,6 +79,7 @@ class ClusterService(RootHere):
         self._known_since: dict[str, float] = {}  # by the name of the run, as below
         self._ended_since: dict[str, float] = {}
         self._stillborn = 0
+        self._stillborn_why = ""
 
     # --- what a cluster implements -------------------------------------------------------------------------------
 
@@ -165,6 +166,10 @@ class ClusterService(RootHere):
             *options,
         ]
 
+    def _secret_environment(self) -> Mapping[str, str]:
+        """Return the environment variables of a run's program whose values are secret."""
+        return {}
+
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
     def _tend(self, *, fresh: bool = False) -> None:
@@ -216,7 +221,7 @@ class ClusterService(RootHere):
                 log = self._root / "jobs" / job_id / "job.log"
                 raise ServiceError(
                     f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {log} may show why"
+                    f"there; {log} may show why; of the last: {self._stillborn_why}"
                 )
             run = run or self._records.new_run(job_id)
             try:
@@ -249,6 +254,7 @@ class ClusterService(RootHere):
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
+            self._stillborn_why = seen.reason
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)
