@@ -64,6 +64,8 @@ def job(
     folder = job_dir(run.root, job_id)
     if not os.access(folder, os.W_OK):
         return Failed(message=f"this worker can't write in {folder}: it must see the search's work_dir under this path")
+    if not run.is_current():
+        return Cancelled(message="its search has ended it before it began")
     secret = {name: read_secret_block(block) for name, block in secret_blocks.items()}
     variables = {**inherited(withheld, pass_env), **environment, **secret}
     log = LogLines(folder / "job.log")

@@ -40,6 +40,7 @@ from .seen import seen
 _LOG = logging.getLogger(__name__)
 
 _ANSWERS_WITHIN = 20.0  # seconds
+_RETRIES = 3  # of requests that no look repeats
 _PAGE = 200  # the most that Prefect gives at once
 _WAITS_LONG = 60.0  # seconds in a state after which the reason is looked for
 _STARTS_WITHIN = 1800.0  # seconds from PENDING to RUNNING; images and nodes take minutes
@@ -84,9 +85,12 @@ class PrefectService(ClusterService):
         check_pool(self._config)
 
     def prepare(self) -> None:  # noqa: D102
-        with self._api() as client:
-            self._deployment = ensure_job_deployment(client, self._config.work_pool)
-            ensure_zombie_automation(client)
+        try:
+            with self._api(retries=_RETRIES) as client:
+                self._deployment = ensure_job_deployment(client, self._config.work_pool)
+                ensure_zombie_automation(client)
+        except ClusterSilentError as error:  # the deployment is made when the first job is given to the pool
+            self._say_silent(error)
         super().prepare()
 
     def cleanup(self) -> None:  # noqa: D102
@@ -200,10 +204,11 @@ class PrefectService(ClusterService):
         return time.monotonic() - since
 
     @contextmanager
-    def _api(self) -> Iterator[SyncPrefectClient]:
+    def _api(self, retries: int = 0) -> Iterator[SyncPrefectClient]:
+        """Yield a client of the server. By default the next look is the retry."""
         try:
             with (
-                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),  # the next look is the retry
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: retries}),
                 get_client(httpx_settings={"timeout": _ANSWERS_WITHIN}, sync_client=True) as client,
             ):
                 yield client

@@ -18,7 +18,7 @@ SCHEMA = parameter_schema(search).model_dump(exclude_unset=True)
 UNIONS = {
     "evaluator": {"classification", "regression", "lightning", "custom"},
     "strategy": {"random", "grid", "evolution", "tpe", "custom"},
-    "training_service": {"local", "ssh", "slurm", "ray", "dask", "debug", "custom"},
+    "training_service": {"local", "ssh", "slurm", "ray", "dask", "prefect", "debug", "custom"},
 }
 
 
