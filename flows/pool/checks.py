@@ -119,4 +119,5 @@ def _check_variables(given: Mapping[str, Any], pool: WorkPool) -> None:
     for problem in problems:
         key = ".".join(str(step) for step in problem.path)
         if not key or key.partition(".")[0] in given:  # a wrong default is the pool's
-            raise ServiceError(f"{_VARIABLES}{'.' if key else ''}{key}: {problem.message} (by work pool '{pool.name}')")
+            words = (problem.context or [problem])[0].message  # of a value or None: about the value
+            raise ServiceError(f"{_VARIABLES}{'.' if key else ''}{key}: {words} (by work pool '{pool.name}')")

@@ -40,7 +40,7 @@ from .seen import seen
 _LOG = logging.getLogger(__name__)
 
 _ANSWERS_WITHIN = 20.0  # seconds
-_RETRIES = 3  # of requests that no look repeats
+_RETRIES = 2  # of requests; a busy server answers with 503
 _PAGE = 200  # the most that Prefect gives at once
 _WAITS_LONG = 60.0  # seconds in a state after which the reason is looked for
 _STARTS_WITHIN = 1800.0  # seconds from PENDING to RUNNING; images and nodes take minutes
@@ -86,7 +86,7 @@ class PrefectService(ClusterService):
 
     def prepare(self) -> None:  # noqa: D102
         try:
-            with self._api(retries=_RETRIES) as client:
+            with self._api() as client:
                 self._deployment = ensure_job_deployment(client, self._config.work_pool)
                 ensure_zombie_automation(client)
         except ClusterSilentError as error:  # the deployment is made when the first job is given to the pool
@@ -95,8 +95,9 @@ class PrefectService(ClusterService):
 
     def cleanup(self) -> None:  # noqa: D102
         super().cleanup()
-        with self._api() as client:
-            self._secret_blocks.delete(client, list(self._secret_environment()))
+        if secret := list(self._secret_environment()):
+            with self._api() as client:
+                self._secret_blocks.delete(client, secret)
 
     def _give(self, run: Run) -> None:
         config = self._config
@@ -204,11 +205,10 @@ class PrefectService(ClusterService):
         return time.monotonic() - since
 
     @contextmanager
-    def _api(self, retries: int = 0) -> Iterator[SyncPrefectClient]:
-        """Yield a client of the server. By default the next look is the retry."""
+    def _api(self) -> Iterator[SyncPrefectClient]:
         try:
             with (
-                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: retries}),
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _RETRIES}),
                 get_client(httpx_settings={"timeout": _ANSWERS_WITHIN}, sync_client=True) as client,
             ):
                 yield client
