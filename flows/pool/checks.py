@@ -108,7 +108,7 @@ def _check_variables(given: Mapping[str, Any], pool: WorkPool) -> None:
         near = difflib.get_close_matches(unknown, known, n=1)
         raise ServiceError(
             f"{_VARIABLES}.{unknown}: work pool '{pool.name}' has no such variable; "
-            + (f"did you mean '{near[0]}'?" if near else f"it has: {', '.join(known) or 'none'}")
+            + (f"did you mean '{near[0]}'?" if near else f"it has: {', '.join(sorted(known)) or 'none'}")
         )
     defaults = {name: about["default"] for name, about in known.items() if "default" in about}
     wanted = {name: value for name, value in defaults.items() if not (isinstance(value, dict) and "$ref" in value)}

@@ -147,10 +147,12 @@ class PrefectService(ClusterService):
             if ended:
                 runs += self._read(client, name=FlowRunFilterName(any_=ended))
             waits = self._waits(client, runs)
-        for name in (run.name for run in runs if run.state_type is StateType.CANCELLING):
-            if name in wanted:  # its worker may be gone, too
+        cancelling = {run.name: self._in_state(run) for run in runs if run.state_type is StateType.CANCELLING}
+        for name, seconds in cancelling.items():
+            if name in wanted and seconds > _ENDS_WITHIN:  # its worker is gone
                 self._records.revoke(wanted[name])
-        return {run.name: seen(run, waits) for run in runs}
+        ends = {name for name in cancelling if name in wanted and wanted[name].ended() is not None}
+        return {run.name: seen(run, waits, run.name in ends) for run in runs}
 
     def _withdraw(self, names: Sequence[str]) -> None:
         with self._api() as client:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 from prefect.context import refresh_global_settings_context
 
@@ -17,7 +18,7 @@ from tests.flows.searches import PrefectProcess, PrefectServer
 
 _PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 PATIENCE = 300  # seconds, for machines that do much beside
-_OFTEN = {"PREFECT_WORKER_QUERY_SECONDS": "1"}  # more often, the server's SQLite would be locked too long
+_OFTEN = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
 
 
 class Pools:
@@ -83,9 +84,16 @@ def kill(process: psutil.Popen) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectProcess]:
-    """A server for the session, which can be ended and started again."""
-    process = PrefectProcess(tmp_path_factory.mktemp("prefect"), {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"})
+def prefect_process(tmp_path_factory: pytest.TempPathFactory, postgresql_server: str) -> Iterator[PrefectProcess]:
+    """A server for the session, which can be ended and started again.
+
+    Its database is PostgreSQL: workers, flow runs and services write at once, for which SQLite locks too long.
+    """
+    with psycopg.connect(postgresql_server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE pools")
+    url = postgresql_server.replace("/postgres?", "/pools?").replace("postgresql:", "postgresql+asyncpg:")
+    extra = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
+    process = PrefectProcess(tmp_path_factory.mktemp("prefect"), extra)
     try:
         process.start()
         yield process

@@ -74,7 +74,7 @@ def test_a_queue_that_runs_nothing(tmp_path, pools: Pools, name, about, words):
     ("variables", "words"),
     [
         ({"imagee": "torch"}, ".imagee: work pool '{pool}' has no such variable; did you mean 'image'?"),
-        ({"colour": 1}, ".colour: work pool '{pool}' has no such variable; it has: image, cpu"),
+        ({"colour": 1}, ".colour: work pool '{pool}' has no such variable; it has: cpu, image"),
         ({"image": "torch", "cpu": "many"}, ".cpu: 'many' is not of type 'integer' (by work pool '{pool}')"),
         ({"cpu": 2}, ": 'image' is a required property (by work pool '{pool}')"),
     ],
