@@ -35,7 +35,7 @@ def test_a_search_on_a_pool_without_a_worker_is_refused_in_one_sentence(searches
     said = searches.run("run", "search.yaml", code=2)
     assert "training_service.work_pool: no worker polls 'nobody'" in said
     assert "Traceback" not in said
-    assert "no worker polls 'nobody'" in searches.run("doctor", "search.yaml", code=1)
+    assert "no worker polls 'nobody'" in searches.run("doctor", "search.yaml", code=2)
 
 
 def test_setup_makes_the_pool_and_the_deployment_of_jobs(searches: Searches, pools: Pools):
