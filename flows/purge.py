@@ -96,7 +96,7 @@ def _export(study: Study, out: Path) -> list[Path]:
 
 
 def _end_jobs(study: Study) -> None:
-    from nasflow.training_service.make import make_service  # noqa: PLC0415 - slow
+    from .pool.make import make_service  # noqa: PLC0415 - slow
 
     config = study.config
     make_service(config.training_service, config.study_dir, config.base_dir).cleanup()

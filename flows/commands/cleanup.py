@@ -3,8 +3,8 @@
 from nasflow.config.search import SearchConfig
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study
-from nasflow.training_service.make import make_service
 
+from ..pool.make import make_service
 from ..server.secrets import use_prefect_blocks
 from .console import console
 

@@ -2,9 +2,9 @@
 
 from nasflow.errors import UserError
 from nasflow.study.study import Study
-from nasflow.training_service.make import make_service
 from nasflow.trial import TrialStatus
 
+from ..pool.make import make_service
 from ..server.secrets import use_prefect_blocks
 from .console import console
 

@@ -15,7 +15,7 @@ _DEFAULT_STORE = "sqlite:///nasflow.db"
 
 def use_prefect_blocks() -> None:
     """Let configs read secrets from Prefect's blocks. Prefect is imported when the first one is read."""
-    read_blocks_with(_read)
+    read_blocks_with(read_secret_block)
 
 
 def refuse_recorded_secrets(value: Any, key: str = "") -> None:
@@ -46,7 +46,8 @@ def store_of_run(store: SecretLocation | None) -> SecretLocation:
     return store
 
 
-def _read(name: str) -> str:
+def read_secret_block(name: str) -> str:
+    """Return the text of a `Secret` block. Raises ConfigError if there is none of this name."""
     from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
 
     try:

@@ -27,9 +27,9 @@ from nasflow.study.records import Attempt
 from nasflow.study.study import Study
 from nasflow.training.schedule.pruners import check_pruner
 from nasflow.training_service.base import TrainingService
-from nasflow.training_service.make import make_service
 from nasflow.trial import Trial
 
+from ..pool.make import make_service
 from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents

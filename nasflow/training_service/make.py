@@ -11,6 +11,7 @@ from nasflow.config.secrets import give
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.services.union import ServiceConfig
@@ -29,6 +30,7 @@ _CLUSTERS = {
     "dlts": "hosted.dlts:DltsService",
     "dlc": "hosted.dlc:DlcService",
 }
+PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
 
 
 def make_service(
@@ -36,6 +38,7 @@ def make_service(
     root: Path,
     base_dir: Path,
     secrets: JobSecrets = NO_SECRETS,
+    prefect: PrefectMaker | None = None,
 ) -> TrainingService:
     """Return the service for a study's root folder. A custom one is built as `Class(root, **params)`.
 
@@ -44,6 +47,7 @@ def make_service(
         root: the folder of the study's jobs and checkpoints.
         base_dir: the folder of the user's code; a `file.py:Name` target is relative to it.
         secrets: what jobs get of the search's secrets.
+        prefect: makes the service of kind `prefect`, for which only flows have the code.
 
     Raises:
         ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params;
@@ -64,6 +68,10 @@ def make_service(
             from nasflow.training_service.ssh.service import SshService  # noqa: PLC0415 - slow
 
             return SshService(config, root, base_dir, secrets=secrets)
+        case PrefectServiceConfig():
+            if prefect is None:
+                raise ServiceError("training_service.kind: 'prefect' is made by nasflow.flows.pool.make.make_service")
+            return prefect(config, root, secrets)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 

@@ -25,6 +25,7 @@ UNIONS = {
         "ray",
         "dask",
         "kubernetes",
+        "prefect",
         "openpai",
         "dlts",
         "dlc",

@@ -20,8 +20,8 @@ from nasflow.config.services.union import each_service
 from nasflow.study.network_disk import network_warning
 from nasflow.study.store_check import look_at_store
 from nasflow.study.store_url import sqlite_file
-from nasflow.training_service.make import make_service
 
+from ...pool.make import make_service
 from .findings import Finding, Level
 
 _SHOWN = ("prefect", "fastapi", "torch", "pytorch-lightning")

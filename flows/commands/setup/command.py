@@ -12,6 +12,7 @@ from nasflow.config.search import SearchConfig
 from ...server.client import prefect_client, set_up_prefect
 from ...server.errors import api_url, refuse_no_server
 from .automations import ensure_automation, patience, wanted_automations
+from .jobs import ensure_jobs
 from .pool import ensure_pool, searches_at_once
 from .secrets import ensure_secret, secret_names, values_wanted
 from .server_objects import Made
@@ -53,6 +54,7 @@ def set_up_server(
             ensure_pool(client, pool, limit),
             *(ensure_automation(client, automation) for automation in automations),
             *(ensure_secret(client, name, value) for name, value in values.items()),
+            *ensure_jobs(client, config),
         ]
 
 

@@ -1,0 +1,1 @@
+"""The training service whose jobs are flow runs of a Prefect work pool. Imports `server`."""
