@@ -73,9 +73,8 @@ class DaskService(ClusterService):
     ):
         super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner, storage=config.storage)
         self._config = config
-        self._withheld = (
-            secrets.withheld - secrets.needed - self._storage.needed_variables()
-        )  # jobs have the cluster's environment
+        # jobs have the cluster's environment
+        self._withheld = secrets.withheld - secrets.needed - self._storage.needed_variables()
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102
