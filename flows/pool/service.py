@@ -28,7 +28,9 @@ from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
 
 from .checks import check_pool, why_waiting
 from .deployment import ensure_job_deployment, ensure_zombie_automation
@@ -99,7 +101,9 @@ class PrefectService(ClusterService):
 
     def _give(self, run: Run) -> None:
         config = self._config
-        environment = self._job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        environment = {"PYTHONPATH": import_path(), **job_environment(config.cpus_per_job, bool(config.gpus_per_job))}
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         with self._api() as client:
             parameters = {
                 "root": str(run.root),

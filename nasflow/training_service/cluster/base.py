@@ -19,7 +19,6 @@ from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.cluster.storage.base import RunOptions, StorageSilentError
 from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
-from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.job_process import GRACE
 
 _LOG = logging.getLogger(__name__)
@@ -203,20 +202,6 @@ class ClusterService(RootHere):
     def _program(self, run: Run) -> Sequence[str]:
         """Return the arguments of the Python interpreter that runs a run's own program."""
         return self._storage.program(run)
-
-    def _job_environment(self, threads: int, gpus: bool) -> dict[str, str]:
-        """Return environment variables of a run's own program, none of them secret.
-
-        Args:
-            threads: that the job may use.
-            gpus: whether the job may see GPUs.
-        """
-        environment = job_environment(threads, gpus)
-        if (path := self._storage.import_path) is not None:
-            environment["PYTHONPATH"] = path
-        if not gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        return environment
 
     def _secret_environment(self) -> Mapping[str, str]:
         """Return environment variables of a run's own program, whose values are secret."""

@@ -73,8 +73,9 @@ class DaskService(ClusterService):
     ):
         super().__init__(root, config.max_jobs, _POLL_SECONDS, config.abandoned_after, runner, storage=config.storage)
         self._config = config
-        # jobs have the cluster's environment
-        self._withheld = secrets.withheld - secrets.needed - self._storage.needed_variables()
+        self._withheld = (
+            secrets.withheld - secrets.needed - self._storage.needed_variables()
+        )  # jobs have the cluster's environment
         self._client: distributed.Client | None = None
 
     def validate(self) -> None:  # noqa: D102

@@ -11,6 +11,7 @@ from nasflow.training_service.cluster.base import ClusterService, ClusterSilentE
 from nasflow.training_service.cluster.ray_jobs import RayJob, RayJobs
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import EXPLICIT
 
 _POLL_SECONDS = 1.0
@@ -55,7 +56,11 @@ class RayService(ClusterService):
 
     def _give(self, run: Run) -> None:
         config = self._config
-        environment = self._job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         removed = [name for name in sorted({*EXPLICIT, *self._withheld}) if name not in config.pass_env]
         unset = [part for name in removed for part in ("-u", name)]
         variables = (f"{name}={value}" for name, value in environment.items())

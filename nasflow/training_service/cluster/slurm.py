@@ -15,6 +15,7 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import inherited
 
 _ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld is slow
@@ -136,7 +137,11 @@ class SlurmService(ClusterService):
 
     def _script(self, run: Run) -> str:
         config = self._config
-        environment = self._job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        environment = job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         program = [config.python or self._storage.python, *self._program(run)]
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]

@@ -8,6 +8,7 @@ from typing import Any
 from nasflow.config.services.hosted import HostedConfig
 from nasflow.training_service.cluster.base import ClusterService
 from nasflow.training_service.cluster.runs import Run
+from nasflow.training_service.local.slots import job_environment
 
 
 class HostedService(ClusterService):
@@ -30,7 +31,11 @@ class HostedService(ClusterService):
     def _line(self, run: Run) -> str:
         """Return the line of a shell that starts a run's program."""
         config = self._hosted
-        environment = self._job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        environment = job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         variables = (f"{name}={value}" for name, value in environment.items())
         program = ["env", *variables, config.python, *self._program(run)]
         program += ["--memory", str(round(config.memory_gb * 2**30))]

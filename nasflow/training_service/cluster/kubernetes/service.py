@@ -16,6 +16,7 @@ from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +119,11 @@ class KubernetesService(ClusterService):
 
     def _job(self, run: Run) -> dict[str, Any]:
         config = self._config
-        environment = self._job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         program = [config.python, *self._program(run)]
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]
