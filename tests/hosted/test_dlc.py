@@ -199,14 +199,20 @@ def test_a_job_whose_answer_was_lost_runs_once(root, dlc, late):
     """It is found in the list; if that is late, it is submitted again, and only one of the two begins."""
     service = make(root)
     service.prepare()
+    prefix = name_prefix(root.resolve())
+
+    def submitted() -> int:
+        return len([job for job in dlc.jobs.values() if dlc.name(job).startswith(prefix)])
+
     dlc.faults = [Fault("POST", lost=True)]
     handle = service.submit(script("job", ["wait", "go"]))
     if late:
-        dlc.faults = [Fault("GET", body=b'{"Jobs": [], "TotalCount": 0, "RequestId": "r"}')]
+        dlc.faults = [Fault("GET", body=b'{"Jobs": [], "TotalCount": 0, "RequestId": "r"}', times=1e9)]
+        until(lambda: service.status(handle) and submitted() == 2, "second submission")
+        dlc.faults = []
     await_status(service, handle, JobStatus.RUNNING)
     until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    prefix = name_prefix(root.resolve())
-    assert len([job for job in dlc.jobs.values() if dlc.name(job).startswith(prefix)]) == 1 + late
+    assert submitted() == 1 + late
     (root / "go").touch()
     assert finish(service, handle).exit_code == 0
     assert len(numbers(service, "jobs/job/runs")) == 1

@@ -184,14 +184,20 @@ def test_a_job_whose_answer_was_lost_runs_once(root, dlts, late):
     """It is found in the list; if that is late, it is submitted again, and only one of the two begins."""
     service = make(root)
     service.prepare()
+    prefix = name_prefix(root.resolve())
+
+    def submitted() -> int:
+        return len([job for job in dlts.jobs.values() if dlts.name(job).startswith(prefix)])
+
     dlts.faults = [Fault("POST", lost=True)]
     handle = service.submit(script("job", ["wait", "go"]))
     if late:
-        dlts.faults = [Fault("GET", "/jobs$", body=b"[]")]
+        dlts.faults = [Fault("GET", "/jobs$", body=b"[]", times=1e9)]
+        until(lambda: service.status(handle) and submitted() == 2, "second submission")
+        dlts.faults = []
     await_status(service, handle, JobStatus.RUNNING)
     until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    prefix = name_prefix(root.resolve())
-    assert len([job for job in dlts.jobs.values() if dlts.name(job).startswith(prefix)]) == 1 + late
+    assert submitted() == 1 + late
     for _ in range(3):
         service.prepare()
         assert service.status(handle).status is JobStatus.RUNNING

@@ -45,7 +45,7 @@ def soak(folder: Path, trials: int, per_round: int, delay: float, every: float) 
     """Run the search to its end with a kill every so many seconds; return how many figures grew."""
     home = folder / "prefect"
     home.mkdir(parents=True)
-    server = PrefectProcess(home)
+    server = PrefectProcess(home, {"PYTHONPATH": str(HERE / "at_start")})
     server.start()
     _fill_connections(server.server)
     search = TroubledSearch(folder / "search", server, {"base_dir": str(HERE), **config(trials, per_round, delay)})
