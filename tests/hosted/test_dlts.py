@@ -64,6 +64,7 @@ def root(tmp_path: Path, dlts: Dlts) -> Iterator[Path]:
     make(folder).cleanup()
 
 
+@pytest.mark.long
 class TestDltsService(TrainingServiceContract):
     factory = f"{__file__}:make"
 

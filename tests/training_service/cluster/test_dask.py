@@ -54,6 +54,7 @@ def make(root: Path, slots: int = 1, **options):
     )
 
 
+@pytest.mark.long
 class TestDaskService(TrainingServiceContract):
     factory = f"{__file__}:make"
 

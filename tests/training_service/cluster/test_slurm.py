@@ -66,6 +66,7 @@ def root(tmp_path):
     make(folder).cleanup()
 
 
+@pytest.mark.long
 class TestSlurmService(TrainingServiceContract):
     factory = f"{__file__}:make"
 
