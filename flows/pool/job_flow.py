@@ -27,7 +27,7 @@ FLOW = "nas-job"
 _LOOK = 2.0  # seconds between two looks at the log
 
 
-@flow(name=FLOW, description="A job of a search: trains its trials in a process of its own.", persist_result=False)
+@flow(name=FLOW, description="A job of a search: trains its trials in a separate process.", persist_result=False)
 def job(
     *,
     root: str,

@@ -137,7 +137,7 @@ class Entries:
         return Entries(self.take(*names), key, self.notes)
 
     def sections(self, *names: str) -> list["Entries"]:
-        """Return the mappings of a list, or a single one that stands in its place."""
+        """Return the mappings of a list, or a single one given without a list."""
         key, value = self.key(*names), self.take(*names)
         if value is None:
             return []
@@ -146,7 +146,7 @@ class Entries:
         return [Entries(item, f"{key}[{index}]", self.notes) for index, item in enumerate(value)]
 
     def secret(self, variable: str, *names: str) -> dict[str, str] | None:
-        """Return what stands in place of a secret, whose value is not looked at; None if it is missing."""
+        """Return a reference to use instead of a secret, without reading its value; None if it is missing."""
         if not self.has(*names):
             return None
         key = self.key(*names)

@@ -47,11 +47,11 @@ def _tuner(tuner: Entries) -> dict[str, Any]:
     name, key, args = _algorithm(tuner, "builtinTunerName")
     strategy: dict[str, Any] = {"kind": _STRATEGIES.get(name, "")}
     if not name:
-        tuner.notes.add(tuner.path, f"a tuner of your own; {_OWN} in `strategy`. random stands in its place")
+        tuner.notes.add(tuner.path, f"a tuner of your own; {_OWN} in `strategy`. random is used instead")
         strategy = {"kind": "random"}
     elif not strategy["kind"]:
         strategy = {"kind": _NEAREST.get(name, "random")}
-        tuner.notes.add(key, f"there is no such strategy; {strategy['kind']} stands in its place, see docs/from-nni.md")
+        tuner.notes.add(key, f"there is no such strategy; {strategy['kind']} is used instead, see docs/from-nni.md")
     if strategy["kind"] == "evolution" and (population := args.count("population_size")):
         strategy |= {"population": population, "tournament": max(1, population // 4)}
     return {"strategy": strategy, **_common(args)} | _finish(tuner, args)
@@ -60,7 +60,7 @@ def _tuner(tuner: Entries) -> dict[str, Any]:
 def _advisor(advisor: Entries) -> dict[str, Any]:
     name, key, args = _algorithm(advisor, "builtinAdvisorName")
     if name not in ("hyperband", "bohb"):
-        advisor.notes.add(key, f"{_OWN} in `strategy`. random stands in its place")
+        advisor.notes.add(key, f"{_OWN} in `strategy`. random is used instead")
         return _common(args) | _finish(advisor, args)
     halving: dict[str, Any] = {"kind": "halving"}
     if (eta := args.count("eta")) is not None and eta >= 2:
@@ -83,7 +83,7 @@ def _assessor(assessor: Entries) -> dict[str, Any] | None:
         pruner |= {} if start is None else {"warmup_epochs": start}
     elif name == "curvefitting":
         pruner = {"kind": "halving"}
-        assessor.notes.add(key, "curves are not extrapolated; pruner halving stands in its place")
+        assessor.notes.add(key, "curves are not extrapolated; pruner halving is used instead")
     else:
         assessor.notes.add(assessor.path, f"{_OWN} in `pruner`")
     _finish(assessor, args)

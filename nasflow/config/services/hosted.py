@@ -25,10 +25,10 @@ class HostedConfig(StoredConfig):
 
 
 class WebServiceConfig(HostedConfig):
-    """How a hosted service with a web API of its own is reached."""
+    """How a hosted service with its own web API is reached."""
 
     verify_tls: bool = Field(
-        default=True, title="Verify TLS", description="false: trust whoever answers; only in a network of your own"
+        default=True, title="Verify TLS", description="false: accept any certificate; only in a private network"
     )
     ca_file: Path | None = Field(
         default=None, title="CA file", description="certificates to trust; default: those known to Python"

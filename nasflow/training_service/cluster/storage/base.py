@@ -32,7 +32,7 @@ class RunOptions:
 class Storage(ABC):
     """Gives nodes what runs need, and brings what they write into the study's root here.
 
-    All that nodes write is read here, in the root (`runs`, `nasflow.job.spec`), so whoever reads it needs no storage.
+    All that nodes write is read here, in the root (`runs`, `nasflow.job.spec`), so readers need no storage.
     Callers of every method but `validate` and the properties hold the lock of the records.
 
     Attributes:

@@ -75,7 +75,7 @@ class Part(Header):
 
 
 class Control(BaseModel):
-    """What a run is to know, in an object of its own.
+    """Orders to a run, kept in a separate object.
 
     Attributes:
         ends: whether it is to end.
