@@ -18,8 +18,9 @@ from nasflow.training_service.hosted.http_client import Answer, HttpClient
 from nasflow.training_service.local.service import RUNNER
 
 _API, _VERSION = "api-version", "2024-04-01"
-_PAGES = 1000
+_PAGES, _RECENT = 1000, 10  # of a list that are read: of all jobs, and to find those that may run
 _OF_AN_IMAGE = "CliV2AnonymousEnvironment"  # what Azure's own tools call the environment of a bare image
+_REGISTRY = "azureml://"  # begins the id of an environment that is no workspace's
 _TEMPLATE = "${{"  # begins a reference in a command
 _WAITING = {"NotStarted", "Scheduled", "Starting", "Provisioning", "Preparing", "Queued"}
 _ENDED = {"Completed", "Failed"}
@@ -62,16 +63,15 @@ class AzuremlService(HostedService):
             f"/computes/{config.compute_target}",
             f"compute_target: workspace '{config.workspace_name}' has no compute '{config.compute_target}'",
         )
-        state = (compute.get("properties") or {}).get("provisioningState")
+        state = one_line(str(compute.get("provisioningState")))
         if state in _GONE:
             raise ServiceError(
                 f"training_service.compute_target: compute '{config.compute_target}' can't run jobs: Azure calls it "
                 f"{state}; choose another"
             )
-        name, _, version = (config.environment or "").partition(":")
-        if config.environment is not None and name != "azureml":
+        if config.environment is not None and not config.environment.startswith(_REGISTRY):
             self._named(
-                f"/environments/{name}/versions/{version}",
+                _version_of(config.environment),
                 f"environment: workspace '{config.workspace_name}' has no environment '{config.environment}'",
             )
         self._look()
@@ -85,21 +85,25 @@ class AzuremlService(HostedService):
             self._refuse(answer)
 
     def _look(self) -> Mapping[str, Seen]:
-        """Return the jobs with the root's tag, and those that Azure's list does not have yet."""
+        """Return the jobs with the root's tag; while some may run, these, and not all that have ended.
+
+        Those that Azure's list does not have, for it may lag, are asked for by name.
+        """
         prefix = name_prefix(self._root)
+        runs = (self._records.run(job_id) for job_id in self._records.taken())
+        wanted = {run.name for run in runs if run is not None}
         seen: dict[str, Seen] = {}
         asked: dict[str, str | int] = {"tag": self._tag, "listViewType": "All"}
-        for _ in range(_PAGES):
+        for _ in range(_RECENT if wanted else _PAGES):
             page = self._shaped(self._ask("GET", "/jobs", params=asked), "value", list)
             for job in page["value"]:
                 if isinstance(job, dict) and str(job.get("name")).startswith(prefix):
                     seen[str(job["name"])] = _seen(job)
-            if not page.get("nextLink"):
+            if not page.get("nextLink") or (wanted and wanted <= seen.keys()):
                 break
             # only its query: the token goes to no other host
             asked = {key: value for key, value in parse_qsl(urlsplit(str(page["nextLink"])).query) if key != _API}
-        runs = (self._records.run(job_id) for job_id in self._records.taken())
-        for name in (run.name for run in runs if run is not None and run.name not in seen):
+        for name in wanted - seen.keys():
             if (job := self._job_of(name)) is not None:
                 seen[name] = _seen(job)
         return seen
@@ -137,8 +141,8 @@ class AzuremlService(HostedService):
         """Return the id of the environment, which is made if there is only an image."""
         config = self._config
         if config.environment is not None:
-            name, _, version = config.environment.partition(":")
-            return config.environment if name == "azureml" else f"{self._place}/environments/{name}/versions/{version}"
+            known = config.environment.startswith(_REGISTRY)
+            return config.environment if known else f"{self._place}{_version_of(config.environment)}"
         place = f"/environments/{_OF_AN_IMAGE}/versions/{hashlib.sha256(str(config.image).encode()).hexdigest()[:40]}"
         self._ask("PUT", place, body={"properties": {"image": config.image, "isAnonymous": True}}, accepted=(409,))
         return f"{self._place}{place}"
@@ -148,12 +152,13 @@ class AzuremlService(HostedService):
         return None if answer.code == 404 else self._shaped(answer, "properties", dict)
 
     def _named(self, path: str, missing: str) -> Mapping[str, Any]:
-        """Return what is at a path; raise ServiceError if there is nothing."""
+        """Return the properties of what is at a path; raise ServiceError if there is nothing."""
         answer = self._ask("GET", path, accepted=(404,))
         if answer.code == 404:
             said = self._connected().shown(answer)
             raise ServiceError(f"training_service.{missing}; change what is wrong (HTTP 404: {said})")
-        return self._shaped(answer, "name", str)
+        properties: Mapping[str, Any] = self._shaped(answer, "properties", dict)["properties"]
+        return properties
 
     def _shaped(self, answer: Answer, key: str, kind: type) -> dict[str, Any]:
         """Return the mapping of an answer, which has a value of this kind at a key."""
@@ -212,6 +217,12 @@ class AzuremlService(HostedService):
             )
             self._client_token = token
         return self._client
+
+
+def _version_of(environment: str) -> str:
+    """Return the place of a workspace's environment, given as name:version."""
+    name, _, version = environment.partition(":")
+    return f"/environments/{name}/versions/{version}"
 
 
 def _seen(job: Mapping[str, Any]) -> Seen:

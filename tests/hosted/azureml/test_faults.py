@@ -182,3 +182,19 @@ def test_many_jobs_come_in_pages_of_this_host_only(root, azure):
         azure.url = known
     (root / "go").touch()
     assert [finish(service, handle).exit_code for handle in handles] == [0] * 7
+    assert len(service._look()) == 7  # of which none runs
+
+
+def test_what_runs_is_found_without_all_that_has_ended(root, azure):
+    """However long Azure's list has become; here it has three jobs a page."""
+    service = make(root)
+    for i in range(4):
+        assert finish(service, service.submit(script(f"job-{i}"))).exit_code == 0
+    handle = service.submit(script("last", ["wait", "go"]))
+    until(lambda: numbers(service, "jobs/last/runs"), "start of the job")
+    azure.requests.clear()
+    service.prepare()
+    assert [each.path for each in azure.requests] == [f"{WORKSPACE}/jobs"]
+    assert service.status(handle).status is JobStatus.RUNNING
+    (root / "go").touch()
+    assert finish(service, handle).exit_code == 0
