@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.commands import ContestantError
 from tests.dask import start_dask
+from tests.hosted.azureml.emulator import SUBSCRIPTION, Azureml
 from tests.hosted.dlc import Dlc
 from tests.hosted.dlts import Dlts
 from tests.hosted.openpai import OpenPai
@@ -125,6 +126,15 @@ def dlc(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
+def azureml(folder: Path) -> Iterator[Section]:
+    """Start an emulator of Azure ML. Yield the section of a search on it."""
+    with Azureml().running() as emulator:
+        where = {"subscription_id": SUBSCRIPTION, "resource_group": "lab", "workspace_name": "vision"}
+        what = {"compute_target": "cpu-cluster", "token": "t0ken"}
+        yield {"kind": "azureml", "url": f"http://{emulator.address}", **where, **what, **_HOSTED}
+
+
+@contextmanager
 def several(folder: Path) -> Iterator[Section]:
     """Start an sshd and a Slurm. Yield the section of a search on both and on this machine."""
     folder.mkdir()
@@ -144,6 +154,7 @@ SET_UPS: dict[str, SetUp] = {
     "openpai": openpai,
     "dlts": dlts,
     "dlc": dlc,
+    "azureml": azureml,
     "several": several,
 }
 """By the name of the comparison: a training service, or services with a storage."""

@@ -1,12 +1,9 @@
 """A real Ray head, in an environment of its own that is made once: Ray is no package of nasflow's environment."""
 
-import fcntl
-import hashlib
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
+
+from tests.own_environment import own_environment
 
 REQUIREMENTS = Path(__file__).with_name("ray_requirements.txt")
 TOKEN = "let-me-in-to-the-ray-dashboard"
@@ -28,7 +26,7 @@ def ray_head(environment: dict[str, str]) -> Iterator[str]:
     Args:
         environment: variables of the head besides this process's own, which jobs inherit.
     """
-    program = _installed() / "bin" / "ray"
+    program = own_environment("Ray", REQUIREMENTS) / "bin" / "ray"
     folder = Path(tempfile.mkdtemp(prefix="nasflow-ray-"))  # short: the paths of its sockets have at most 107 bytes
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     gcs, dashboard, client = (each.getsockname()[1] for each in sockets)
@@ -61,26 +59,6 @@ def ray_head(environment: dict[str, str]) -> Iterator[str]:
         for process in left:
             process.kill()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _installed() -> Path:
-    """Return the environment, made if it is missing; skip the test if that can't be done."""
-    version = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    place = Path.home() / ".cache" / "nasflow-tests" / f"ray-{version}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / "made").exists():
-            pip = [place / "bin" / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-            for command in (
-                [sys.executable, "-m", "venv", "--clear", place],
-                [*pip, "--require-hashes", "--no-deps", "-r", REQUIREMENTS],
-            ):
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    pytest.skip(f"needs Ray, which can't be installed: {(done.stderr or done.stdout)[-300:]}")
-            (place / "made").touch()
-    return place
 
 
 def _await_port(port: int, head: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema
 
 _SPELLINGS = {
     **{"cpu": "CPU", "cpus": "CPUs", "gpu": "GPU", "gpus": "GPUs", "gb": "GB", "ssh": "SSH", "url": "URL"},
-    **{"openpai": "OpenPAI", "dlts": "DLTS", "dlc": "DLC"},
+    **{"openpai": "OpenPAI", "dlts": "DLTS", "dlc": "DLC", "azureml": "Azure ML"},
 }
 
 

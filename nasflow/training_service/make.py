@@ -29,6 +29,7 @@ _CLUSTERS = {
     "openpai": "hosted.openpai:OpenpaiService",
     "dlts": "hosted.dlts:DltsService",
     "dlc": "hosted.dlc:DlcService",
+    "azureml": "hosted.azureml:AzuremlService",
 }
 PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
 

@@ -29,6 +29,7 @@ UNIONS = {
         "openpai",
         "dlts",
         "dlc",
+        "azureml",
         "debug",
         "custom",
         "several",

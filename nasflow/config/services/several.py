@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from nasflow.config.services.azureml import AzuremlServiceConfig
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.dlc import DlcServiceConfig
@@ -26,6 +27,7 @@ OneOfSeveral = Annotated[
     | OpenpaiServiceConfig
     | DltsServiceConfig
     | DlcServiceConfig
+    | AzuremlServiceConfig
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]

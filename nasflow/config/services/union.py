@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nasflow.config.services.azureml import AzuremlServiceConfig
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.dask import DaskServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
@@ -32,6 +33,7 @@ ServiceConfig = Annotated[
     | OpenpaiServiceConfig
     | DltsServiceConfig
     | DlcServiceConfig
+    | AzuremlServiceConfig
     | CustomServiceConfig
     | SeveralServicesConfig,
     Field(discriminator="kind"),

@@ -134,7 +134,9 @@ class HttpClient:
         text = answer.body[: 2**16].decode(errors="replace")
         try:
             found = answer.json()
-            text = str(found.get("message") or found.get("error") or text) if isinstance(found, dict) else text
+            if isinstance(found, dict):
+                found = found["error"] if isinstance(found.get("error"), dict) else found
+                text = str(found.get("message") or found.get("error") or text)
         except ValueError:
             pass
         return one_line(self.hide(" ".join(text.split()))[:_SHOWN])  # a secret that is cut is still one

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from nasflow.training_service.cluster.base import ClusterSilentError
-from nasflow.training_service.hosted import dlts, openpai
+from nasflow.training_service.hosted import azureml, dlts, openpai
 from nasflow.training_service.hosted.http_client import Answer, HttpClient
 from tests.fuzz.target import Target
 
@@ -14,6 +14,7 @@ _JOBS = [
     {"name": "nasflow-1-job-2", "state": "RUNNING", "subState": "AttemptRunning", "appExitCode": None},
     {"name": "nasflow-1-job-3", "state": "FAILED", "appExitCode": -1200, "launchedTime": 1},
     {"jobId": "a", "jobName": "nasflow-1-job-4", "jobStatus": "error", "errorMsg": "node lost"},
+    {"name": "a", "properties": {"status": "Failed", "services": {"Studio": {"endpoint": "https://example.com"}}}},
 ]
 _VALUES = (None, [], {}, [[]], True, -1.5, 10**400, "\x00\x1b[2J", "\ud800", _SECRET, {"message": [_SECRET]})
 
@@ -40,7 +41,7 @@ def _read(data: bytes, folder: Path) -> int:
         assert _SECRET not in said and said.isprintable()
         for job in client.json_of(answer, list):
             if isinstance(job, dict):
-                for seen in (openpai._seen(job), dlts._seen(job)):
+                for seen in (openpai._seen(job), dlts._seen(job), azureml._seen(job)):
                     assert seen.reason.isprintable()
     except ClusterSilentError as error:
         assert _SECRET not in str(error)
