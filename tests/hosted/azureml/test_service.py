@@ -18,6 +18,7 @@ from tests.hosted.azureml.emulator import WORKSPACE
 from tests.hosted.azureml.service import make, submissions
 
 
+@pytest.mark.long
 class TestAzuremlService(TrainingServiceContract):
     factory = f"{making.__file__}:make"
 
