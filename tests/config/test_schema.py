@@ -25,6 +25,8 @@ UNIONS = {
         "ray",
         "dask",
         "kubernetes",
+        "kubeflow",
+        "frameworkcontroller",
         "prefect",
         "openpai",
         "dlts",

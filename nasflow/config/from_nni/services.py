@@ -33,9 +33,9 @@ _KUBERNETES = "run Ray or Dask on Kubernetes, and give its address"
 _TRANSLATIONS = {
     "local": _Translation("local", "localConfig", hosts.local),
     "remote": _Translation("ssh", "remoteConfig", hosts.remote),
-    "kubeflow": _Translation("kubernetes", "kubeflowConfig", clusters.kubeflow, _KUBERNETES),
+    "kubeflow": _Translation("kubeflow", "kubeflowConfig", clusters.kubeflow),
     "frameworkcontroller": _Translation(
-        "kubernetes", "frameworkcontrollerConfig", clusters.framework_controller, _KUBERNETES
+        "frameworkcontroller", "frameworkcontrollerConfig", clusters.framework_controller
     ),
     "adl": _Translation("kubernetes", "adlConfig", clusters.adaptdl, _KUBERNETES),
     "openpai": _Translation("openpai", "paiConfig", hosted.openpai),

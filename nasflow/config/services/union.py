@@ -13,6 +13,7 @@ from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.operators import FrameworkControllerServiceConfig, KubeflowServiceConfig
 from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.several import SeveralServicesConfig
@@ -28,6 +29,8 @@ ServiceConfig = Annotated[
     | RayServiceConfig
     | DaskServiceConfig
     | KubernetesServiceConfig
+    | KubeflowServiceConfig
+    | FrameworkControllerServiceConfig
     | PrefectServiceConfig
     | OpenpaiServiceConfig
     | DltsServiceConfig
