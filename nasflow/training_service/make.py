@@ -26,7 +26,7 @@ _CLUSTERS = {
     "ray": "cluster.ray:RayService",
     "dask": "cluster.dask:DaskService",
     "kubernetes": "cluster.kubernetes.service:KubernetesService",
-    "kubeflow": "cluster.kubernetes.kubeflow:PyTorchJobService",
+    "kubeflow": "cluster.kubernetes.kubeflow:kubeflow_service",
     "frameworkcontroller": "cluster.kubernetes.frameworkcontroller:FrameworkControllerService",
     "openpai": "hosted.openpai:OpenpaiService",
     "dlts": "hosted.dlts:DltsService",

@@ -90,7 +90,27 @@ _FRAMEWORK = definition(
     ),
     status={**OPEN, "nullable": True},
 )
-CRDS = {crd["spec"]["names"]["kind"]: crd for crd in (_PYTORCH, _FRAMEWORK)}
+_TRAIN = definition(
+    *("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs", True),
+    spec=thing(
+        "runtimeRef",
+        runtimeRef=thing("name", name=TEXT, apiGroup=TEXT, kind=TEXT),
+        trainer=thing(
+            image=TEXT, command=items(TEXT), args=items(TEXT), env=items(OPEN), numNodes=COUNT, resourcesPerNode=OPEN
+        ),
+        suspend={"type": "boolean"},
+    ),
+    status=thing(conditions=items(_CONDITION), jobsStatus=items(OPEN)),
+)
+_RUNTIME = definition(
+    *("TrainingRuntime", "trainer.kubeflow.org", "v1alpha1", "trainingruntimes", False),
+    spec=thing(
+        "template",
+        mlPolicy=thing(numNodes=COUNT),
+        template=thing(metadata=OPEN, spec=thing(replicatedJobs=items(thing("name", name=TEXT, template=OPEN)))),
+    ),
+)
+CRDS = {crd["spec"]["names"]["kind"]: crd for crd in (_PYTORCH, _FRAMEWORK, _TRAIN, _RUNTIME)}
 
 
 def install(api: client.ApiClient) -> None:
@@ -107,7 +127,7 @@ def install(api: client.ApiClient) -> None:
             "apiVersion": f"{where[0]}/{where[1]}",
             "kind": kind,
             "metadata": {"name": name},
-            "spec": {key: {} for key in needs},
+            "spec": {key: {"name": "none"} if key == "runtimeRef" else {} for key in needs},
         }
         made = _until(lambda at=where, thing=body: objects.create_namespaced_custom_object(*at, thing))
         owner = {"apiVersion": body["apiVersion"], "kind": kind, "name": name, "uid": made["metadata"]["uid"]}

@@ -28,6 +28,7 @@ class Operator:
         spec = CRDS[self.kind]["spec"]
         self.where = (spec["group"], spec["versions"][0]["name"], "default", spec["names"]["plural"])
         self.objects, self.core, self._log = client.CustomObjectsApi(api), client.CoreV1Api(api), log
+        self.batch = client.BatchV1Api(api)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -127,6 +128,43 @@ class TrainingOperator(Operator):
         ]
         body = {"status": {"conditions": made}}
         self.objects.patch_namespaced_custom_object_status(*self.where, thing["metadata"]["name"], body)
+
+
+class Trainer(Operator):
+    """Kubeflow Trainer, for TrainJobs with a TrainingRuntime of one replicated Job, and what JobSet does for it."""
+
+    kind = "TrainJob"
+    job_label = "jobset.sigs.k8s.io/jobset-name"
+
+    def tend(self, thing: Object, pods: list[Any]) -> None:
+        if (thing.get("status") or {}).get("conditions"):
+            return
+        name = thing["metadata"]["name"]
+        found = self.batch.list_namespaced_job("default", label_selector=f"{self.job_label}={name}").items
+        if not found:
+            self._start(thing)
+            return
+        ended = [each.type for each in found[0].status.conditions or [] if each.status == "True"]
+        if ended:
+            why = {"Complete": "JobsCompleted", "Failed": "JobsFailed"}[ended[0]]
+            condition = {"type": ended[0], "status": "True", "reason": why, "message": f"jobset is {ended[0].lower()}"}
+            body = {"status": {"conditions": [{**condition, "lastTransitionTime": now()}]}}
+            self.objects.patch_namespaced_custom_object_status(*self.where, name, body)
+
+    def _start(self, thing: Object) -> None:
+        name, wanted = thing["metadata"]["name"], thing["spec"]
+        where = (*self.where[:3], "trainingruntimes", wanted["runtimeRef"]["name"])
+        runtime = self.objects.get_namespaced_custom_object(*where)["spec"]["template"]["spec"]
+        (node,) = runtime["replicatedJobs"]
+        assert node["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+        labels = {self.job_label: name, "jobset.sigs.k8s.io/replicatedjob-name": node["name"]}
+        spec = node["template"]["spec"]
+        meta = spec["template"]["metadata"]
+        meta["labels"] = {**meta["labels"], **labels}
+        (main,) = [each for each in spec["template"]["spec"]["containers"] if each["name"] == "node"]
+        main["command"] = wanted["trainer"]["command"]
+        metadata = {"name": f"{name}-node-0", "labels": labels, "ownerReferences": [self.owner(thing)]}
+        self.batch.create_namespaced_job("default", {"metadata": metadata, "spec": spec})
 
 
 class FrameworkController(Operator):

@@ -17,16 +17,21 @@ class OperatorConfig(PodsConfig):
 
 
 class KubeflowServiceConfig(OperatorConfig):
-    """A Kubernetes cluster with Kubeflow's Training Operator. Keys are those of `kubernetes`."""
+    """A Kubernetes cluster with Kubeflow's Training Operator or Kubeflow Trainer. Keys are those of `kubernetes`."""
 
     kind: Literal["kubeflow"] = Field(default="kubeflow", description="Kubeflow on a Kubernetes cluster")
+    job_kind: Literal["PyTorchJob", "TrainJob"] = Field(
+        default="PyTorchJob",
+        description="PyTorchJob of Training Operator (v1), or TrainJob of Kubeflow Trainer (v2)",
+    )
     ttl_seconds_after_finished: PositiveInt = Field(
         default=3600,
         title="TTL seconds after finished",
         description="until the cluster removes a PyTorchJob that has ended",
     )
     pod_template: dict[str, Any] = Field(
-        default={}, description="merged last into the pod template; the job's container is named 'pytorch'"
+        default={},
+        description="merged last into the pod template; the job's container is named 'pytorch', of a TrainJob 'node'",
     )
 
 

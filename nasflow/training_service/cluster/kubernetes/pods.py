@@ -53,6 +53,10 @@ class PodService(ClusterService, Generic[Config]):
     """Their group and version."""
     container: ClassVar[str] = "job"
     """The name of the container that runs the job."""
+    job_label: ClassVar[str] = manifest.NAME
+    """The label of pods with the name of their object."""
+    besides: ClassVar[str] = ""
+    """Objects of the same API that runs share, with a label of the root; `cleanup` deletes them."""
     stay: ClassVar[bool] = False
     """Whether objects stay when their runs have ended, because the cluster removes them."""
     noun: ClassVar[str]
@@ -95,15 +99,17 @@ class PodService(ClusterService, Generic[Config]):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        wanted = [*rights(self.resource), *(SECRET_RIGHTS if self._variables() else [])]
+        wanted = [*rights(self.resource), *(rights(self.besides)[:3] if self.besides else [])]
+        wanted += SECRET_RIGHTS if self._variables() else []
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
         self._create(Run(self._root, "validate", "dry-run"), dry_run=True)
 
     def cleanup(self) -> None:  # noqa: D102
         super().cleanup()
-        for job in self._api.list(self.resource, self._selector):
-            self._api.delete(self.resource, job["metadata"]["name"])
+        for resource in filter(None, (self.resource, self.besides)):
+            for thing in self._api.list(resource, self._selector):
+                self._api.delete(resource, thing["metadata"]["name"])
         if self._variables():
             self._api.delete("secrets", manifest.secret_name(self._prefix))
         self._given_secret = {}
@@ -122,9 +128,11 @@ class PodService(ClusterService, Generic[Config]):
         given = [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
         began = {run.name for run in given if run.began()}  # before the pods' states are read
         jobs = {_run_name(job): job for job in self._api.list(self.resource, self._selector)}
+        names = {self._name(name): name for name in (*(run.name for run in given), *jobs)}
         pods: dict[str, list[Any]] = {}
         for pod in self._api.list("pods", self._selector):
-            pods.setdefault(_run_name(pod), []).append(pod)
+            of_object = pod["metadata"]["labels"].get(self.job_label, "")
+            pods.setdefault(names.get(of_object) or _run_name(pod), []).append(pod)
         self._lasting.look()
         found: dict[str, Seen] = {}
         for name in jobs.keys() | pods.keys():
@@ -142,7 +150,7 @@ class PodService(ClusterService, Generic[Config]):
         for name in names:
             job = self._name(name)
             if not self._api.delete(self.resource, job):  # its pods may have been left when it was deleted
-                for pod in self._api.list("pods", f"{self._selector},{manifest.NAME}={job}"):
+                for pod in self._api.list("pods", f"{self._selector},{self.job_label}={job}"):
                     self._api.delete("pods", pod["metadata"]["name"])
 
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
@@ -156,12 +164,18 @@ class PodService(ClusterService, Generic[Config]):
     @classmethod
     def _versions(cls) -> dict[str, str]:
         """Return group and version of each resource besides Kubernetes' own."""
-        return {cls.resource: cls.api_version}
+        return dict.fromkeys((cls.resource, cls.besides), cls.api_version)
 
     def _create(self, run: Run, *, dry_run: bool = False) -> None:
         self._api.create(self.resource, self._job(run), dry_run=dry_run)
 
-    def _job(self, run: Run) -> dict[str, Any]:
+    def _job(self, run: Run) -> states.Object:
+        return self._body(self._meta(run), self._template(run))
+
+    def _meta(self, run: Run) -> states.Object:
+        return manifest.metadata(self._config, self._prefix, run.name, self._name(run.name))
+
+    def _template(self, run: Run) -> states.Object:
         config = self._config
         environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
         if (path := self._storage.import_path) is not None:
@@ -172,18 +186,16 @@ class PodService(ClusterService, Generic[Config]):
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]
         log = self._storage.log(run.job_id)
-        meta = manifest.metadata(config, self._prefix, run.name, self._name(run.name))
-        pod = manifest.template(
+        return manifest.template(
             config,
             self._prefix,
-            meta,
+            self._meta(run),
             program,
             log,
             container=self.container,
             environment=environment,
             with_secret=bool(self._variables()),
         )
-        return self._body(meta, pod)
 
     def _variables(self) -> Mapping[str, str]:
         """Return the variables, some of them secret, that jobs get of this process or for their files."""

@@ -11,10 +11,13 @@ from tests.kubernetes.cluster import Cluster
 def operators(server: Cluster) -> Iterator[Cluster]:
     """The cluster, with the operators' custom resources and the operators."""
     from tests.kubernetes.crds import install
-    from tests.kubernetes.operators import FrameworkController, TrainingOperator
+    from tests.kubernetes.operators import FrameworkController, Trainer, TrainingOperator
 
     install(server.api)
-    running = [each(server.api, server.folder / f"{each.kind}.err") for each in (TrainingOperator, FrameworkController)]
+    running = [
+        each(server.api, server.folder / f"{each.kind}.err")
+        for each in (TrainingOperator, Trainer, FrameworkController)
+    ]
     for operator in running:
         operator.start()
     yield server

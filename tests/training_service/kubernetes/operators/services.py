@@ -7,7 +7,7 @@ from nasflow.config.services.operators import FrameworkControllerServiceConfig, 
 from nasflow.testing.training_service import until
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.cluster.kubernetes.frameworkcontroller import FrameworkControllerService
-from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService
+from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService, TrainJobService
 from nasflow.training_service.cluster.kubernetes.pods import PodService
 from tests.kubernetes.node import IMAGE
 
@@ -22,6 +22,11 @@ def pytorch_job(root: Path, slots: int = 1, **options) -> PyTorchJobService:
     return PyTorchJobService(KubeflowServiceConfig(**_options(slots, options)), root, runner=SCRIPTED)
 
 
+def train_job(root: Path, slots: int = 1, **options) -> TrainJobService:
+    config = KubeflowServiceConfig(job_kind="TrainJob", **_options(slots, options))
+    return TrainJobService(config, root, runner=SCRIPTED)
+
+
 def framework(root: Path, slots: int = 1, **options) -> FrameworkControllerService:
     config = FrameworkControllerServiceConfig(**_options(slots, options))
     return FrameworkControllerService(config, root, runner=SCRIPTED)
@@ -32,6 +37,6 @@ def pod_of(cluster, service: PodService, handle: JobHandle) -> str:
 
     def found() -> list[str]:
         run = service._records.run(handle.job_id)
-        return cluster.pods(f"nasflow/run={service._name(run.name)}") if run else []
+        return cluster.pods(f"{service.job_label}={service._name(run.name)}") if run else []
 
     return until(found, f"pod of {handle.job_id}")[-1]

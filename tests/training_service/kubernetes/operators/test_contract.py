@@ -31,5 +31,9 @@ class TestPyTorchJobs(OnAnOperator):
     factory = f"{services.__file__}:pytorch_job"
 
 
+class TestTrainJobs(OnAnOperator):
+    factory = f"{services.__file__}:train_job"
+
+
 class TestFrameworks(OnAnOperator):
     factory = f"{services.__file__}:framework"

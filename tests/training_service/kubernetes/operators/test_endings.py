@@ -21,7 +21,9 @@ def root(tmp_path):
     return tmp_path / "root"
 
 
-@pytest.fixture(params=[services.pytorch_job, services.framework], ids=["PyTorchJob", "Framework"])
+@pytest.fixture(
+    params=[services.pytorch_job, services.train_job, services.framework], ids=["PyTorchJob", "TrainJob", "Framework"]
+)
 def make(request, operators, root):
     """Makes the service, whose jobs end with the test."""
     yield lambda **options: request.param(root, **options)
@@ -52,13 +54,16 @@ def test_the_server_refuses_what_is_no_such_object(make, operators, monkeypatch)
     service = make()
     body = service._body
     monkeypatch.setattr(service, "_body", lambda *arguments: {**body(*arguments), "spec": []})
+    if service.besides:
+        monkeypatch.setattr(service, "_runtime", lambda pod, of=service._runtime: {**of(pod), "spec": []})
     with pytest.raises(ServiceError, match=r"^training_service: Kubernetes refuses such jobs: .*spec"):
         service.validate()
 
 
 def test_a_cluster_without_the_operator(make, operators, monkeypatch):
     service = make()
-    monkeypatch.setitem(service._api._versions, service.resource, "nowhere.example.com/v1")
+    for resource in service._api._versions:
+        monkeypatch.setitem(service._api._versions, resource, "nowhere.example.com/v1")
     with pytest.raises(ServiceError, match=r"^training_service\.kind: https://.* does not know such jobs; install"):
         service.validate()
 

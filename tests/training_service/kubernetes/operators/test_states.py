@@ -9,7 +9,7 @@ pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install n
 
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.frameworkcontroller import FrameworkControllerService, framework_fate
-from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService
+from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService, TrainJobService
 from nasflow.training_service.cluster.runs import Run
 
 LOST, EXITED, PENDING, RUNNING = JobStatus.LOST, JobStatus.EXITED, JobStatus.PENDING, JobStatus.RUNNING
@@ -93,6 +93,29 @@ def test_the_time_limit_is_the_pods(tmp_path, service, config):
     assert pod(time_limit="2m")["activeDeadlineSeconds"] == 120
     mine = {"spec": {"activeDeadlineSeconds": 5}}
     assert pod(time_limit="2m", pod_template=mine)["activeDeadlineSeconds"] == 5
+
+
+def test_runs_of_the_same_settings_share_a_runtime(tmp_path):
+    def made(job_id: str, **options) -> tuple[dict, dict]:
+        service = TrainJobService(KubeflowServiceConfig(image="any", job_kind="TrainJob", **options), tmp_path)
+        run = Run(tmp_path, job_id, "0123abcd")
+        return service._job(run), service._runtime(service._template(run))
+
+    (one, runtime), (two, same), (_, other) = made("one"), made("two"), made("one", time_limit="2m")
+    assert runtime == same
+    assert one["spec"]["runtimeRef"] == two["spec"]["runtimeRef"]
+    assert one["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] != other["metadata"]["name"]
+    assert one["spec"]["trainer"]["command"] != two["spec"]["trainer"]["command"]
+    (node,) = other["spec"]["template"]["spec"]["replicatedJobs"]
+    assert node["template"]["spec"]["backoffLimit"] == 0
+    assert node["template"]["spec"]["template"]["spec"]["activeDeadlineSeconds"] == 120
+
+
+@pytest.mark.parametrize(("condition", "status"), [("Complete", EXITED), ("Failed", LOST), ("Suspended", PENDING)])
+def test_train_jobs(tmp_path, condition, status):
+    service = TrainJobService(KubeflowServiceConfig(image="any", job_kind="TrainJob"), tmp_path)
+    job = {"kind": "TrainJob", "status": {"conditions": [{"type": condition, "status": "True", "reason": "Why"}]}}
+    assert states.seen(job, [], True, lambda state: 0.0, service._fate).status is status
 
 
 def test_names_are_what_operators_take(tmp_path):
