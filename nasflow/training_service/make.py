@@ -28,11 +28,12 @@ _CLUSTERS = {
     "kubernetes": "cluster.kubernetes.service:KubernetesService",
     "kubeflow": "cluster.kubernetes.kubeflow:kubeflow_service",
     "frameworkcontroller": "cluster.kubernetes.frameworkcontroller:FrameworkControllerService",
+    "adaptdl": "cluster.kubernetes.adaptdl:AdaptdlService",
     "openpai": "hosted.openpai:OpenpaiService",
     "dlts": "hosted.dlts:DltsService",
     "dlc": "hosted.dlc:DlcService",
 }
-_EXTRAS = dict.fromkeys(("kubeflow", "frameworkcontroller"), "kubernetes")
+_EXTRAS = dict.fromkeys(("kubeflow", "frameworkcontroller", "adaptdl"), "kubernetes")
 PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
 
 

@@ -27,6 +27,7 @@ UNIONS = {
         "kubernetes",
         "kubeflow",
         "frameworkcontroller",
+        "adaptdl",
         "prefect",
         "openpai",
         "dlts",

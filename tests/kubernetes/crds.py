@@ -110,7 +110,19 @@ _RUNTIME = definition(
         template=thing(metadata=OPEN, spec=thing(replicatedJobs=items(thing("name", name=TEXT, template=OPEN)))),
     ),
 )
-CRDS = {crd["spec"]["names"]["kind"]: crd for crd in (_PYTORCH, _FRAMEWORK, _TRAIN, _RUNTIME)}
+_ADAPTDL = definition(
+    *("AdaptDLJob", "adaptdl.petuum.com", "v1", "adaptdljobs", True),
+    metadata=thing(name={"type": "string", "maxLength": 63}),
+    spec=thing(
+        "template",
+        maxReplicas={"type": "integer", "minimum": 1},
+        minReplicas={"type": "integer", "minimum": 0},
+        preemptible={"type": "boolean"},
+        template=OPEN,
+    ),
+    status=OPEN,
+)
+CRDS = {crd["spec"]["names"]["kind"]: crd for crd in (_PYTORCH, _FRAMEWORK, _TRAIN, _RUNTIME, _ADAPTDL)}
 
 
 def install(api: client.ApiClient) -> None:

@@ -211,6 +211,42 @@ class FrameworkController(Operator):
         self.objects.patch_namespaced_custom_object(*self.where, thing["metadata"]["name"], body)
 
 
+class AdaptDL(Operator):
+    """AdaptDL's controller, for jobs of one replica; a preemptible one that ended by SIGTERM is started again."""
+
+    kind = "AdaptDLJob"
+    job_label = "adaptdl/job"
+
+    def tend(self, thing: Object, pods: list[Any]) -> None:
+        status = thing.get("status") or {}
+        phase, group, name = status.get("phase"), status.get("group", 0), thing["metadata"]["name"]
+        if phase in ("Succeeded", "Failed"):
+            return
+        (pod,) = [each for each in pods if each.metadata.labels["adaptdl/group"] == str(group)] or [None]
+        if pod is None:
+            labels = {self.job_label: name, "adaptdl/group": str(group), "adaptdl/rank": "0"}
+            pod_name = f"{name}-{thing['metadata']['uid'][:8]}-{group}-0"
+            self.create_pod(thing["spec"]["template"], pod_name, labels, self.owner(thing))
+            self._report(name, phase="Starting", group=group, replicas=1)
+        elif pod.status.phase == "Running" and phase != "Running":
+            self._report(name, phase="Running", readyReplicas=1)
+        elif pod.status.phase == "Succeeded":
+            self._report(name, phase="Succeeded", completionTimestamp=now())
+        elif pod.status.phase == "Failed":
+            if thing["spec"]["preemptible"] and _code(pod) == 143:
+                self._report(name, phase="Starting", group=group + 1)
+            else:
+                self._report(name, phase="Failed", reason="PodFailure", message=pod.metadata.name)
+
+    def _report(self, name: str, **status: Any) -> None:
+        self.objects.patch_namespaced_custom_object_status(*self.where, name, {"status": status})
+
+
+def _code(pod: Any) -> int:
+    ended = [each.state.terminated for each in pod.status.container_statuses or [] if each.state.terminated]
+    return max((each.exit_code for each in ended), default=0)
+
+
 def _completion(pod: Any) -> tuple[int, str, str, list[Object]]:
     """The code, phrase, diagnostics and containers of a task by its pod, by FrameworkController's default rules."""
     ended = [each for each in pod.status.container_statuses or [] if each.state.terminated]

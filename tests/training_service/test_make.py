@@ -9,7 +9,11 @@ from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.dlc import DlcServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.operators import FrameworkControllerServiceConfig, KubeflowServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.errors import ConfigError, ServiceError
@@ -96,9 +100,10 @@ def test_kubernetes(tmp_path):
         (KubernetesServiceConfig(image="any"), "kubernetes"),
         (KubeflowServiceConfig(image="any"), "kubernetes"),
         (FrameworkControllerServiceConfig(image="any"), "kubernetes"),
+        (AdaptdlServiceConfig(image="any"), "kubernetes"),
         (DLC, "alibabacloud_pai_dlc20201203"),
     ],
-    ids=["dask", "kubernetes", "kubeflow", "frameworkcontroller", "dlc"],
+    ids=["dask", "kubernetes", "kubeflow", "frameworkcontroller", "adaptdl", "dlc"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
     rooms = ("cluster", "cluster.kubernetes", "hosted")

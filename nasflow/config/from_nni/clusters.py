@@ -29,7 +29,7 @@ def framework_controller(request: Request, section: Section) -> None:
 
 
 def adaptdl(request: Request, section: Section) -> None:
-    """Fill a section of kind kubernetes."""
+    """Fill a section of kind adaptdl."""
     for home in request.homes():
         home.drop("jobs don't change their number of replicas; trials share a job instead", "adaptive")
         home.drop("checkpoints are in `work_dir`, which a volume holds; `checkpoint` says which are kept", "checkpoint")

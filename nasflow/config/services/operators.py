@@ -41,3 +41,10 @@ class FrameworkControllerServiceConfig(OperatorConfig):
     kind: Literal["frameworkcontroller"] = Field(
         default="frameworkcontroller", description="FrameworkController on a Kubernetes cluster"
     )
+
+
+class AdaptdlServiceConfig(OperatorConfig):
+    """A Kubernetes cluster with AdaptDL. Keys are those of `kubernetes`."""
+
+    kind: Literal["adaptdl"] = Field(default="adaptdl", description="AdaptDL on a Kubernetes cluster")
+    preemptible: bool = Field(default=True, description="AdaptDL may end a job to make room for another")

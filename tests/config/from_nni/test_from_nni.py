@@ -20,7 +20,7 @@ KINDS = {
     "remote-v1": "ssh",
     "openpai": "openpai",
     "pai-v1": "openpai",
-    "adl": "kubernetes",
+    "adl": "adaptdl",
     "kubeflow": "kubeflow",
     "frameworkcontroller": "frameworkcontroller",
     "aml": "azureml",
@@ -30,7 +30,7 @@ KINDS = {
 CLUSTER = {"kind", "max_jobs", "cpus_per_job", "gpus_per_job", "memory_gb", "image", "storage"}
 PODS = CLUSTER | {"namespace", "service_account", "image_pull_secrets", "volumes", "volume_mounts"}
 FIELDS = {
-    **dict.fromkeys(("kubernetes", "kubeflow", "frameworkcontroller"), PODS),
+    **dict.fromkeys(("kubernetes", "kubeflow", "frameworkcontroller", "adaptdl"), PODS),
     "openpai": CLUSTER | {"url", "user", "token", "virtual_cluster", "extra"},
     "azureml": CLUSTER | {"subscription_id", "resource_group", "workspace_name", "compute_target"},
     "dlc": CLUSTER | {"region", "workspace_id", "ecs_spec", "extra", "access_key_id", "access_key_secret"},

@@ -3,9 +3,14 @@
 import sys
 from pathlib import Path
 
-from nasflow.config.services.operators import FrameworkControllerServiceConfig, KubeflowServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.testing.training_service import until
 from nasflow.training_service.base import JobHandle
+from nasflow.training_service.cluster.kubernetes.adaptdl import AdaptdlService
 from nasflow.training_service.cluster.kubernetes.frameworkcontroller import FrameworkControllerService
 from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService, TrainJobService
 from nasflow.training_service.cluster.kubernetes.pods import PodService
@@ -30,6 +35,10 @@ def train_job(root: Path, slots: int = 1, **options) -> TrainJobService:
 def framework(root: Path, slots: int = 1, **options) -> FrameworkControllerService:
     config = FrameworkControllerServiceConfig(**_options(slots, options))
     return FrameworkControllerService(config, root, runner=SCRIPTED)
+
+
+def adaptdl_job(root: Path, slots: int = 1, **options) -> AdaptdlService:
+    return AdaptdlService(AdaptdlServiceConfig(**_options(slots, options)), root, runner=SCRIPTED)
 
 
 def pod_of(cluster, service: PodService, handle: JobHandle) -> str:

@@ -35,5 +35,9 @@ class TestTrainJobs(OnAnOperator):
     factory = f"{services.__file__}:train_job"
 
 
+class TestAdaptDLJobs(OnAnOperator):
+    factory = f"{services.__file__}:adaptdl_job"
+
+
 class TestFrameworks(OnAnOperator):
     factory = f"{services.__file__}:framework"

@@ -21,9 +21,15 @@ def root(tmp_path):
     return tmp_path / "root"
 
 
-@pytest.fixture(
-    params=[services.pytorch_job, services.train_job, services.framework], ids=["PyTorchJob", "TrainJob", "Framework"]
-)
+MAKERS = {
+    "PyTorchJob": services.pytorch_job,
+    "TrainJob": services.train_job,
+    "Framework": services.framework,
+    "AdaptDLJob": services.adaptdl_job,
+}
+
+
+@pytest.fixture(params=MAKERS.values(), ids=MAKERS)
 def make(request, operators, root):
     """Makes the service, whose jobs end with the test."""
     yield lambda **options: request.param(root, **options)

@@ -2,12 +2,17 @@
 
 import pytest
 
-from nasflow.config.services.operators import FrameworkControllerServiceConfig, KubeflowServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.training_service.base import JobStatus
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
 from nasflow.training_service.cluster.kubernetes import manifest, states
+from nasflow.training_service.cluster.kubernetes.adaptdl import AdaptdlService
 from nasflow.training_service.cluster.kubernetes.frameworkcontroller import FrameworkControllerService, framework_fate
 from nasflow.training_service.cluster.kubernetes.kubeflow import PyTorchJobService, TrainJobService
 from nasflow.training_service.cluster.runs import Run
@@ -116,6 +121,25 @@ def test_train_jobs(tmp_path, condition, status):
     service = TrainJobService(KubeflowServiceConfig(image="any", job_kind="TrainJob"), tmp_path)
     job = {"kind": "TrainJob", "status": {"conditions": [{"type": condition, "status": "True", "reason": "Why"}]}}
     assert states.seen(job, [], True, lambda state: 0.0, service._fate).status is status
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "reason"),
+    [
+        (None, PENDING, "the AdaptDLJob has no pod yet"),
+        ("Pending", PENDING, "no pod yet"),
+        ("Starting", PENDING, "no pod yet"),
+        ("Stopping", PENDING, "no pod yet"),
+        ("Succeeded", EXITED, "is complete"),
+        ("Failed", LOST, "its pod is gone: PodFailure: why"),
+    ],
+)
+def test_phases_of_adaptdl(tmp_path, phase, status, reason):
+    service = AdaptdlService(AdaptdlServiceConfig(image="any", preemptible=False), tmp_path)
+    job = {"kind": "AdaptDLJob", "status": {"phase": phase, "reason": "PodFailure", "message": "why"}}
+    seen = states.seen(job, [], True, lambda state: 0.0, service._fate)
+    assert (seen.status, reason in seen.reason) == (status, True)
+    assert service._job(Run(tmp_path, "job", "0123abcd"))["spec"]["preemptible"] is False
 
 
 def test_names_are_what_operators_take(tmp_path):
