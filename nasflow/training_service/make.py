@@ -26,11 +26,15 @@ _CLUSTERS = {
     "ray": "cluster.ray:RayService",
     "dask": "cluster.dask:DaskService",
     "kubernetes": "cluster.kubernetes.service:KubernetesService",
+    "kubeflow": "cluster.kubernetes.kubeflow:kubeflow_service",
+    "frameworkcontroller": "cluster.kubernetes.frameworkcontroller:FrameworkControllerService",
+    "adaptdl": "cluster.kubernetes.adaptdl:AdaptdlService",
     "openpai": "hosted.openpai:OpenpaiService",
     "dlts": "hosted.dlts:DltsService",
     "dlc": "hosted.dlc:DlcService",
     "azureml": "hosted.azureml:AzuremlService",
 }
+_EXTRAS = dict.fromkeys(("kubeflow", "frameworkcontroller", "adaptdl"), "kubernetes")
 PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
 
 
@@ -87,7 +91,7 @@ def make_service(
 def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets) -> TrainingService:
     """Return the service of a cluster, whose module is imported only now."""
     module, _, name = _CLUSTERS[config.kind].partition(":")
-    with _needing(config.kind):
+    with _needing(config.kind, _EXTRAS.get(config.kind, config.kind)):
         service = getattr(import_module(f"nasflow.training_service.{module}"), name)
     inherits = {"secrets": secrets} if module.startswith("cluster.") else {}  # hosted jobs inherit nothing from here
     made: TrainingService = service(config, root, **inherits)
@@ -95,12 +99,12 @@ def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets) -> Training
 
 
 @contextmanager
-def _needing(extra: str) -> Iterator[None]:
+def _needing(kind: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         raise ServiceError(
-            f"training_service.kind: '{extra}' needs the module '{error.name}'; install nasflow[{extra}]"
+            f"training_service.kind: '{kind}' needs the module '{error.name}'; install nasflow[{extra}]"
         ) from error
 
 

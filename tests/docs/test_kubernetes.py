@@ -21,9 +21,9 @@ def test_its_configs_parse(block):
 
 
 def test_its_role_has_the_rights_that_are_checked():
-    service = pytest.importorskip("nasflow.training_service.cluster.kubernetes.service")
+    service = pytest.importorskip("nasflow.training_service.cluster.kubernetes.pods")
     granted = {(verb, resource) for rule in ROLE["rules"] for verb in rule["verbs"] for resource in rule["resources"]}
-    assert granted == {*service._RIGHTS, *service._SECRET_RIGHTS, ("list", "events")}
+    assert granted == {*service.rights("jobs"), *service.SECRET_RIGHTS, ("list", "events")}
     groups = {resource: rule["apiGroups"] for rule in ROLE["rules"] for resource in rule["resources"]}
     assert groups == {"jobs": ["batch"], "pods": [""], "secrets": [""], "events": [""]}
 

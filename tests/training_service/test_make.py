@@ -9,6 +9,11 @@ from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.dlc import DlcServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.errors import ConfigError, ServiceError
@@ -93,16 +98,22 @@ def test_kubernetes(tmp_path):
     [
         (DaskServiceConfig(), "distributed"),
         (KubernetesServiceConfig(image="any"), "kubernetes"),
+        (KubeflowServiceConfig(image="any"), "kubernetes"),
+        (FrameworkControllerServiceConfig(image="any"), "kubernetes"),
+        (AdaptdlServiceConfig(image="any"), "kubernetes"),
         (DLC, "alibabacloud_pai_dlc20201203"),
     ],
-    ids=["dask", "kubernetes", "dlc"],
+    ids=["dask", "kubernetes", "kubeflow", "frameworkcontroller", "adaptdl", "dlc"],
 )
 def test_an_extra_that_is_not_installed(tmp_path, monkeypatch, config, module):
-    own = tuple(f"nasflow.training_service.{room}.{config.kind}" for room in ("cluster", "hosted"))
+    rooms = ("cluster", "cluster.kubernetes", "hosted")
+    own = tuple(f"nasflow.training_service.{room}.{config.kind}" for room in rooms)
+    own += ("nasflow.training_service.cluster.kubernetes",) if module == "kubernetes" else ()
     for name in [name for name in sys.modules if name.startswith((*own, f"{module}."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{config.kind}\]"
+    extra = "kubernetes" if module == "kubernetes" else config.kind
+    text = rf"'{config.kind}' needs the module '{module}.*install nasflow\[{extra}\]"
     with pytest.raises(ServiceError, match=text):
         make_service(config, tmp_path / "root", tmp_path)
 

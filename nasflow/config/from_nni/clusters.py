@@ -3,20 +3,20 @@
 from nasflow.config.from_nni.entries import Entries
 from nasflow.config.from_nni.request import MOUNT, TRIAL_COMMAND, Request, Section
 
-_PLAIN_JOBS = "not needed: a job of nasflow's is a plain Kubernetes Job with one pod"
+_ONE_POD = "not needed: a job of nasflow's has one pod"
 
 
 def kubeflow(request: Request, section: Section) -> None:
-    """Fill a section of kind kubernetes."""
+    """Fill a section of kind kubeflow."""
     service = request.service
-    service.drop(_PLAIN_JOBS, "operator", "apiVersion")
+    service.drop("not needed: a job of nasflow's is a PyTorchJob of version v1", "operator", "apiVersion")
     roles = [home.section(name) for home in request.homes() for name in ("worker", "master", "ps")]
     _roles(request, section, [role for role in roles if role])
     _common(request, section)
 
 
 def framework_controller(request: Request, section: Section) -> None:
-    """Fill a section of kind kubernetes."""
+    """Fill a section of kind frameworkcontroller."""
     for home in request.homes():
         key = home.key("serviceAccountName")
         section.put(key, home.text("serviceAccountName"), "service_account")
@@ -24,12 +24,12 @@ def framework_controller(request: Request, section: Section) -> None:
     for role in roles:
         role.take("name")
     _roles(request, section, roles)
-    request.service.drop(_PLAIN_JOBS, "apiVersion")
+    request.service.drop(_ONE_POD, "apiVersion")
     _common(request, section)
 
 
 def adaptdl(request: Request, section: Section) -> None:
-    """Fill a section of kind kubernetes."""
+    """Fill a section of kind adaptdl."""
     for home in request.homes():
         home.drop("jobs don't change their number of replicas; trials share a job instead", "adaptive")
         home.drop("checkpoints are in `work_dir`, which a volume holds; `checkpoint` says which are kept", "checkpoint")
@@ -50,7 +50,7 @@ def _roles(request: Request, section: Section, roles: list[Entries]) -> None:
     """Take image and resources from the first role; a job is one pod, so there are no others."""
     for place, role in enumerate(roles):
         if place:
-            role.notes.add(role.path, f"{_PLAIN_JOBS}; of the roles, the first one's image and resources are printed")
+            role.notes.add(role.path, f"{_ONE_POD}; of the roles, the first one's image and resources are printed")
             continue
         replicas = role.count("replicas", "taskNum", "taskNumber")
         if replicas and replicas > 1:
@@ -61,7 +61,7 @@ def _roles(request: Request, section: Section, roles: list[Entries]) -> None:
         role.drop(TRIAL_COMMAND, "command")
         role.drop("the image, or a volume, has the code", "codeDirectory", "codeDir")
         role.drop("create a Secret for the registry, and name it in `image_pull_secrets`", "privateRegistryAuthPath")
-        role.drop(_PLAIN_JOBS, "frameworkAttemptCompletionPolicy")
+        role.drop(_ONE_POD, "frameworkAttemptCompletionPolicy")
         role.rest()
 
 

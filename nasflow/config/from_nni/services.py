@@ -29,15 +29,14 @@ class _Translation:
     instead: str = "use Slurm, Ray or Dask there, or its machines as SSH hosts"
 
 
-_KUBERNETES = "run Ray or Dask on Kubernetes, and give its address"
 _TRANSLATIONS = {
     "local": _Translation("local", "localConfig", hosts.local),
     "remote": _Translation("ssh", "remoteConfig", hosts.remote),
-    "kubeflow": _Translation("kubernetes", "kubeflowConfig", clusters.kubeflow, _KUBERNETES),
+    "kubeflow": _Translation("kubeflow", "kubeflowConfig", clusters.kubeflow),
     "frameworkcontroller": _Translation(
-        "kubernetes", "frameworkcontrollerConfig", clusters.framework_controller, _KUBERNETES
+        "frameworkcontroller", "frameworkcontrollerConfig", clusters.framework_controller
     ),
-    "adl": _Translation("kubernetes", "adlConfig", clusters.adaptdl, _KUBERNETES),
+    "adl": _Translation("adaptdl", "adlConfig", clusters.adaptdl),
     "openpai": _Translation("openpai", "paiConfig", hosted.openpai),
     "dlts": _Translation("dlts", "dltsConfig", hosted.dlts),
     "aml": _Translation("azureml", "amlConfig", hosted.azure_ml),

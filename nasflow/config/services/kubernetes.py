@@ -1,4 +1,4 @@
-"""The section of the Kubernetes service."""
+"""The section of the Kubernetes service, and what those of operators share with it."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,13 +12,9 @@ _OWN_LABELS = "nasflow/"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 
-class KubernetesServiceConfig(ClusterConfig):
-    """A Kubernetes cluster. Its image has nasflow, and `storage` says where its pods find files.
+class PodsConfig(ClusterConfig):
+    """What the services have in common whose jobs are pods."""
 
-    What is left out is left to the cluster's defaults. Volumes, mounts and tolerations have Kubernetes' own form.
-    """
-
-    kind: Literal["kubernetes"] = Field(default="kubernetes", description="a Kubernetes cluster")
     image: str = Field(min_length=1, description="of the jobs' container; has nasflow, and what your code imports")
     namespace: Annotated[_Name, Field(max_length=63)] = Field(default="default", description="of the jobs")
     kubeconfig: str | None = Field(
@@ -44,16 +40,11 @@ class KubernetesServiceConfig(ClusterConfig):
         title="Environment from Secrets",
         description="Secrets of the namespace whose keys are environment variables of jobs",
     )
-    time_limit: Duration | None = Field(
-        default=None, description="that a job may take with its time in the queue; then Kubernetes ends it"
-    )
-    ttl_seconds_after_finished: PositiveInt = Field(
-        default=3600, title="TTL seconds after finished", description="until the cluster removes a Job that has ended"
-    )
+    time_limit: Duration | None = Field(default=None, description="that a job may take; then Kubernetes ends it")
     python: str = Field(default="python3", description="interpreter in the image")
     labels: dict[str, str] = Field(default={}, description="more labels of Jobs and pods")
     pod_template: dict[str, Any] = Field(
-        default={}, description="merged last into the pod template; the job's container is named 'job'"
+        default={}, description="merged last into the pod template, containers by name"
     )
     poll_seconds: PositiveFloat = Field(default=2.0, description="between two looks at the cluster")
     abandoned_after: Duration = Field(
@@ -66,3 +57,21 @@ class KubernetesServiceConfig(ClusterConfig):
         if own := next((name for name in labels if name.startswith(_OWN_LABELS)), None):
             raise ValueError(f"'{own}' is nasflow's own; give it another name")
         return labels
+
+
+class KubernetesServiceConfig(PodsConfig):
+    """A Kubernetes cluster. Its image has nasflow, and `storage` says where its pods find files.
+
+    What is left out is left to the cluster's defaults. Volumes, mounts and tolerations have Kubernetes' own form.
+    """
+
+    kind: Literal["kubernetes"] = Field(default="kubernetes", description="a Kubernetes cluster")
+    time_limit: Duration | None = Field(
+        default=None, description="that a job may take with its time in the queue; then Kubernetes ends it"
+    )
+    ttl_seconds_after_finished: PositiveInt = Field(
+        default=3600, title="TTL seconds after finished", description="until the cluster removes a Job that has ended"
+    )
+    pod_template: dict[str, Any] = Field(
+        default={}, description="merged last into the pod template; the job's container is named 'job'"
+    )

@@ -14,6 +14,11 @@ from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.several import SeveralServicesConfig
@@ -29,6 +34,9 @@ ServiceConfig = Annotated[
     | RayServiceConfig
     | DaskServiceConfig
     | KubernetesServiceConfig
+    | KubeflowServiceConfig
+    | FrameworkControllerServiceConfig
+    | AdaptdlServiceConfig
     | PrefectServiceConfig
     | OpenpaiServiceConfig
     | DltsServiceConfig

@@ -20,16 +20,17 @@ KINDS = {
     "remote-v1": "ssh",
     "openpai": "openpai",
     "pai-v1": "openpai",
-    "adl": "kubernetes",
-    "kubeflow": "kubernetes",
-    "frameworkcontroller": "kubernetes",
+    "adl": "adaptdl",
+    "kubeflow": "kubeflow",
+    "frameworkcontroller": "frameworkcontroller",
     "aml": "azureml",
     "dlc": "dlc",
     "dlts": "dlts",
 }
 CLUSTER = {"kind", "max_jobs", "cpus_per_job", "gpus_per_job", "memory_gb", "image", "storage"}
+PODS = CLUSTER | {"namespace", "service_account", "image_pull_secrets", "volumes", "volume_mounts"}
 FIELDS = {
-    "kubernetes": CLUSTER | {"namespace", "service_account", "image_pull_secrets", "volumes", "volume_mounts"},
+    **dict.fromkeys(("kubernetes", "kubeflow", "frameworkcontroller", "adaptdl"), PODS),
     "openpai": CLUSTER | {"url", "user", "token", "virtual_cluster", "extra"},
     "azureml": CLUSTER | {"subscription_id", "resource_group", "workspace_name", "compute_target"},
     "dlc": CLUSTER | {"region", "workspace_id", "ecs_spec", "extra", "access_key_id", "access_key_secret"},

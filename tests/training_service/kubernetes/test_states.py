@@ -59,14 +59,14 @@ CASES = {
 
 @pytest.mark.parametrize(("job", "pods", "status", "reason"), CASES.values(), ids=CASES)
 def test_states(job, pods, status, reason):
-    seen = states.seen(job, pods, False, lambda state: 1000.0 if state.startswith("old ") else 0.0)
+    seen = states.seen(job, pods, False, lambda state: 1000.0 if state.startswith("old ") else 0.0, states.fate_of)
     assert seen.status is status
     assert reason in seen.reason
     assert seen.out_of_memory == ("ran out of memory" in reason)
 
 
 def test_a_new_pod_of_a_run_that_has_begun_means_that_the_first_was_deleted():
-    seen = states.seen(JOB, [pod("Pending", node=None)], True, lambda state: 0.0)
+    seen = states.seen(JOB, [pod("Pending", node=None)], True, lambda state: 0.0, states.fate_of)
     assert (seen.status, seen.reason) == (LOST, states.POD_DELETED)
 
 
@@ -105,9 +105,11 @@ def test_names_of_jobs_are_what_kubernetes_takes():
 
 def test_labels_of_nasflow_can_not_be_given_away():
     config = KubernetesServiceConfig(image="any", labels={"team": "vision"})
-    job = manifest.job(
-        config, "nasflow-1-", "nasflow-1-a-b", ["a"], "log", environment={"A": "$(B)"}, with_secret=False
+    meta = manifest.metadata(config, "nasflow-1-", "nasflow-1-a-b", "nasflow-1-a-b")
+    pod = manifest.template(
+        config, "nasflow-1-", meta, ["a"], "log", container="job", environment={"A": "$(B)"}, with_secret=False
     )
+    job = manifest.job(config, meta, pod)
     template = job["spec"]["template"]
     assert template["metadata"]["labels"] == job["metadata"]["labels"]
     assert job["metadata"]["labels"]["team"] == "vision"

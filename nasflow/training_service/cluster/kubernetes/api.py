@@ -19,7 +19,7 @@ Object = dict[str, Any]
 _TIMEOUT = (10.0, 30.0)  # seconds for a connection, and for an answer
 _PAGE = 500  # objects
 _ROLE = "docs/kubernetes.md has the Role that is needed"
-_GROUPS = {"jobs": "/apis/batch/v1", "pods": "/api/v1", "secrets": "/api/v1", "events": "/api/v1"}
+_CORE = ("pods", "secrets", "events")  # the resources of the group without a name
 _DEFAULT = "~/.kube/config"
 _IN_POD = "KUBERNETES_SERVICE_HOST"
 
@@ -42,10 +42,13 @@ class KubernetesApi:
         kubeconfig: a file; None for the default one, or for the service account of the pod that this process is in.
         context: of the kubeconfig; None for its current one.
         namespace: of all objects.
+        versions: group and version of each resource that is asked for, but for pods, secrets and events, as
+            `{"jobs": "batch/v1"}`.
     """
 
-    def __init__(self, kubeconfig: str | None, context: str | None, namespace: str):
+    def __init__(self, kubeconfig: str | None, context: str | None, namespace: str, versions: Mapping[str, str]):
         self._kubeconfig, self._context, self._namespace = kubeconfig, context, namespace
+        self._versions = versions
         self._client: client.ApiClient | None = None
 
     def list(self, resource: str, labels: str = "", fields: str = "") -> list[Object]:
@@ -81,7 +84,7 @@ class KubernetesApi:
     def forbidden(self, rights: Sequence[tuple[str, str]]) -> Iterator[str]:
         """Yield those of the rights (verb and resource) that this user lacks, such as `delete jobs`."""
         for verb, resource in rights:
-            group = "batch" if resource == "jobs" else ""
+            group = "" if resource in _CORE else self._versions[resource].partition("/")[0]
             wanted = {"namespace": self._namespace, "verb": verb, "group": group, "resource": resource}
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
@@ -93,7 +96,8 @@ class KubernetesApi:
                 yield f"{verb} {resource}"
 
     def _path(self, resource: str, name: str = "") -> str:
-        path = f"{_GROUPS[resource]}/namespaces/{self._namespace}/{resource}"
+        home = "/api/v1" if resource in _CORE else f"/apis/{self._versions[resource]}"
+        path = f"{home}/namespaces/{self._namespace}/{resource}"
         return f"{path}/{name}" if name else path
 
     def _request(self, method: str, path: str, query: Mapping[str, str], body: Object | None = None) -> Object:
@@ -142,6 +146,10 @@ class KubernetesApi:
             return RefusedError(f"training_service: Kubernetes forbids this: {text}; {_ROLE}", status)
         if status == 404 and f'namespaces "{self._namespace}" not found' in text:
             return RefusedError(f"training_service.namespace: there is no namespace '{self._namespace}'", status)
+        if status == 404 and error.body in (b"404 page not found\n", "404 page not found\n"):
+            return RefusedError(
+                f"training_service.kind: {where} does not know such jobs; install their operator", status
+            )
         return RefusedError(f"training_service: Kubernetes refuses such jobs: {text}", status)
 
     def _connect(self) -> client.ApiClient:

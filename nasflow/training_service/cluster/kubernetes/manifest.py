@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.kubernetes import KubernetesServiceConfig, PodsConfig
 from nasflow.training_service.machine.job_process import GRACE, NOTICE
 
 Object = dict[str, Any]
@@ -14,16 +14,16 @@ ROOT_LABEL = "nasflow/root"
 """Of Jobs, their pods and the Secret: the common prefix of the names of all runs of a root."""
 NAME = "nasflow/run"
 """The annotation of a Job and its pods with the name of the run. The label of that name has the Job's name."""
-_CONTAINER = "job"
-_LONGEST = 63  # characters of a label's value; the name of a Job becomes one
+LONGEST = 63
+"""Characters of a label's value; the name of a Job becomes one."""
 _PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 # $1 is the job's log; the rest is the command. Kubernetes keeps the end of what reaches its own log.
 _TO_LOG = 'log=$1; shift; : >>"$log" || exit 1; exec "$@" >>"$log" 2>&1 </dev/null'
 
 
-def job_name(run: str) -> str:
-    """Return the name of a run's Job: the run's own, if Kubernetes takes that."""
-    if _PLAIN.fullmatch(run) and len(run) <= _LONGEST:
+def job_name(run: str, longest: int = LONGEST) -> str:
+    """Return the name of a run's Job: the run's own, if Kubernetes takes that and it is not too long."""
+    if _PLAIN.fullmatch(run) and len(run) <= longest:
         return run
     prefix, token = run.split("-")[1], run.rpartition("-")[2]
     return f"nasflow-{prefix}-{hashlib.sha256(run.encode()).hexdigest()[:16]}-{token}"
@@ -50,44 +50,64 @@ def secret(prefix: str, variables: Mapping[str, str]) -> Object:
     }
 
 
-def job(
-    config: KubernetesServiceConfig,
+def metadata(config: PodsConfig, prefix: str, run: str, name: str) -> Object:
+    """Return the metadata of the object with this name that is submitted for a run; its pods get its labels."""
+    labels = {**config.labels, **_labels(prefix), NAME: name}
+    return {"name": name, "labels": labels, "annotations": {NAME: run}}
+
+
+def template(
+    config: PodsConfig,
     prefix: str,
-    run: str,
+    meta: Object,
     command: Sequence[str],
     log: str,
     *,
+    container: str,
     environment: Mapping[str, str],
     with_secret: bool,
 ) -> Object:
-    """Return the Job of a run.
+    """Return the pod template of a run.
 
     Args:
         config: the service's section.
         prefix: common to the names of all runs of the root.
-        run: the run's name.
+        meta: the metadata of the object that is submitted.
         command: starts its program.
         log: the file to which its output is appended.
+        container: the name of its container.
         environment: variables, none of them secret.
         with_secret: whether it gets the variables in the root's Secret.
     """
-    name = job_name(run)
-    labels = {**config.labels, **_labels(prefix), NAME: name}
-    template = {"metadata": {"labels": labels, "annotations": {NAME: run}}, "spec": _pod(config)}
-    container = template["spec"]["containers"][0]
-    container["command"] = ["/bin/sh", "-c", *map(_literal, [_TO_LOG, "sh", log, *command])]
-    container["env"] = [{"name": key, "value": _literal(value)} for key, value in environment.items()]
+    described = {"labels": meta["labels"], "annotations": meta["annotations"]}
+    made = {"metadata": described, "spec": _pod(config, container)}
+    first = made["spec"]["containers"][0]
+    first["command"] = ["/bin/sh", "-c", *map(_literal, [_TO_LOG, "sh", log, *command])]
+    first["env"] = [{"name": key, "value": _literal(value)} for key, value in environment.items()]
     names = [*([secret_name(prefix)] if with_secret else []), *config.env_from_secrets]
-    container["envFrom"] = [{"secretRef": {"name": each}} for each in names]
+    first["envFrom"] = [{"secretRef": {"name": each}} for each in names]
+    both: Object = merged(made, config.pod_template)
+    return both
+
+
+def job(config: KubernetesServiceConfig, meta: Object, pod: Object) -> Object:
+    """Return the Job of a run with this metadata and pod template."""
     spec: Object = {
         "backoffLimit": 0,
         "ttlSecondsAfterFinished": config.ttl_seconds_after_finished,
-        "template": merged(template, config.pod_template),
+        "template": pod,
     }
     if config.time_limit is not None:
         spec["activeDeadlineSeconds"] = max(1, round(config.time_limit))
-    metadata = {"name": name, "labels": labels, "annotations": {NAME: run}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def with_deadline(config: PodsConfig, pod: Object) -> Object:
+    """Return a pod template whose pods end after the time limit of jobs, if there is one and the template has none."""
+    if config.time_limit is None:
+        return pod
+    limited: Object = merged({"spec": {"activeDeadlineSeconds": max(1, round(config.time_limit))}}, pod)
+    return limited
 
 
 def merged(ours: Any, theirs: Any) -> Any:
@@ -103,7 +123,7 @@ def merged(ours: Any, theirs: Any) -> Any:
     return theirs
 
 
-def _pod(config: KubernetesServiceConfig) -> Object:
+def _pod(config: PodsConfig, name: str) -> Object:
     """Return the spec of a job's pod without its command and environment."""
     requests: Object = {"cpu": f"{config.cpus_per_job:g}"}
     limits: Object = {}
@@ -112,7 +132,7 @@ def _pod(config: KubernetesServiceConfig) -> Object:
     if config.gpus_per_job:
         limits[config.gpu_resource] = str(config.gpus_per_job)
     container = {
-        "name": _CONTAINER,
+        "name": name,
         "image": config.image,
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": config.volume_mounts,

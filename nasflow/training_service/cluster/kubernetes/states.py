@@ -1,4 +1,7 @@
-"""What the states of a Job and of its pods say about a run. The objects are as the API server returns them."""
+"""What the states of a Job and of its pods say about a run. The objects are as the API server returns them.
+
+A Job here is whatever is submitted for a run: a Job of Kubernetes, or an object of an operator.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +13,8 @@ from nasflow.training_service.cluster.base import Seen
 
 Object = dict[str, Any]
 Lasting = Callable[[str], float]
+Fate = Callable[[Object, bool], Seen | None]
+"""What the state of a Job says of the end of a run that has begun or has not; None while it has not ended."""
 
 SAID_AFTER = 60.0
 """Seconds that a pod may be unable to start until that is said, or, where no time can mend it, the run ends."""
@@ -29,10 +34,12 @@ _CAN_NOT_START = {
         ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"), "its container can't be started"
     ),
 }
-_TIME_LIMIT = "it reached its time limit; set training_service.time_limit to what jobs need"
+TIME_LIMIT = "it reached its time limit; set training_service.time_limit to what jobs need"
+"""The reason of a run that took too long."""
+
 # Reasons of a failed pod, or of its condition `DisruptionTarget`.
 _WHY = {
-    "DeadlineExceeded": _TIME_LIMIT,
+    "DeadlineExceeded": TIME_LIMIT,
     "DeletionByPodGC": "its node is gone",
     "DeletionByTaintManager": "its node is to run nothing more",
     "Evicted": "it was evicted by its node",
@@ -64,7 +71,7 @@ class Clock:
         self._before, self._now = self._now, {}
 
 
-def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasting) -> Seen:
+def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasting, fate: Fate) -> Seen:
     """Return the state of a run.
 
     Args:
@@ -72,27 +79,30 @@ def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasti
         pods: its pods: old Job controllers replace one that was deleted, and a lost node's stays beside the new one.
         began: whether its program had begun before these objects were read.
         lasting: seconds that a state has lasted, as a `Clock` measures them.
+        fate: reads the state of the Job, which counts where no pod is left to say more.
     """
     of_pods = [_of_pod(pod, began, lasting) for pod in sorted(pods, key=lambda pod: str(_created(pod)))]
     for status in (JobStatus.RUNNING, JobStatus.LOST, JobStatus.EXITED):
         found = next((each for each in of_pods if each.status is status), None)
-        if status is JobStatus.LOST and job is not None and _failure(job).get("reason") == "DeadlineExceeded":
-            return Seen(JobStatus.LOST, f"Kubernetes ended the Job: {_TIME_LIMIT}", ran=began or bool(pods))
+        if status is JobStatus.LOST and job is not None and overdue(job):
+            return Seen(JobStatus.LOST, f"Kubernetes ended the {_kind(job)}: {TIME_LIMIT}", ran=began or bool(pods))
         if found is not None:
             return found
-    if job is not None and (failure := _failure(job)):
-        words = _joined(failure.get("reason"), failure.get("message"))
-        return Seen(JobStatus.LOST, f"Kubernetes ended the Job, and its pod is gone: {words}", ran=began)
-    if job is not None and _condition(job, "Complete"):
-        return Seen(JobStatus.EXITED, "the Job is complete, and its pod is gone")
+    if job is not None and (end := fate(job, began)):
+        return end
     if of_pods:
         return of_pods[0]
-    return Seen(JobStatus.PENDING, "the Job has no pod yet", ran=began)
+    return Seen(JobStatus.PENDING, f"the {_kind(job)} has no pod yet", ran=began)
 
 
-def waits_for_a_pod(job: Object | None, pods: Sequence[Object]) -> bool:
-    """Whether the Job controller has yet to create a run's pod."""
-    return job is not None and not pods and not _failure(job) and not _condition(job, "Complete")
+def fate_of(job: Object, began: bool, complete: str = "Complete") -> Seen | None:
+    """Return what the conditions of a Job say of the end of its run; `complete` is the one of success."""
+    if failure := condition(job, "Failed"):
+        words = joined(failure.get("reason"), failure.get("message"))
+        return Seen(JobStatus.LOST, f"Kubernetes ended the {_kind(job)}, and its pod is gone: {words}", ran=began)
+    if condition(job, complete):
+        return Seen(JobStatus.EXITED, f"the {_kind(job)} is complete, and its pod is gone")
+    return None
 
 
 def _of_pod(pod: Object, began: bool, lasting: Lasting) -> Seen:
@@ -118,14 +128,14 @@ def _of_pod(pod: Object, began: bool, lasting: Lasting) -> Seen:
 def _waiting(uid: str, status: Object, lasting: Lasting) -> Seen:
     reason, message = _why_waiting(status)
     if reason in _CAN_NOT_START:
-        why = f"{_CAN_NOT_START[reason]}: {_joined(reason, message)}"
+        why = f"{_CAN_NOT_START[reason]}: {joined(reason, message)}"
         if lasting(f"{uid} can't start") >= SAID_AFTER:
             return Seen(JobStatus.LOST, why, ran=False)
         return Seen(JobStatus.PENDING, why, ran=False)
-    scheduled = _condition({"status": status}, "PodScheduled", "False")
+    scheduled = condition({"status": status}, "PodScheduled", "False")
     if scheduled.get("reason") == "Unschedulable":
-        return Seen(JobStatus.PENDING, f"no node can take its pod: {_joined(scheduled.get('message'))}", ran=False)
-    return Seen(JobStatus.PENDING, f"its pod waits: {_joined(reason or 'to be scheduled', message)}", ran=False)
+        return Seen(JobStatus.PENDING, f"no node can take its pod: {joined(scheduled.get('message'))}", ran=False)
+    return Seen(JobStatus.PENDING, f"its pod waits: {joined(reason or 'to be scheduled', message)}", ran=False)
 
 
 def _why_waiting(status: Object) -> tuple[str, str]:
@@ -143,26 +153,31 @@ def _failed(pod: Object, node: str | None) -> Seen:
     if any(end.get("reason") == "OOMKilled" for end in ends):
         text = f"its container on {node} ran out of memory; see training_service.memory_gb"
         return Seen(JobStatus.EXITED, text, out_of_memory=True)
-    disrupted = _condition(pod, "DisruptionTarget")
+    disrupted = condition(pod, "DisruptionTarget")
     reason, message = status.get("reason"), status.get("message")
     if disrupted and reason not in _WHY:
         reason, message = disrupted.get("reason"), disrupted.get("message")
     if reason or not ends:
         why = _WHY.get(reason or "", reason or "its pod failed")
-        return Seen(JobStatus.LOST, f"Kubernetes ended its pod{_on(node)}: {_joined(why, message)}", ran=bool(node))
+        return Seen(JobStatus.LOST, f"Kubernetes ended its pod{_on(node)}: {joined(why, message)}", ran=bool(node))
     worst = max(ends, key=lambda end: int(end.get("exitCode") or 0))
-    words = _joined(worst.get("reason"), worst.get("message"))
+    words = joined(worst.get("reason"), worst.get("message"))
     return Seen(JobStatus.EXITED, f"its container ended{_on(node)} with exit code {worst.get('exitCode')}: {words}")
 
 
-def _condition(thing: Object, kind: str, status: str = "True") -> Object:
+def condition(thing: Object, kind: str, status: str = "True") -> Object:
     """Return a condition of an object that has this status; empty if there is none."""
     conditions = (thing.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == kind and each.get("status") == status), {})
 
 
-def _failure(job: Object) -> Object:
-    return _condition(job, "Failed")
+def overdue(job: Object) -> bool:
+    """Whether a Job was ended because it reached its time limit."""
+    return condition(job, "Failed").get("reason") == "DeadlineExceeded"
+
+
+def _kind(job: Object | None) -> str:
+    return str((job or {}).get("kind") or "Job")  # lists leave it out of objects of Kubernetes' own
 
 
 def _created(pod: Object) -> object:
@@ -173,6 +188,6 @@ def _on(node: str | None) -> str:
     return f" on {node}" if node else ""
 
 
-def _joined(*parts: str | None) -> str:
+def joined(*parts: str | None) -> str:
     """Return texts of Kubernetes in one line, the empty ones left out."""
     return clean_text(": ".join(" ".join(part.split())[:300] for part in parts if part))

@@ -1,0 +1,247 @@
+"""Base class of services whose runs are objects of Kubernetes with one pod: its Jobs, or those of an operator."""
+
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from nasflow.clean_text import clean_text
+from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
+from nasflow.config.services.kubernetes import PodsConfig
+from nasflow.errors import ServiceError
+from nasflow.training_service.base import JobState, JobStatus
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.kubernetes import manifest, states
+from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
+from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.local.service import RUNNER
+from nasflow.training_service.local.slots import job_environment
+
+_LOG = logging.getLogger(__name__)
+
+SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
+"""What the service does with the Secret of a root, where there is one."""
+Config = TypeVar("Config", bound=PodsConfig)
+
+
+def rights(resource: str) -> list[tuple[str, str]]:
+    """Return what the service does with its resource and with pods: verbs and resources."""
+    return [("create", resource), ("list", resource), ("delete", resource), ("list", "pods"), ("delete", "pods")]
+
+
+class PodService(ClusterService, Generic[Config]):
+    """Submits an object for each run, by a name that Kubernetes accepts once. A controller there starts its pod.
+
+    Objects and pods are found by a label of the root. Variables with secrets go to pods by a Secret of the root, which
+    `cleanup` deletes with all objects.
+
+    To add a kind of object, set the class variables, and implement `_body` and `_fate`. The controller must give pods
+    the labels and annotations of the pod template.
+
+    Args:
+        config: the image, and the resources that each job requests.
+        root: the folder of the study's jobs and checkpoints.
+        runner: `module:function` that runs one `job.json` and returns an exit code.
+        secrets: which secrets of the search jobs need.
+    """
+
+    resource: ClassVar[str]
+    """The objects: what their API calls them, in the plural."""
+    api_version: ClassVar[str]
+    """Their group and version."""
+    container: ClassVar[str] = "job"
+    """The name of the container that runs the job."""
+    job_label: ClassVar[str] = manifest.NAME
+    """The label of pods with the name of their object."""
+    besides: ClassVar[str] = ""
+    """Objects of the same API that runs share, with a label of the root; `cleanup` deletes them."""
+    stay: ClassVar[bool] = False
+    """Whether objects stay when their runs have ended, because the cluster removes them."""
+    noun: ClassVar[str]
+    """What people call one of them."""
+    passes_secrets = True
+
+    def __init__(
+        self,
+        config: Config,
+        root: Path,
+        runner: str = RUNNER,
+        secrets: JobSecrets = NO_SECRETS,
+    ):
+        super().__init__(
+            root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner, storage=config.storage
+        )
+        self._config, self._secrets = config, secrets
+        self._prefix = name_prefix(self._root)
+        self._selector = f"{manifest.ROOT_LABEL}={manifest.root_label(self._prefix)}"
+        self._api = KubernetesApi(config.kubeconfig, config.context, config.namespace, self._versions())
+        self._lasting = states.Clock()
+        self._said: set[tuple[str, bool]] = set()
+        self._given_secret: Mapping[str, str] = {}
+
+    # --- what a kind of object implements ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
+        """Return the object with this metadata whose pod is made by this pod template, and never restarted."""
+
+    @abstractmethod
+    def _fate(self, thing: states.Object, began: bool) -> Seen | None:
+        """Return what the status of an object says of its run's end; None while that has not ended."""
+
+    def _name(self, run: str) -> str:
+        """Return the name of a run's object: a name of Kubernetes', the same each time."""
+        return manifest.job_name(run)
+
+    # --- the contract --------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:  # noqa: D102
+        super().validate()
+        wanted = [*rights(self.resource), *(rights(self.besides)[:3] if self.besides else [])]
+        wanted += SECRET_RIGHTS if self._variables() else []
+        if missing := list(self._api.forbidden(wanted)):
+            raise ServiceError(rights_text(missing, self._config.namespace))
+        self._create(Run(self._root, "validate", "dry-run"), dry_run=True)
+
+    def cleanup(self) -> None:  # noqa: D102
+        super().cleanup()
+        for resource in filter(None, (self.resource, self.besides)):
+            for thing in self._api.list(resource, self._selector):
+                self._api.delete(resource, thing["metadata"]["name"])
+        if self._variables():
+            self._api.delete("secrets", manifest.secret_name(self._prefix))
+        self._given_secret = {}
+
+    # --- what the base class asks for ----------------------------------------------------------------------------
+
+    def _give(self, run: Run) -> None:
+        self._give_secret()
+        try:
+            self._create(run)
+        except RefusedError as error:
+            if error.status != 409:  # else it was submitted before
+                raise
+
+    def _look(self) -> Mapping[str, Seen]:
+        given = [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
+        began = {run.name for run in given if run.began()}  # before the pods' states are read
+        jobs = {_run_name(job): job for job in self._api.list(self.resource, self._selector)}
+        names = {self._name(name): name for name in (*(run.name for run in given), *jobs)}
+        pods: dict[str, list[Any]] = {}
+        for pod in self._api.list("pods", self._selector):
+            of_object = pod["metadata"]["labels"].get(self.job_label, "")
+            pods.setdefault(names.get(of_object) or _run_name(pod), []).append(pod)
+        self._lasting.look()
+        found: dict[str, Seen] = {}
+        for name in jobs.keys() | pods.keys():
+            job, of_job = jobs.get(name), pods.get(name, [])
+            seen = states.seen(job, of_job, name in began, self._lasting, self._fate)
+            waits = job is not None and not of_job and self._fate(job, name in began) is None
+            found[name] = self._explained(name, seen, waits)
+        for name in {run.name for run in given} & self._seen.keys() - found.keys():
+            before = self._seen[name]
+            deleted = Seen(JobStatus.LOST, f"its {self.noun} was deleted by another program", ran=name in began)
+            found[name] = before if before.status.finished else deleted
+        return found
+
+    def _withdraw(self, names: Sequence[str]) -> None:
+        for name in names:
+            job = self._name(name)
+            if not self._api.delete(self.resource, job):  # its pods may have been left when it was deleted
+                for pod in self._api.list("pods", f"{self._selector},{self.job_label}={job}"):
+                    self._api.delete("pods", pod["metadata"]["name"])
+
+    def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
+        """Record how a job ended; Kubernetes would start the pod of a lost one again, or keep it waiting."""
+        super()._settle(job_id, slot, state, run)
+        if run is not None and not (self.stay and state.status is JobStatus.EXITED):
+            self._withdraw_or_say([run.name])
+
+    # --- what is submitted ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def _versions(cls) -> dict[str, str]:
+        """Return group and version of each resource besides Kubernetes' own."""
+        return dict.fromkeys((cls.resource, cls.besides), cls.api_version)
+
+    def _create(self, run: Run, *, dry_run: bool = False) -> None:
+        self._api.create(self.resource, self._job(run), dry_run=dry_run)
+
+    def _job(self, run: Run) -> states.Object:
+        return self._body(self._meta(run), self._template(run))
+
+    def _meta(self, run: Run) -> states.Object:
+        return manifest.metadata(self._config, self._prefix, run.name, self._name(run.name))
+
+    def _template(self, run: Run) -> states.Object:
+        config = self._config
+        environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
+        if not config.gpus_per_job:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        program = [config.python, "-u", *self._program(run)]  # some operators set PYTHONUNBUFFERED to 0
+        if config.memory_gb is not None:
+            program += ["--memory", str(round(config.memory_gb * 2**30))]
+        log = self._storage.log(run.job_id)
+        return manifest.template(
+            config,
+            self._prefix,
+            self._meta(run),
+            program,
+            log,
+            container=self.container,
+            environment=environment,
+            with_secret=bool(self._variables()),
+        )
+
+    def _variables(self) -> Mapping[str, str]:
+        """Return the variables, some of them secret, that jobs get of this process or for their files."""
+        wanted = {*self._secrets.needed, *self._config.pass_env}
+        here = {name: os.environ[name] for name in wanted if name in os.environ}
+        return {**here, **self._secret_environment()}
+
+    def _give_secret(self) -> None:
+        variables = self._variables()
+        if not variables or variables == self._given_secret:
+            return
+        body = manifest.secret(self._prefix, variables)
+        try:
+            self._api.create("secrets", body)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+            self._api.replace("secrets", body)
+        self._given_secret = variables
+
+    # --- why runs wait -------------------------------------------------------------------------------------------
+
+    def _explained(self, name: str, seen: Seen, without_pod: bool) -> Seen:
+        """Return `seen` with the events of a run whose pod can't be made or was deleted; say why one waits for long."""
+        if seen.status is JobStatus.LOST and seen.reason == states.POD_DELETED:
+            return Seen(seen.status, self._event_of(name, "Preempted") or seen.reason, ran=seen.ran)
+        if seen.status is not JobStatus.PENDING or seen.ran or self._lasting(name) < states.SAID_AFTER:
+            return seen
+        if without_pod and (why := self._event_of(name, "FailedCreate")):
+            seen = Seen(seen.status, f"Kubernetes can't create its pod: {why}", ran=False)
+        if (name, without_pod) not in self._said:
+            self._said.add((name, without_pod))
+            _LOG.warning("Kubernetes' %s %s waits: %s", self.noun, self._name(name), seen.reason)
+        return seen
+
+    def _event_of(self, name: str, reason: str) -> str:
+        """Return the newest event with this reason of a run's Job or pods; empty if there is none, or it is secret."""
+        job = self._name(name)
+        try:
+            events = self._api.list("events", fields=f"reason={reason}")
+        except (RefusedError, ClusterSilentError):
+            return ""
+        texts = [e.get("message") or "" for e in events if e["involvedObject"].get("name", "").startswith(job)]
+        return clean_text(f"{reason}: {' '.join(texts[-1].split())[:300]}") if texts else ""
+
+
+def _run_name(thing: Mapping[str, Any]) -> str:
+    metadata = thing["metadata"]
+    return str((metadata.get("annotations") or {}).get(manifest.NAME) or metadata["name"])
