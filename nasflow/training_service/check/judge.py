@@ -13,8 +13,8 @@ CLOCK_SECONDS = 30.0
 """Seconds that the clock of a node may differ from this machine's."""
 
 WITHOUT_LOG = (
-    "it has no log: let nodes write training_service.storage, or work_dir where they share it, and start a Python there "
-    "that has nasflow"
+    "it has no log: let nodes write training_service.storage, or work_dir where they share it, and start a Python "
+    "there that has nasflow"
 )
 """What to do about a job that ended on its node and has no log."""
 
@@ -28,7 +28,6 @@ _ADVICE = [
     (r"certificate has expired", "renew that server's certificate, or set this machine's clock if that is wrong"),
     (r"certificate verify failed", "use the name that is in the server's certificate, and name who has signed it"),
     (r"[Uu]nknown option:? -P", _OLD_PYTHON),
-    (r"needs Python|too old", "name a newer Python there"),
     (r"No module named '?nasflow", "install the same nasflow there, or name the Python that has it"),
     (r"quota|QOS|AssocGrp|AssocMax", "free some of it, ask for a larger quota, or lower max_jobs and what a job takes"),
     (r"image can't be pulled", "push the image or correct its name, and give image_pull_secrets if its registry asks"),

@@ -86,7 +86,7 @@ def check_service(
                     _judge(jobs, section, found)
                 finally:
                     _clean(service, found, said)
-        except (NasflowError, OSError) as error:
+        except (NasflowError, OSError, ValueError) as error:  # a host may report anything
             found.add(str(error))
     return found
 

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -9,17 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from nasflow.testing.training_service import until
 from nasflow.training_service.check.judge import Clock
 from tests.faults.clock import Clock as SetClock
+from tests.flows.forked_commands import start_forked
 from tests.hosted.certificates import write_certificate
 from tests.hosted.dlts import Dlts
 from tests.hosted.openpai import OpenPai
-from tests.training_service.check.checks import check, only_error
+from tests.slurm import Slurm
+from tests.training_service.check.checks import SEARCH, check, only_error
 
 HOSTED = {"image": "i:1", "python": sys.executable, "poll_seconds": 0.3, "memory_gb": 1, "max_jobs": 1}
 SLURM = {"kind": "slurm", "poll_seconds": 0.3, "max_jobs": 1}
-UNBEARING = """
+CUSTOM = """
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.training_service.local.service import LocalService
 
@@ -70,14 +75,14 @@ def test_jobs_in_this_process_are_checked(tmp_path: Path) -> None:
 def test_a_custom_service_is_checked_if_it_takes_a_runner(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     mine = tmp_path / "code" / "mine.py"
-    mine.write_text(UNBEARING.format(runner=", runner", passed=", runner"))
+    mine.write_text(CUSTOM.format(runner=", runner", passed=", runner"))
     assert check(tmp_path, kind="custom", target="mine.py:Mine").problems == []
-    mine.with_name("other.py").write_text(UNBEARING.format(runner="", passed=""))
+    mine.with_name("other.py").write_text(CUSTOM.format(runner="", passed=""))
     error = only_error(check(tmp_path, kind="custom", target="other.py:Mine"))
     assert "other.py:Mine does not take these params: got an unexpected keyword argument 'runner'" in error
 
 
-def test_a_slurm_in_order(tmp_path: Path, slurm: object) -> None:
+def test_a_slurm_in_order(tmp_path: Path, slurm: Slurm) -> None:
     found = check(tmp_path, **SLURM)
     assert found.in_order, found.problems
     assert [slot.slot for slot in found.slots] == ["slurm-0"]
@@ -87,7 +92,7 @@ def test_a_slurm_in_order(tmp_path: Path, slurm: object) -> None:
 
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
-def test_a_clock_that_is_off(tmp_path: Path, slurm: object, seconds: int) -> None:
+def test_a_clock_that_is_off(tmp_path: Path, slurm: Slurm, seconds: int) -> None:
     clock = SetClock(tmp_path / "clock")
     clock.set(seconds)
     exports = "; ".join(f"export {name}='{value}'" for name, value in clock.environment.items())
@@ -108,7 +113,7 @@ def test_a_clock_is_off_only_if_that_is_sure() -> None:
     assert Clock(31.0, 100.0).off
 
 
-def test_an_old_python(tmp_path: Path, slurm: object) -> None:
+def test_an_old_python(tmp_path: Path, slurm: Slurm) -> None:
     """This Python given an option that it does not know either ends with the same words as one before 3.11."""
     python = tmp_path / "python"
     lines = ["#!/bin/sh", '[ "$1" = -P ] || exit 9', f"{sys.executable} -Z 2>&1 | sed s/-Z/-P/ >&2", "exit 2"]
@@ -121,21 +126,36 @@ def test_an_old_python(tmp_path: Path, slurm: object) -> None:
     )
 
 
-def test_a_gpu_that_torch_does_not_see(tmp_path: Path, slurm: object) -> None:
+def test_a_gpu_that_torch_does_not_see(tmp_path: Path, slurm: Slurm) -> None:
     error = only_error(check(tmp_path, **SLURM, gpus_per_job=1))
     assert error.startswith("slurm-0: jobs are to have a GPU, and torch ")
     assert "install a build for CUDA" in error
 
 
-def test_no_gpu_of_that_name(tmp_path: Path, slurm: object) -> None:
+def test_no_gpu_of_that_name(tmp_path: Path, slurm: Slurm) -> None:
     error = only_error(check(tmp_path, **SLURM, options=["--gres=gpu:h100:1"]))
     assert error.endswith("; no node has that; correct gpus_per_job or options")
 
 
-def test_jobs_that_get_no_place(tmp_path: Path, slurm: object) -> None:
+def test_jobs_that_get_no_place(tmp_path: Path, slurm: Slurm) -> None:
     error = only_error(check(tmp_path, 0.0, **SLURM, options=["--begin=now+1hour"]))
     assert "slurm: no place for its small job in time, because Slurm's job " in error
     assert " waits: BeginTime; --seconds allows more" in error
+
+
+def test_an_interrupted_check_leaves_no_job(tmp_path: Path, slurm: Slurm) -> None:
+    section = {**SLURM, "options": ["--begin=now+1hour"]}
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump({**SEARCH, "training_service": section, "work_dir": "runs"}))
+
+    def queue() -> str:
+        return slurm.call("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%j")
+
+    with start_forked(["nasflow", "services", "check", "search.yaml"], tmp_path, os.environ) as program:
+        until(lambda: "-check-0-" in queue(), "the job", 120)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(120) != 0, program.said()
+    assert "-check-0-" not in queue()
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
 
 
 def test_a_folder_that_can_not_be_written_here(tmp_path: Path, read_only: Path) -> None:
@@ -143,7 +163,7 @@ def test_a_folder_that_can_not_be_written_here(tmp_path: Path, read_only: Path) 
     assert error == f"local: training_service: can't write below {read_only}; set work_dir to a folder you own"
 
 
-def test_a_folder_that_nodes_can_not_write(tmp_path: Path, slurm: object, read_only: Path) -> None:
+def test_a_folder_that_nodes_can_not_write(tmp_path: Path, slurm: Slurm, read_only: Path) -> None:
     storage = {"local": str(tmp_path), "remote": str(read_only)}
     error = only_error(check(tmp_path, **SLURM, storage=storage))
     assert "slurm: its small job was lost: " in error
@@ -197,7 +217,7 @@ def test_a_service_that_can_not_be_reached(tmp_path: Path, monkeypatch: pytest.M
     assert error.endswith("correct its address and port, and let no firewall, VPN or proxy keep this machine from it")
 
 
-def test_an_object_store_that_refuses_to_be_written(tmp_path: Path, slurm: object) -> None:
+def test_an_object_store_that_refuses_to_be_written(tmp_path: Path, slurm: Slurm) -> None:
     """Its server asks the policies of users, of whom this one may only read."""
     from tests.training_service.cluster.s3 import S3
 

@@ -1,4 +1,4 @@
-"""What a check finds on a real Kubernetes: rights, quotas, images and GPUs that are missing, and nothing if all is well."""
+"""What a check finds on a real Kubernetes: missing rights, quotas, images and GPUs, and nothing if all is well."""
 
 import sys
 from collections.abc import Iterator
@@ -49,9 +49,7 @@ def test_no_rights(tmp_path: Path, cluster: Cluster) -> None:
 @pytest.mark.parametrize("resource", ["count/jobs.batch", "pods"])
 def test_no_quota(tmp_path: Path, cluster: Cluster, resource: str) -> None:
     core = client.CoreV1Api(cluster.api)
-    core.create_namespaced_resource_quota(
-        "default", {"metadata": {"name": "none"}, "spec": {"hard": {resource: "0"}}}
-    )
+    core.create_namespaced_resource_quota("default", {"metadata": {"name": "none"}, "spec": {"hard": {resource: "0"}}})
     try:
         known = lambda: core.read_namespaced_resource_quota("none", "default").status.hard  # noqa: E731
         until(known, "the quota's controller", 60)
