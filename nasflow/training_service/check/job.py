@@ -22,7 +22,7 @@ RUNNER = "nasflow.training_service.check.job:run_check_job"
 """Runs the job, in place of the runner of training jobs."""
 UNANSWERED = "the controller has not answered"
 
-_WAITS = 40.0  # seconds for the controller's answer
+_WAITS = 50.0  # seconds for the controller's answer
 _POLL = 0.05  # seconds
 _MOST = 32  # MiB that are written
 _LONGEST = 5.0  # seconds for writing, and for reading

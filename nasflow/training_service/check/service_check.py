@@ -26,8 +26,8 @@ from nasflow.training_service.ssh.probe import Problem
 
 _POLL = 0.1  # seconds
 _START_UP = 10.0  # seconds more than a job may wait for its place, in which the service learns why it waits
-_HOLD = 20.0  # seconds that a job keeps its slot for the others to begin beside it
-_LIMITS = LimitsConfig(job=300, stalled=None)  # should the check be killed
+_HOLD = 40.0  # seconds that a job keeps its slot for the others to begin beside it
+_LIMITS = LimitsConfig(job=600, stalled=None)  # should the check be killed
 _EACH_SLOT = ("local", "ssh")  # services whose slots are there before a job is
 _IN_PROCESS = "debug"
 
@@ -115,7 +115,7 @@ def _follow(jobs: Sequence[SmallJob], seconds: float, said: Sequence[str]) -> No
                 if job.began is not None and not job.answered:
                     job.answer()
         for job in unfinished:
-            job.give_up_if(now - begin > seconds, said[-1] if said else "")
+            job.give_up_if(now - begin - seconds, said[-1] if said else "")
         time.sleep(_POLL)
 
 

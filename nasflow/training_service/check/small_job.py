@@ -8,7 +8,8 @@ from nasflow.training_service.base import JobState, JobStatus, TrainingService
 from nasflow.training_service.check.job import REPORT, UNANSWERED, NodeReport
 from nasflow.training_service.check.judge import Clock
 
-_RUNS_WITHIN = 120.0  # seconds from its place to its end: torch takes long to import on a slow disk
+_RUNS_WITHIN = 300.0  # seconds from its place to its end: torch takes long to import on a slow disk
+_REASON_WITHIN = 60.0  # seconds more in which a service may say why a job waits
 _LOG_LINES = 20
 
 
@@ -69,11 +70,11 @@ class SmallJob:
         if state.status.finished:
             self._finish(state)
 
-    def give_up_if(self, too_long: bool, heard: str) -> None:
+    def give_up_if(self, waited: float, heard: str) -> None:
         """End the wait for a place if that took too long, and the wait for its end if that did.
 
         Args:
-            too_long: whether a job may no longer wait for a place.
+            waited: seconds beyond those that a job may wait for a place; negative while it may.
             heard: what the service has logged last.
         """
         if self.done or self._state is None:
@@ -81,7 +82,7 @@ class SmallJob:
         if self._running_since is not None:
             if time.monotonic() - self._running_since > _RUNS_WITHIN:
                 self._fail(f"its small job has not ended within {_RUNS_WITHIN:.0f} s")
-        elif too_long:
+        elif waited > (0 if self._state.reason or heard else _REASON_WITHIN):
             why = self._state.reason or heard or "the service gives no reason"
             self._fail(f"no place for its small job in time, because {why}; --seconds allows more")
 

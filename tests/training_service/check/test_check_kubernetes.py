@@ -53,7 +53,7 @@ def test_no_quota(tmp_path: Path, cluster: Cluster, resource: str) -> None:
     try:
         known = lambda: core.read_namespaced_resource_quota("none", "default").status.hard  # noqa: E731
         until(known, "the quota's controller", 60)
-        error = only_error(check(tmp_path, 10.0, **SECTION))
+        error = only_error(check(tmp_path, 30.0, **SECTION))
     finally:
         core.delete_namespaced_resource_quota("none", "default")
     assert "exceeded quota: none" in error
@@ -67,10 +67,10 @@ def test_no_such_image(tmp_path: Path, cluster: Cluster) -> None:
 
 
 def test_no_gpu_of_that_name(tmp_path: Path, cluster: Cluster) -> None:
-    error = only_error(check(tmp_path, 5.0, **SECTION, gpus_per_job=1, gpu_resource="amd.com/gpu"))
+    error = only_error(check(tmp_path, 20.0, **SECTION, gpus_per_job=1, gpu_resource="amd.com/gpu"))
     assert "no node can take its pod: 0/1 nodes are available: 1 Insufficient amd.com/gpu" in error
     assert error.endswith("correct gpu_resource and gpus_per_job: no node has so many free of that name")
-    error = only_error(check(tmp_path, 5.0, **SECTION, node_selector={"gpu": "H100"}))
+    error = only_error(check(tmp_path, 20.0, **SECTION, node_selector={"gpu": "H100"}))
     assert error.endswith("correct node_selector: no node has these labels")
 
 
