@@ -27,6 +27,8 @@ app = typer.Typer(
 
 hosts = typer.Typer(help="The hosts of the SSH service.", no_args_is_help=True)
 app.add_typer(hosts, name="hosts")
+services = typer.Typer(help="The training services.", no_args_is_help=True)
+app.add_typer(services, name="services")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
 OptionalConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A search config.")]
@@ -310,6 +312,25 @@ def check(config: ConfigFile, as_json: AsJson = False) -> None:
     for line in [] if as_json else hosts_advice(found):
         console().print(line, soft_wrap=True)  # commands in it stay whole
     _exit(0 if all(host.in_order for host in found) else 2)
+
+
+@services.command("check")
+def check_services(
+    config: ConfigFile,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds that a job may wait for a place.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Run a small job on each of a config's training services, and say what is wrong and how to mend it.
+
+    Shows what jobs find there: Python, torch, GPUs, disk, clock. Leaves nothing there. Exit code 2 for a problem.
+    """
+    from .commands.services import check_all, services_advice, services_json, services_table  # noqa: PLC0415
+
+    found = check_all(_load(config), seconds)
+    print_out(services_json(found) if as_json else services_table(found))
+    for line in [] if as_json else services_advice(found):
+        console().print(line, soft_wrap=True)
+    _exit(0 if all(service.in_order for service in found) else 2)
 
 
 for command in (studies, show, leaderboard, report, export):

@@ -19,7 +19,7 @@ from nasflow.errors import ConfigError, ServiceError
 from nasflow.load_target import check_params, load_target
 from nasflow.training_service.base import TrainingService
 from nasflow.training_service.files.shared_root import RootHere
-from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.service import RUNNER, LocalService
 
 _CLUSTERS = {
     "slurm": "cluster.slurm:SlurmService",
@@ -35,7 +35,7 @@ _CLUSTERS = {
     "azureml": "hosted.azureml:AzuremlService",
 }
 _EXTRAS = dict.fromkeys(("kubeflow", "frameworkcontroller", "adaptdl"), "kubernetes")
-PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets], TrainingService]
+PrefectMaker = Callable[[PrefectServiceConfig, Path, JobSecrets, str], TrainingService]
 
 
 def make_service(
@@ -44,6 +44,8 @@ def make_service(
     base_dir: Path,
     secrets: JobSecrets = NO_SECRETS,
     prefect: PrefectMaker | None = None,
+    *,
+    runner: str = RUNNER,
 ) -> TrainingService:
     """Return the service for a study's root folder. A custom one is built as `Class(root, **params)`.
 
@@ -53,6 +55,8 @@ def make_service(
         base_dir: the folder of the user's code; a `file.py:Name` target is relative to it.
         secrets: what jobs get of the search's secrets.
         prefect: makes the service of kind `prefect`, for which only flows have the code.
+        runner: `module:function` that runs one `job.json`; a custom service gets another one than that of training
+            jobs as its argument `runner`.
 
     Raises:
         ConfigError: the target of a custom service does not exist, is not a training service, or rejects its params;
@@ -60,7 +64,7 @@ def make_service(
         ServiceError: a package that the service needs is not installed.
     """
     if isinstance(config, SeveralServicesConfig):
-        return _several(config, root, base_dir, secrets)
+        return _several(config, root, base_dir, secrets, runner)
     if secrets.only_here and not isinstance(config, LocalServiceConfig | SshServiceConfig | DebugServiceConfig):
         raise ConfigError(
             f"{secrets.only_here[0]}: jobs of training_service '{config.kind}' can't be given its password; write "
@@ -68,33 +72,33 @@ def make_service(
         )
     match config:
         case LocalServiceConfig():
-            return LocalService(config, root, secrets=secrets)
+            return LocalService(config, root, runner, secrets=secrets)
         case SshServiceConfig():
             from nasflow.training_service.ssh.service import SshService  # noqa: PLC0415 - slow
 
-            return SshService(config, root, base_dir, secrets=secrets)
+            return SshService(config, root, base_dir, runner, secrets=secrets)
         case PrefectServiceConfig():
             if prefect is None:
                 raise ServiceError("training_service.kind: 'prefect' is made by nasflow.flows.pool.make.make_service")
-            return prefect(config, root, secrets)
+            return prefect(config, root, secrets, runner)
         case DebugServiceConfig():
             from nasflow.training_service.debug import DebugService  # noqa: PLC0415 - rarely asked for
 
             give(secrets.texts())  # its jobs run in this process
-            return DebugService(config, root)
+            return DebugService(config, root, runner)
         case CustomServiceConfig():
-            return _custom(config, root, base_dir)
+            return _custom(config, root, base_dir, runner)
         case _:
-            return _cluster(config, root, secrets)
+            return _cluster(config, root, secrets, runner)
 
 
-def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets) -> TrainingService:
+def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets, runner: str) -> TrainingService:
     """Return the service of a cluster, whose module is imported only now."""
     module, _, name = _CLUSTERS[config.kind].partition(":")
     with _needing(config.kind, _EXTRAS.get(config.kind, config.kind)):
         service = getattr(import_module(f"nasflow.training_service.{module}"), name)
     inherits = {"secrets": secrets} if module.startswith("cluster.") else {}  # hosted jobs inherit nothing from here
-    made: TrainingService = service(config, root, **inherits)
+    made: TrainingService = service(config, root, runner, **inherits)
     return made
 
 
@@ -108,12 +112,14 @@ def _needing(kind: str, extra: str) -> Iterator[None]:
         ) from error
 
 
-def _several(config: SeveralServicesConfig, root: Path, base_dir: Path, secrets: JobSecrets) -> TrainingService:
+def _several(
+    config: SeveralServicesConfig, root: Path, base_dir: Path, secrets: JobSecrets, runner: str
+) -> TrainingService:
     from nasflow.training_service.several.service import SeveralServices  # noqa: PLC0415 - rarely asked for
 
     services: dict[str, RootHere] = {}
     for place, section in enumerate(config.services):
-        service = make_service(section, root, base_dir, secrets)
+        service = make_service(section, root, base_dir, secrets, runner=runner)
         if not isinstance(service, RootHere):
             raise ConfigError(
                 f"training_service.{place}: one of several services has its jobs' files on this machine; derive the "
@@ -123,7 +129,7 @@ def _several(config: SeveralServicesConfig, root: Path, base_dir: Path, secrets:
     return SeveralServices(services, root)
 
 
-def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> TrainingService:
+def _custom(config: CustomServiceConfig, root: Path, base_dir: Path, runner: str) -> TrainingService:
     service: Any = load_target(config.target, base_dir)
     if not (isinstance(service, type) and issubclass(service, TrainingService)):
         raise ConfigError(
@@ -131,5 +137,6 @@ def _custom(config: CustomServiceConfig, root: Path, base_dir: Path) -> Training
             "nasflow.training_service.base.TrainingService"
         )
     build: Callable[..., TrainingService] = service
-    check_params("training_service.params", config.target, build, root, **config.params)
-    return build(root, **config.params)
+    params = config.params if runner == RUNNER else {**config.params, "runner": runner}
+    check_params("training_service.params", config.target, build, root, **params)
+    return build(root, **params)

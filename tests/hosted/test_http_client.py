@@ -1,22 +1,17 @@
 """The client of hosted services: TLS, time limits, and what it sends."""
 
-import datetime
-import ipaddress
 import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.hosted.http_client import HttpClient
+from tests.hosted.certificates import write_certificate
 from tests.hosted.emulator import Emulator, Fault, Request
 
 
@@ -36,24 +31,7 @@ def echo() -> Iterator[Echo]:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A certificate of 127.0.0.1, signed by itself, and its key in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path / "certificate.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(made.public_bytes(serialization.Encoding.PEM) + private)
-    return file
+    return write_certificate(tmp_path / "certificate.pem")
 
 
 def config(url: str, **tls) -> OpenpaiServiceConfig:

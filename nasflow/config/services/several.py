@@ -12,6 +12,11 @@ from nasflow.config.services.dlts import DltsServiceConfig
 from nasflow.config.services.kubernetes import KubernetesServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.operators import (
+    AdaptdlServiceConfig,
+    FrameworkControllerServiceConfig,
+    KubeflowServiceConfig,
+)
 from nasflow.config.services.ray import RayServiceConfig
 from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
@@ -24,6 +29,9 @@ OneOfSeveral = Annotated[
     | RayServiceConfig
     | DaskServiceConfig
     | KubernetesServiceConfig
+    | KubeflowServiceConfig
+    | FrameworkControllerServiceConfig
+    | AdaptdlServiceConfig
     | OpenpaiServiceConfig
     | DltsServiceConfig
     | DlcServiceConfig

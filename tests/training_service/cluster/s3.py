@@ -1,7 +1,10 @@
 """An S3 server of the tests' own, which counts requests."""
 
+import json
 import threading
+from contextlib import contextmanager
 
+import httpx
 import pytest
 
 pytest.importorskip("moto", reason="needs moto and s3fs: install nasflow[dev]")
@@ -43,6 +46,26 @@ class S3:
     def objects(self) -> list[str]:
         """Return the keys of all objects."""
         return [one["Key"] for one in self.client.list_objects_v2(Bucket="bucket").get("Contents", [])]
+
+    def reader(self) -> tuple[str, str]:
+        """Return the key and the secret of a new user who may only read."""
+        iam = boto3.client("iam", **self._client(self.port), aws_access_key_id=KEY, aws_secret_access_key=SECRET)
+        iam.create_user(UserName="reader")
+        allowed = {"Effect": "Allow", "Action": ["s3:Get*", "s3:List*"], "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+        iam.put_user_policy(UserName="reader", PolicyName="reads", PolicyDocument=policy)
+        made = iam.create_access_key(UserName="reader")["AccessKey"]
+        return made["AccessKeyId"], made["SecretAccessKey"]
+
+    @contextmanager
+    def asking_policies(self):
+        """Within it, users may only do what their policies allow; otherwise everybody may do everything."""
+        url = f"http://127.0.0.1:{self.port}/moto-api/reset-auth"
+        httpx.post(url, content="0").raise_for_status()
+        try:
+            yield
+        finally:
+            httpx.post(url, content="inf").raise_for_status()
 
     def close(self) -> None:
         """End it."""

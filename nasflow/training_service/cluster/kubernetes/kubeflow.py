@@ -12,6 +12,7 @@ from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import RefusedError
 from nasflow.training_service.cluster.kubernetes.pods import PodService
 from nasflow.training_service.cluster.runs import Run
+from nasflow.training_service.local.service import RUNNER
 
 _LONGEST = 44  # characters: with `-master-0` or `-node-0-0-abcde` it becomes the name of a Service or pod, at most 63
 
@@ -109,11 +110,11 @@ class TrainJobService(PodService[KubeflowServiceConfig]):
 
 
 def kubeflow_service(
-    config: KubeflowServiceConfig, root: Path, *, secrets: JobSecrets
+    config: KubeflowServiceConfig, root: Path, runner: str = RUNNER, *, secrets: JobSecrets
 ) -> PyTorchJobService | TrainJobService:
     """Return the service for the objects that the config names."""
     service = TrainJobService if config.job_kind == "TrainJob" else PyTorchJobService
-    return service(config, root, secrets=secrets)
+    return service(config, root, runner, secrets)
 
 
 def _without(values: states.Object, name: str) -> states.Object:
