@@ -294,10 +294,10 @@ class ClusterService(RootHere):
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             self._stillborn += 1
             self._where_to_look = self._storage.why_not(run.job_id)
-            if seen.reason:
-                self._where_to_look += f"; of the last: {seen.reason}"
             if words := " ".join(clean_text(self._own_log(run)).split())[-_OWN_LOG_SHOWN:]:
                 self._where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
+            elif seen.reason:
+                self._where_to_look += f"; of the last: {seen.reason}"
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)
