@@ -53,7 +53,8 @@ def goes_on(service, root, handle, spec=TWO_EPOCHS):
     lost = service.status(handle)
     assert lost.status is JobStatus.LOST
     assert service.submit(spec) == handle
-    (root / "go").touch()
+    until(lambda: service.status(handle) and len(numbers(service, "jobs/job/runs")) == 2, "second run", PATIENCE)
+    (root / "go").touch()  # which the first run would see as well, until it ends
     assert finish(service, handle, PATIENCE).exit_code == 0
     assert epochs(service, handle) == [(1, False), (1, True), (2, False)]
     return lost.reason
