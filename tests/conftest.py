@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
-pytest.register_assert_rewrite("nasflow.testing")  # a failed assert there shows its values too
+pytest.register_assert_rewrite("nasflow.testing", "tests.hosted.promises")  # a failed assert there shows its values too
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -70,9 +70,7 @@ class Dlc(Emulator):
         resources = task.get("ResourceConfig", {})
         good = good and (task.get("EcsSpec") or re.fullmatch(r"\d+(\.\d+)?Gi", resources.get("Memory", "")))
         check(good, 400, error("InvalidJobSpec"))
-        check(
-            len([each for each in self.jobs.values() if each.waits or each.alive]) < self.quota, 400, error("NoQuota")
-        )
+        check(self.unfinished < self.quota, 400, error("NoQuota"))
         job_id = f"dlc{len(self.jobs):08x}"
         self.jobs[job_id] = Job(job, job["UserCommand"], len(self.jobs))
         self.schedule()
@@ -90,13 +88,7 @@ class Dlc(Emulator):
 
     def shown(self, job_id: str) -> dict[str, Any]:
         job = self.jobs[job_id]
-        if job.stopping:
-            status = "Stopping" if job.alive else "Stopped"
-        elif job.container is None:
-            status = "Queuing"
-        else:
-            code = job.container.exit_code
-            status = "Running" if code is None else "Failed" if code else "Succeeded"
+        status = "Queuing" if job.waits else job.phase.capitalize()
         return {"JobId": job_id, "DisplayName": self.name(job), "Status": status, "WorkspaceId": "77", **job.says}
 
 

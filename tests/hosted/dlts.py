@@ -15,6 +15,7 @@ WANTED = {
     **dict.fromkeys(("interactivePorts", "hostNetwork", "isPrivileged", "enableworkpath", "enablejobpath"), bool),
     **{"resourcegpu": int, "mountpoints": list, "env": list, "preemptionAllowed": str, "jobType": str},
 }
+STATES = {"waiting": "queued", "stopping": "killing", "stopped": "killed", "succeeded": "finished"}
 
 
 class Dlts(Emulator):
@@ -57,7 +58,7 @@ class Dlts(Emulator):
         check(isinstance(job.get("team"), str), 400, b"team")
         wrong = [key for key, kind in WANTED.items() if type(job.get(key)) is not kind]
         refusal = {"error": f"Cannot create job! {', '.join(wrong) or 'quota'}"}
-        if wrong or len([each for each in self.jobs.values() if each.waits or each.alive]) >= self.quota:
+        if wrong or self.unfinished >= self.quota:
             return 200, json.dumps(refusal).encode()
         job_id = str(uuid.uuid4())
         self.jobs[job_id] = Job(job, job["cmd"], len(self.jobs))
@@ -73,13 +74,7 @@ class Dlts(Emulator):
 
     def shown(self, job_id: str) -> dict[str, Any]:
         job = self.jobs[job_id]
-        if job.stopping:
-            status = "killing" if job.alive else "killed"
-        elif job.container is None:
-            status = "queued"
-        else:
-            code = job.container.exit_code
-            status = "running" if code is None else "failed" if code else "finished"
+        status = STATES.get(job.phase, job.phase)
         known = {"jobId": job_id, "jobName": self.name(job), "userName": self.email, "vcName": job.body["vcName"]}
         assert re.fullmatch(r"[0-9a-f-]{36}", job_id)
         return {**known, "jobStatus": status, "jobTime": "Mon, 23 Nov 2026 00:00:00 GMT", **job.says}

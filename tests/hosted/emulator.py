@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,13 +78,23 @@ class Job:
     def waits(self) -> bool:
         return self.container is None and not self.stopping
 
+    @property
+    def phase(self) -> str:
+        """`waiting`, `running`, `stopping`, `stopped`, `succeeded` or `failed`."""
+        if self.stopping:
+            return "stopping" if self.alive else "stopped"
+        if self.container is None:
+            return "waiting"
+        code = self.container.exit_code
+        return "running" if code is None else "failed" if code else "succeeded"
+
     def stop(self) -> None:
         self.stopping = True
         if self.container is not None:
             self.container.stop()
 
 
-class Emulator:
+class Emulator(ABC):
     """A service with jobs by name or id. A subclass answers requests in `answer`, one at a time."""
 
     def __init__(self) -> None:
@@ -97,9 +108,14 @@ class Emulator:
         self.address = f"127.0.0.1:{self.server.server_port}"
         self._ended, self._due = threading.Event(), threading.Event()
 
+    @abstractmethod
     def answer(self, request: Request) -> tuple[int, Any]:
         """Carry out a request; return the status code, and the body as bytes or a JSON value."""
-        raise NotImplementedError
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs wait or run."""
+        return sum(job.waits or job.alive for job in self.jobs.values())
 
     def schedule(self) -> None:
         """Let what waits begin soon, in order, where there is a place."""

@@ -91,13 +91,10 @@ class OpenPai(Emulator):
 
     def summary(self, name: str) -> dict[str, Any]:
         job = self.jobs[name]
-        code = job.container.exit_code if job.container else None
-        if job.stopping:
-            state, code = ("STOPPING", None) if job.alive else ("STOPPED", -210)
-        elif job.container is None:
-            state = "WAITING"
-        else:
-            state = "RUNNING" if code is None else "FAILED" if code else "SUCCEEDED"
+        state = job.phase.upper()
+        code = -210 if state == "STOPPED" else None
+        if job.container is not None and state in ("SUCCEEDED", "FAILED"):
+            code = job.container.exit_code
         assert state in STATES
         now = int(time.time() * 1000)
         return {

@@ -10,21 +10,16 @@ from pathlib import Path
 import pytest
 
 from nasflow.config.services.dlc import DlcServiceConfig
-from nasflow.errors import ConfigError, ServiceError
-from nasflow.process_id import process_id
+from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,
-    await_status,
-    epochs,
     finish,
-    numbers,
     script,
-    until,
 )
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import name_prefix
+from tests.hosted import promises
 from tests.hosted.emulator import Fault
 
 pytest.importorskip("alibabacloud_pai_dlc20201203", reason="needs PAI-DLC's SDK: install nasflow[dlc]")
@@ -91,15 +86,9 @@ def submitted(dlc: Dlc) -> dict:
 
 
 def test_what_is_submitted(root, dlc, monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", "hush")
     extra = {"DataSources": [{"DataSourceId": "d-1", "MountPath": "/mnt"}], "Priority": 3}
     service = make(root, cpus_per_job=2, resource_id="quota-1", extra=extra)
-    handle = service.submit(script("job", ["report", "report.json"]))
-    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
-    environment = json.loads(service.fetch("jobs/job/report.json").read_text())["environment"]
-    assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_MAX_"]) == ("2", "0")
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {"PGPASSWORD", *KEYS} & set(environment)
+    promises.jobs_have_their_environment(service, monkeypatch, list(KEYS))
     job = submitted(dlc)
     assert (job["JobType"], job["WorkspaceId"], job["ResourceId"]) == ("PyTorchJob", "77", "quota-1")
     assert (job["DataSources"], job["Priority"]) == (extra["DataSources"], 3)
@@ -113,48 +102,24 @@ def test_what_is_submitted(root, dlc, monkeypatch):
 
 def test_a_storage_with_secrets_that_jobs_would_show_is_refused(root):
     storage = {"url": "s3://bucket", "options": {"key": "ada", "secret": "hush"}}
-    with pytest.raises(ServiceError, match=r"storage\.options.*dlc has no means to give jobs a secret") as refused:
-        make(root, storage=storage).validate()
-    assert "hush" not in str(refused.value)
+    promises.a_storage_with_secrets_that_jobs_would_show_is_refused(make, root, storage)
 
 
 # --- how jobs end -------------------------------------------------------------------------------------------------
 
 
 def test_what_stops_a_job_from_outside_loses_it(root, dlc):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
-    pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
-    dlc.job("job").stop()
-    state = await_status(service, handle, JobStatus.LOST)
+    state = promises.what_stops_a_job_from_outside_loses_it(make(root), dlc)
     assert state.reason == "DLC's job is Stopped"
-    assert not any(process_id(pid) for pid in pids)
 
 
 def test_a_job_that_was_deleted_there_is_lost(root, dlc, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.5)
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    gone = dlc.job("job")
-    gone.container.kill()
-    for job_id in [job_id for job_id, job in dlc.jobs.items() if job is gone]:
-        del dlc.jobs[job_id]
-    state = await_status(service, handle, JobStatus.LOST)
-    assert state.reason == "dlc no longer knows the job"
+    promises.a_job_that_was_deleted_there_is_lost(make(root), dlc, monkeypatch)
 
 
 def test_a_state_that_is_not_known_is_no_end(root, dlc):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    for state in ("Unknown", "Reborn", None, 7):
-        dlc.job("job").says = {"Status": state}
-        service.prepare()
-        assert service.status(handle).status is JobStatus.RUNNING
-    dlc.job("job").says = {}
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    says = [{"Status": state} for state in ("Unknown", "Reborn", None, 7)]
+    promises.a_state_that_is_not_known_is_no_end(make(root), dlc, says)
 
 
 @pytest.mark.parametrize(
@@ -173,22 +138,14 @@ def test_states_of_dlc(state, status):
 
 
 def test_dlc_ended_a_job_for_want_of_memory(root, dlc):
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    dlc.job("job").container.kill()
-    dlc.job("job").says = {"Status": "Failed", "ReasonCode": "PodFailed", "ReasonMessage": "worker-0: OOMKilled"}
-    state = finish(service, handle)
-    assert (state.status, state.signal, state.oom_kills) == (JobStatus.EXITED, 9, 1)
+    says = {"Status": "Failed", "ReasonCode": "PodFailed", "ReasonMessage": "worker-0: OOMKilled"}
+    promises.memory_that_ran_out_is_the_jobs_fault(make(root), dlc, says)
 
 
 def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, dlc, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
-    service = make(root, python="/no/such/python")
-    with pytest.raises(ServiceError, match=r"3 jobs in a row ended on their nodes before nasflow began there"):
-        for _ in range(4):
-            state = finish(service, service.submit(script("job")))
-            assert (state.status, state.reason) == (JobStatus.LOST, "DLC's job is Failed")
+    said = r"3 jobs in a row ended on their nodes before nasflow began there"
+    reason = "DLC's job is Failed"
+    promises.jobs_that_can_not_begin_are_an_error_in_the_end(make, root, monkeypatch, said, reason)
 
 
 # --- a service that misbehaves ------------------------------------------------------------------------------------
@@ -196,26 +153,14 @@ def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, dlc, monkeypatch)
 
 @pytest.mark.parametrize("late", [False, True], ids=["listed", "twice"])
 def test_a_job_whose_answer_was_lost_runs_once(root, dlc, late):
-    """It is found in the list; if that is late, it is submitted again, and only one of the two begins."""
-    service = make(root)
-    service.prepare()
     prefix = name_prefix(root.resolve())
 
-    def submitted() -> int:
+    def submissions() -> int:
         return len([job for job in dlc.jobs.values() if dlc.name(job).startswith(prefix)])
 
-    dlc.faults = [Fault("POST", lost=True)]
-    handle = service.submit(script("job", ["wait", "go"]))
-    if late:
-        dlc.faults = [Fault("GET", body=b'{"Jobs": [], "TotalCount": 0, "RequestId": "r"}', times=1e9)]
-        until(lambda: service.status(handle) and submitted() == 2, "second submission")
-        dlc.faults = []
-    await_status(service, handle, JobStatus.RUNNING)
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    assert submitted() == 1 + late
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    assert len(numbers(service, "jobs/job/runs")) == 1
+    hidden = [Fault("GET", body=b'{"Jobs": [], "TotalCount": 0, "RequestId": "r"}', times=1e9)] if late else []
+    lost = Fault("POST", lost=True)
+    promises.a_job_whose_answer_was_lost_runs_once(make(root), dlc, lost, hidden, submissions)
 
 
 @pytest.mark.parametrize(
@@ -231,43 +176,23 @@ def test_a_job_whose_answer_was_lost_runs_once(root, dlc, late):
     ids=["503", "429", "slow", "broken", "page", "shape"],
 )
 def test_a_service_out_of_order_is_waited_for(root, dlc, monkeypatch, fault):
-    """What runs goes on and its end is seen; what waits begins when the service is back."""
     monkeypatch.setattr("nasflow.training_service.hosted.dlc._ANSWERS_WITHIN", 500)
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
-    until(lambda: epochs(service, handle), "first epoch")
-    dlc.faults = [fault]
-    service.prepare()
-    assert service.status(handle).status is JobStatus.RUNNING
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    waiting = service.submit(script("next"))
-    assert not service.status(waiting).status.finished
-    with pytest.raises(ClusterSilentError, match=r"training_service: PAI-DLC .*answer"):
-        service.validate()
-    dlc.faults = []
-    assert finish(service, waiting).exit_code == 0
+    said = r"training_service: PAI-DLC .*answer"
+    promises.a_service_out_of_order_is_waited_for(make(root), dlc, fault, said)
 
 
 def test_a_quota_that_is_full_is_said(root, dlc):
-    dlc.quota = 0
-    with pytest.raises(ServiceError, match=r"training_service: PAI-DLC refuses such jobs; .*HTTP 400: NoQuota"):
-        make(root).submit(script("job"))
-    dlc.quota = 10**6
-    assert finish(make(root), make(root).submit(script("job"))).exit_code == 0
+    said = r"training_service: PAI-DLC refuses such jobs; .*HTTP 400: NoQuota"
+    promises.a_quota_that_is_full_is_said(make, dlc, root, said)
 
 
 def test_keys_that_expire_are_said_and_can_be_renewed(root, dlc, monkeypatch):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    dlc.keys = {"LTAI5t": "renewed"}
-    with pytest.raises(ServiceError, match=r"training_service\.access_key_secret: .*HTTP 403: SignatureDoesNotMatch"):
-        service.prepare()
-    monkeypatch.setenv("DLC_SECRET", "renewed")
-    service.prepare()
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    promises.a_secret_that_expires_is_said_and_can_be_renewed(
+        make(root),
+        lambda: setattr(dlc, "keys", {"LTAI5t": "renewed"}),
+        lambda: monkeypatch.setenv("DLC_SECRET", "renewed"),
+        r"training_service\.access_key_secret: .*HTTP 403: SignatureDoesNotMatch",
+    )
 
 
 def test_validate_says_what_is_wrong(root, dlc, monkeypatch):
@@ -279,10 +204,7 @@ def test_validate_says_what_is_wrong(root, dlc, monkeypatch):
         make(root, workspace_id="78").validate()
     with pytest.raises(ClusterSilentError, match=r"PAI-DLC in cn-hangzhou does not answer as it should: .*refused"):
         make(root, endpoint="http://127.0.0.1:9").validate()
-    monkeypatch.setenv("DLC_SECRET", "hush\n")
-    with pytest.raises(ConfigError, match=r"^training_service\.access_key_secret: this secret is empty") as refused:
-        make(root).validate()
-    assert "hush" not in str(refused.value)
+    promises.a_secret_that_can_not_be_sent_is_refused_unread(make, root, monkeypatch, "DLC_SECRET", "access_key_secret")
 
 
 def test_the_keys_are_shown_nowhere(root, dlc, caplog):

@@ -10,22 +10,17 @@ from pathlib import Path
 import pytest
 
 from nasflow.config.services.dlts import DltsServiceConfig
-from nasflow.errors import ConfigError, ServiceError
-from nasflow.process_id import process_id
+from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,
-    await_status,
-    epochs,
     finish,
-    numbers,
     script,
-    until,
 )
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import name_prefix
 from nasflow.training_service.hosted.dlts import DltsService, _seen
+from tests.hosted import promises
 from tests.hosted.dlts import Dlts
 from tests.hosted.emulator import Fault
 
@@ -87,14 +82,8 @@ def submitted(dlts: Dlts) -> dict:
 
 
 def test_what_is_submitted(root, dlts, monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", "hush")
     service = make(root, cpus_per_job=2, extra={"mountpoints": [{"containerPath": "/data"}]})
-    handle = service.submit(script("job", ["report", "report.json"]))
-    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
-    environment = json.loads(service.fetch("jobs/job/report.json").read_text())["environment"]
-    assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_MAX_"]) == ("2", "0")
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {"PGPASSWORD", "DLTS_PASSWORD"} & set(environment)
+    promises.jobs_have_their_environment(service, monkeypatch, ["DLTS_PASSWORD"])
     job = submitted(dlts)
     assert (job["team"], job["vcName"], job["userName"]) == ("vision", "vision", "ada@example.com")
     assert (job["gpuType"], job["resourcegpu"], job["mountpoints"]) == ("P40", 0, [{"containerPath": "/data"}])
@@ -102,48 +91,24 @@ def test_what_is_submitted(root, dlts, monkeypatch):
 
 def test_a_storage_with_secrets_that_jobs_would_show_is_refused(root):
     storage = {"url": "s3://bucket", "options": {"key": "ada", "secret": "hush"}}
-    with pytest.raises(ServiceError, match=r"storage\.options.*dlts has no means to give jobs a secret") as refused:
-        make(root, storage=storage).validate()
-    assert "hush" not in str(refused.value)
+    promises.a_storage_with_secrets_that_jobs_would_show_is_refused(make, root, storage)
 
 
 # --- how jobs end -------------------------------------------------------------------------------------------------
 
 
 def test_what_kills_a_job_from_outside_loses_it(root, dlts):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
-    pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
-    dlts.job("job").stop()
-    state = await_status(service, handle, JobStatus.LOST)
+    state = promises.what_stops_a_job_from_outside_loses_it(make(root), dlts)
     assert state.reason == "DLTS's job was killed there"
-    assert not any(process_id(pid) for pid in pids)
 
 
 def test_a_job_that_was_deleted_there_is_lost(root, dlts, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.5)
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    gone = dlts.job("job")
-    gone.container.kill()
-    for job_id in [job_id for job_id, job in dlts.jobs.items() if job is gone]:
-        del dlts.jobs[job_id]
-    state = await_status(service, handle, JobStatus.LOST)
-    assert state.reason == "dlts no longer knows the job"
+    promises.a_job_that_was_deleted_there_is_lost(make(root), dlts, monkeypatch)
 
 
 def test_a_state_that_is_not_known_is_no_end(root, dlts):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    for state in ("unknown", "reborn", None, 7):
-        dlts.job("job").says = {"jobStatus": state}
-        service.prepare()
-        assert service.status(handle).status is JobStatus.RUNNING
-    dlts.job("job").says = {}
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    says = [{"jobStatus": state} for state in ("unknown", "reborn", None, 7)]
+    promises.a_state_that_is_not_known_is_no_end(make(root), dlts, says)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +134,9 @@ def test_states_of_dlts(state, status):
 
 
 def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, dlts, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
-    service = make(root, python="/no/such/python")
-    with pytest.raises(ServiceError, match=r"3 jobs in a row ended on their nodes before nasflow began there"):
-        for _ in range(4):
-            state = finish(service, service.submit(script("job")))
-            assert (state.status, state.reason) == (JobStatus.LOST, "DLTS's job ended as failed")
+    said = r"3 jobs in a row ended on their nodes before nasflow began there"
+    reason = "DLTS's job ended as failed"
+    promises.jobs_that_can_not_begin_are_an_error_in_the_end(make, root, monkeypatch, said, reason)
 
 
 # --- a service that misbehaves ------------------------------------------------------------------------------------
@@ -182,29 +144,14 @@ def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, dlts, monkeypatch
 
 @pytest.mark.parametrize("late", [False, True], ids=["listed", "twice"])
 def test_a_job_whose_answer_was_lost_runs_once(root, dlts, late):
-    """It is found in the list; if that is late, it is submitted again, and only one of the two begins."""
-    service = make(root)
-    service.prepare()
     prefix = name_prefix(root.resolve())
 
-    def submitted() -> int:
+    def submissions() -> int:
         return len([job for job in dlts.jobs.values() if dlts.name(job).startswith(prefix)])
 
-    dlts.faults = [Fault("POST", lost=True)]
-    handle = service.submit(script("job", ["wait", "go"]))
-    if late:
-        dlts.faults = [Fault("GET", "/jobs$", body=b"[]", times=1e9)]
-        until(lambda: service.status(handle) and submitted() == 2, "second submission")
-        dlts.faults = []
-    await_status(service, handle, JobStatus.RUNNING)
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    assert submitted() == 1 + late
-    for _ in range(3):
-        service.prepare()
-        assert service.status(handle).status is JobStatus.RUNNING
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    assert len(numbers(service, "jobs/job/runs")) == 1
+    hidden = [Fault("GET", "/jobs$", body=b"[]", times=1e9)] if late else []
+    lost = Fault("POST", lost=True)
+    promises.a_job_whose_answer_was_lost_runs_once(make(root), dlts, lost, hidden, submissions)
 
 
 @pytest.mark.parametrize(
@@ -219,45 +166,22 @@ def test_a_job_whose_answer_was_lost_runs_once(root, dlts, late):
     ids=["502", "slow", "broken", "page", "text"],
 )
 def test_a_service_out_of_order_is_waited_for(root, dlts, fault):
-    """What runs goes on and its end is seen; what waits begins when the service is back."""
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
-    until(lambda: epochs(service, handle), "first epoch")
-    service._client._seconds = 0.5
-    service._client._client.timeout = 0.5
-    dlts.faults = [fault]
-    service.prepare()
-    assert service.status(handle).status is JobStatus.RUNNING
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    waiting = service.submit(script("next"))
-    assert not service.status(waiting).status.finished
-    with pytest.raises(ClusterSilentError, match=r"training_service\.url: DLTS at http:\S+ does not answer"):
-        service.validate()
-    dlts.faults = []
-    service._client = None
-    assert finish(service, waiting).exit_code == 0
+    said = r"training_service\.url: DLTS at http:\S+ does not answer"
+    promises.a_service_out_of_order_is_waited_for(make(root), dlts, fault, said)
 
 
 def test_a_refusal_with_status_200_is_said(root, dlts):
-    dlts.quota = 0
-    with pytest.raises(ServiceError, match=r"DLTS refuses such jobs; .*larger quota \(Cannot create job! quota\)"):
-        make(root).submit(script("job"))
-    dlts.quota = 10**6
-    assert finish(make(root), make(root).submit(script("job"))).exit_code == 0
+    said = r"DLTS refuses such jobs; .*larger quota \(Cannot create job! quota\)"
+    promises.a_quota_that_is_full_is_said(make, dlts, root, said)
 
 
 def test_a_password_that_expires_is_said_and_can_be_renewed(root, dlts, monkeypatch):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    dlts.password = "renewed"
-    with pytest.raises(ServiceError, match=r"training_service\.password: DLTS does not take it for 'ada@example\.com'"):
-        service.prepare()
-    monkeypatch.setenv("DLTS_PASSWORD", "renewed")
-    service.prepare()
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    promises.a_secret_that_expires_is_said_and_can_be_renewed(
+        make(root),
+        lambda: setattr(dlts, "password", "renewed"),
+        lambda: monkeypatch.setenv("DLTS_PASSWORD", "renewed"),
+        r"training_service\.password: DLTS does not take it for 'ada@example\.com'",
+    )
 
 
 def test_validate_says_what_is_wrong(root, dlts, monkeypatch):
@@ -270,10 +194,7 @@ def test_validate_says_what_is_wrong(root, dlts, monkeypatch):
             make(root, **options).validate()
     with pytest.raises(ClusterSilentError, match=r"http://127\.0\.0\.1:9 does not answer as it should: .*refused"):
         make(root, url="http://127.0.0.1:9").validate()
-    monkeypatch.setenv("DLTS_PASSWORD", "hush\n")
-    with pytest.raises(ConfigError, match=r"^training_service\.password: this secret is empty, or has sp") as refused:
-        make(root).validate()
-    assert "hush" not in str(refused.value)
+    promises.a_secret_that_can_not_be_sent_is_refused_unread(make, root, monkeypatch, "DLTS_PASSWORD", "password")
 
 
 def test_the_password_is_shown_nowhere(root, dlts, caplog):

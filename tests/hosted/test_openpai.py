@@ -15,22 +15,20 @@ import yaml
 from nasflow.attempt.verdict import judge
 from nasflow.config.services.openpai import OpenpaiServiceConfig
 from nasflow.errors import ConfigError, ServiceError
-from nasflow.process_id import process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
     await_status,
-    epochs,
     finish,
     numbers,
     script,
     until,
 )
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import name_prefix
 from nasflow.training_service.hosted import http_client
 from nasflow.training_service.hosted.openpai import OpenpaiService, _seen
+from tests.hosted import promises
 from tests.hosted.emulator import Fault
 from tests.hosted.openpai import OpenPai
 
@@ -82,12 +80,6 @@ class TestOpenpaiService(TrainingServiceContract):
         self.pai.lose_node(self.pai.job(handle.job_id))
 
 
-def report(service: OpenpaiService) -> dict[str, str]:
-    handle = service.submit(script("job", ["report", "report.json"]))
-    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
-    return json.loads(service.fetch("jobs/job/report.json").read_text())["environment"]
-
-
 def submitted(pai: OpenPai) -> dict:
     return yaml.safe_load(next(each.body for each in reversed(pai.requests) if each.method == "POST"))
 
@@ -96,13 +88,9 @@ def submitted(pai: OpenPai) -> dict:
 
 
 def test_a_job_in_the_job_protocol(root, pai, monkeypatch):
-    monkeypatch.setenv("PGPASSWORD", "hush")
     extra = {"extras": {"storages": [{"name": "nfs"}]}, "taskRoles": {"job": {"extraContainerOptions": {"shmMB": 512}}}}
     options = {"cpus_per_job": 2, "virtual_cluster": "vision", "sku": "K80", "extra": extra}
-    environment = report(make(root, **options))
-    assert (environment["OMP_NUM_THREADS"], environment["MALLOC_MMAP_MAX_"]) == ("2", "0")
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert not {"PGPASSWORD", "PAI_TOKEN"} & set(environment)
+    promises.jobs_have_their_environment(make(root, **options), monkeypatch, ["PAI_TOKEN"])
     job = submitted(pai)
     role = job["taskRoles"]["job"]
     assert role["resourcePerInstance"] == {"cpu": 2, "memoryMB": 1024, "gpu": 0}
@@ -146,49 +134,22 @@ def test_secrets_of_jobs_go_as_secrets(root, pai):
 
 
 def test_what_stops_a_job_from_outside_loses_it(root, pai):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
-    pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
-    pai.job("job").stop()
-    state = await_status(service, handle, JobStatus.LOST)
-    assert "stopped there" in state.reason
-    assert not any(process_id(pid) for pid in pids)
+    assert "stopped there" in promises.what_stops_a_job_from_outside_loses_it(make(root), pai).reason
 
 
 def test_a_job_that_was_deleted_there_is_lost(root, pai, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.5)
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    job = pai.job("job")
-    job.container.kill()
-    del pai.jobs[pai.name(job)]
-    state = await_status(service, handle, JobStatus.LOST)
-    assert state.reason == "openpai no longer knows the job"
+    promises.a_job_that_was_deleted_there_is_lost(make(root), pai, monkeypatch)
 
 
 def test_openpai_ended_a_job_for_want_of_memory(root, pai):
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    pai.job("job").container.kill()
-    pai.job("job").says = {"state": "FAILED", "appExitCode": -1200}
-    state = finish(service, handle)
-    assert (state.status, state.signal, state.oom_kills) == (JobStatus.EXITED, 9, 1)
+    says = {"state": "FAILED", "appExitCode": -1200}
+    state = promises.memory_that_ran_out_is_the_jobs_fault(make(root), pai, says)
     assert judge(state, None).out_of_memory
 
 
 def test_a_state_that_is_not_known_is_no_end(root, pai):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    for state in ("UNKNOWN", "REBORN", None, 7):
-        pai.job("job").says = {"state": state}
-        service.prepare()
-        assert service.status(handle).status is JobStatus.RUNNING
-    pai.job("job").says = {}
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    says = [{"state": state} for state in ("UNKNOWN", "REBORN", None, 7)]
+    promises.a_state_that_is_not_known_is_no_end(make(root), pai, says)
 
 
 @pytest.mark.parametrize(
@@ -211,40 +172,25 @@ def test_states_of_openpai(job, status, reason):
     assert reason in seen.reason
 
 
-def test_jobs_that_wait_say_so(root, pai):
-    pai.places = 0
-    service = make(root)
-    handle = service.submit(script("job"))
-    state = until(lambda: s if (s := service.status(handle)).reason else None, "reason for waiting")
-    assert (state.status, state.reason) == (JobStatus.PENDING, "OpenPAI's job waits for resources")
-    service.cancel(handle)
-    assert service.status(handle).status is JobStatus.CANCELLED
-    assert numbers(service, "jobs/job/runs") == []
+def test_jobs_that_wait_say_so_and_can_be_cancelled(root, pai):
+    promises.jobs_that_wait_say_so_and_can_be_cancelled(make(root), pai, "OpenPAI's job waits for resources")
 
 
 # --- a service that misbehaves ------------------------------------------------------------------------------------
 
 
-def test_an_answer_lost_after_success_submits_once(root, pai):
-    """It is submitted again, because a list is late, and OpenPAI refuses the second."""
-    service = make(root)
-    service.prepare()
-    pai.faults = [Fault("POST", lost=True)]
-    handle = service.submit(script("job", ["wait", "go"]))
-    pai.faults = [Fault("GET", "/jobs$", body=b"[]", times=1e9)]
-
-    def submitted_again() -> bool:
-        service.status(handle)
-        return len([each for each in pai.requests if each.method == "POST" and prefix.encode() in each.body]) == 2
-
+@pytest.mark.parametrize("late", [False, True], ids=["listed", "twice"])
+def test_a_job_whose_answer_was_lost_runs_once(root, pai, late):
+    """OpenPAI refuses the second submission."""
     prefix = name_prefix(root.resolve())
-    until(submitted_again, "second submission")
-    pai.faults = []
-    await_status(service, handle, JobStatus.RUNNING)
+
+    def submissions() -> int:
+        return len([each for each in pai.requests if each.method == "POST" and prefix.encode() in each.body])
+
+    hidden = [Fault("GET", "/jobs$", body=b"[]", times=1e9)] if late else []
+    lost = Fault("POST", lost=True)
+    promises.a_job_whose_answer_was_lost_runs_once(make(root), pai, lost, hidden, submissions)
     assert len([job for job in pai.jobs.values() if pai.name(job).startswith(prefix)]) == 1
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    assert len(numbers(service, "jobs/job/runs")) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,25 +207,9 @@ def test_an_answer_lost_after_success_submits_once(root, pai):
     ],
     ids=["500", "502", "429", "slow", "broken", "page", "deep", "shape"],
 )
-def test_a_service_out_of_order_is_waited_for(root, pai, monkeypatch, fault):
-    """What runs goes on and its end is seen; what waits begins when the service is back."""
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
-    until(lambda: epochs(service, handle), "first epoch")
-    service._client._seconds = 0.5
-    service._client._client.timeout = 0.5
-    pai.faults = [Fault(**vars(fault))]
-    service.prepare()
-    assert service.status(handle).status is JobStatus.RUNNING
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    waiting = service.submit(script("next"))
-    assert not service.status(waiting).status.finished
-    with pytest.raises(ClusterSilentError, match=r"training_service\.url: OpenPAI at http:\S+ does not answer"):
-        service.validate()
-    pai.faults.clear()
-    service._client = None
-    assert finish(service, waiting).exit_code == 0
+def test_a_service_out_of_order_is_waited_for(root, pai, fault):
+    said = r"training_service\.url: OpenPAI at http:\S+ does not answer"
+    promises.a_service_out_of_order_is_waited_for(make(root), pai, fault, said)
 
 
 def test_an_answer_that_is_too_long_is_none(root, pai, monkeypatch):
@@ -290,24 +220,17 @@ def test_an_answer_that_is_too_long_is_none(root, pai, monkeypatch):
 
 
 def test_a_quota_that_is_full_is_said(root, pai):
-    pai.quota = 0
-    with pytest.raises(ServiceError, match=r"training_service\.virtual_cluster: user 'ada' may not use 'default'.*403"):
-        make(root).submit(script("job"))
-    pai.quota = 10**6
-    assert finish(make(root), make(root).submit(script("job"))).exit_code == 0
+    said = r"training_service\.virtual_cluster: user 'ada' may not use 'default'.*403"
+    promises.a_quota_that_is_full_is_said(make, pai, root, said)
 
 
 def test_a_token_that_expires_is_said_and_can_be_renewed(root, pai, monkeypatch):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    pai.token = "renewed"
-    with pytest.raises(ServiceError, match=r"training_service\.token: OpenPAI does not take it, it may have expired"):
-        service.prepare()
-    monkeypatch.setenv("PAI_TOKEN", "renewed")
-    service.prepare()
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    promises.a_secret_that_expires_is_said_and_can_be_renewed(
+        make(root),
+        lambda: setattr(pai, "token", "renewed"),
+        lambda: monkeypatch.setenv("PAI_TOKEN", "renewed"),
+        r"training_service\.token: OpenPAI does not take it, it may have expired",
+    )
 
 
 def test_validate_says_what_is_wrong(root, pai, monkeypatch):

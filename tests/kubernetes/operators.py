@@ -6,6 +6,7 @@ that looks at all objects of its kind again and again, and does for each what is
 
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ _TICK = 0.1  # seconds
 Object = dict[str, Any]
 
 
-class Operator:
+class Operator(ABC):
     """A controller of one kind of objects in the namespace `default`. Errors of a look go to a file."""
 
     kind: str
@@ -39,9 +40,9 @@ class Operator:
         self._stop.set()
         self._thread.join()
 
+    @abstractmethod
     def tend(self, thing: Object, pods: list[Any]) -> None:
         """Do what an object needs next. `pods` are those with its name in the label of its kind."""
-        raise NotImplementedError
 
     def owner(self, thing: Object) -> Object:
         version, name, uid = thing["apiVersion"], thing["metadata"]["name"], thing["metadata"]["uid"]

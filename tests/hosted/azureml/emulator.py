@@ -19,6 +19,7 @@ NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,254}")
 MAY_CHANGE = {"description", "tags", "displayName", "properties", "isArchived"}
 IDENTITY = "/identity/token"  # of a machine's own account, as App Service has it
 PAGE = 3  # jobs in a list
+STATES = {"waiting": "Queued", "stopping": "CancelRequested", "stopped": "Canceled", "succeeded": "Completed"}
 
 
 class Azureml(Emulator):
@@ -92,8 +93,7 @@ class Azureml(Emulator):
         check(job.get("jobType") == "Command" and job.get("command"), 400, error("UserError", "jobType or command"))
         texts = [*job.get("tags", {}).items(), *job.get("environmentVariables", {}).items()]
         check(all(isinstance(text, str) for pair in texts for text in pair), 400, error("UserError", "tags"))
-        waiting = [each for each in self.jobs.values() if each.waits or each.alive]
-        check(len(waiting) < self.quota, 400, error("UserError", "The quota is used up."))
+        check(self.unfinished < self.quota, 400, error("UserError", "The quota is used up."))
         variables = job.get("environmentVariables", {})
         self.jobs[name] = Job({"name": name, **body}, job["command"], len(self.jobs), environment=variables)
         self.schedule()
@@ -117,15 +117,13 @@ class Azureml(Emulator):
 
     def shown(self, name: str) -> dict[str, Any]:
         job = self.jobs[name]
-        if job.stopping:
-            status = "CancelRequested" if job.alive else "Canceled"
-        elif job.container is None:
-            status = "Queued"
-        else:
-            code = job.container.exit_code
-            status = "Running" if code is None else "Failed" if code else "Completed"
         services = {"Studio": {"jobServiceType": "Studio", "endpoint": f"https://studio.example.com/runs/{name}"}}
-        shown = {**job.body["properties"], "status": status, "services": services, **job.says}
+        shown = {
+            **job.body["properties"],
+            "status": STATES.get(job.phase, job.phase.capitalize()),
+            "services": services,
+            **job.says,
+        }
         return {"id": f"{WORKSPACE}/jobs/{name}", "name": name, "properties": shown}
 
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-from nasflow.errors import ServiceError
-from nasflow.process_id import process_id
 from nasflow.testing.training_service import (
     await_status,
     epochs,
@@ -13,31 +11,18 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
 from nasflow.training_service.hosted.azureml import _seen
+from tests.hosted import promises
 from tests.hosted.azureml.service import make
 
 
 def test_what_cancels_a_job_from_outside_loses_it(root, azure):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["spawn", "daemon"], ["wait", "never"]))
-    pids = until(lambda: numbers(service, "jobs/job/pids"), "daemon") + numbers(service, "jobs/job/runs")
-    azure.job("job").stop()
-    state = await_status(service, handle, JobStatus.LOST)
+    state = promises.what_stops_a_job_from_outside_loses_it(make(root), azure)
     assert state.reason == "Azure ML's job is Canceled there"
-    assert not any(process_id(pid) for pid in pids)
 
 
 def test_a_job_that_was_deleted_there_is_lost(root, azure, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.5)
-    service = make(root)
-    handle = service.submit(script("job", ["wait", "never"]))
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    gone = azure.job("job")
-    gone.container.kill()
-    del azure.jobs[azure.name(gone)]
-    state = await_status(service, handle, JobStatus.LOST)
-    assert state.reason == "azureml no longer knows the job"
+    promises.a_job_that_was_deleted_there_is_lost(make(root), azure, monkeypatch)
 
 
 def test_a_job_that_azure_starts_again_is_lost_and_trains_once(root, azure):
@@ -54,16 +39,8 @@ def test_a_job_that_azure_starts_again_is_lost_and_trains_once(root, azure):
 
 
 def test_a_state_that_is_not_known_is_no_end(root, azure):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    for state in ("Unknown", "Reborn", None, 7):
-        azure.job("job").says = {"status": state}
-        service.prepare()
-        assert service.status(handle).status is JobStatus.RUNNING
-    azure.job("job").says = {}
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    says = [{"status": state} for state in ("Unknown", "Reborn", None, 7)]
+    promises.a_state_that_is_not_known_is_no_end(make(root), azure, says)
 
 
 WAITING = ("NotStarted", "Scheduled", "Starting", "Provisioning", "Preparing", "Queued")
@@ -87,14 +64,7 @@ def test_states_of_azure(state, status):
 
 
 def test_jobs_that_wait_say_so_and_can_be_cancelled(root, azure):
-    azure.places = 0
-    service = make(root)
-    handle = service.submit(script("job"))
-    state = until(lambda: s if (s := service.status(handle)).reason else None, "reason for waiting")
-    assert (state.status, state.reason) == (JobStatus.PENDING, "Azure ML's job is Queued")
-    service.cancel(handle)
-    assert service.status(handle).status is JobStatus.CANCELLED
-    assert numbers(service, "jobs/job/runs") == []
+    promises.jobs_that_wait_say_so_and_can_be_cancelled(make(root), azure, "Azure ML's job is Queued")
 
 
 def test_ending_a_job_that_has_ended_is_well(root, azure):
@@ -105,10 +75,6 @@ def test_ending_a_job_that_has_ended_is_well(root, azure):
 
 
 def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, azure, monkeypatch):
-    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
-    service = make(root, python="/no/such/python")
-    with pytest.raises(ServiceError, match=r"3 jobs in a row ended on their nodes before nasflow .*https://studio"):
-        for _ in range(4):
-            state = finish(service, service.submit(script("job")))
-            assert state.status is JobStatus.LOST
-            assert state.reason.startswith("Azure ML's job is Failed: https://studio.example.com/runs/nasflow-")
+    said = r"3 jobs in a row ended on their nodes before nasflow .*https://studio"
+    reason = r"Azure ML's job is Failed: https://studio\.example\.com/runs/nasflow-.*"
+    promises.jobs_that_can_not_begin_are_an_error_in_the_end(make, root, monkeypatch, said, reason)

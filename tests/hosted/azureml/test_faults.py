@@ -2,7 +2,7 @@
 
 import pytest
 
-from nasflow.errors import ConfigError, ServiceError
+from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     await_status,
     epochs,
@@ -15,6 +15,7 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster import base
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import name_prefix
+from tests.hosted import promises
 from tests.hosted.azureml.emulator import WORKSPACE
 from tests.hosted.azureml.service import make, submissions
 from tests.hosted.emulator import Fault
@@ -22,26 +23,20 @@ from tests.hosted.emulator import Fault
 
 @pytest.mark.parametrize("late", [False, True], ids=["listed", "twice"])
 def test_a_job_whose_answer_was_lost_runs_once(root, azure, late):
-    """It is found; if it is not at first, it is submitted again by the same name, and is there once."""
-    service = make(root)
-    service.prepare()
+    """Submitted again by the same name, it is there once."""
     prefix = name_prefix(root.resolve())
-    azure.faults = [Fault("PUT", "/jobs/", lost=True)]
-    handle = service.submit(script("job", ["wait", "go"]))
-    if late:
-        azure.faults = [
-            Fault("GET", "/jobs$", body=b'{"value": []}', times=1e9),
-            Fault("GET", "/jobs/[^/]+$", code=404, times=1e9),
-        ]
-        until(lambda: service.status(handle) and len(submissions(azure, root)) == 2, "second submission")
-        azure.faults = []
-    await_status(service, handle, JobStatus.RUNNING)
-    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    assert len(submissions(azure, root)) == 1 + late
+    hidden = [
+        Fault("GET", "/jobs$", body=b'{"value": []}', times=1e9),
+        Fault("GET", "/jobs/[^/]+$", code=404, times=1e9),
+    ]
+    promises.a_job_whose_answer_was_lost_runs_once(
+        make(root),
+        azure,
+        Fault("PUT", "/jobs/", lost=True),
+        hidden if late else [],
+        lambda: len(submissions(azure, root)),
+    )
     assert len([name for name in azure.jobs if name.startswith(prefix)]) == 1
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    assert len(numbers(service, "jobs/job/runs")) == 1
 
 
 def test_a_name_that_is_refused_because_it_is_there_is_no_error(root, azure):
@@ -83,32 +78,13 @@ def test_a_list_that_lags_loses_no_job(root, azure, monkeypatch):
     ids=["503", "502", "429", "slow", "broken", "page", "deep", "shape"],
 )
 def test_a_service_out_of_order_is_waited_for(root, azure, fault):
-    """What runs goes on and its end is seen; what waits begins when the service is back."""
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
-    until(lambda: epochs(service, handle), "first epoch")
-    service._client._seconds = 0.5
-    service._client._client.timeout = 0.5
-    azure.faults = [Fault(**vars(fault))]
-    service.prepare()
-    assert service.status(handle).status is JobStatus.RUNNING
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
-    waiting = service.submit(script("next"))
-    assert not service.status(waiting).status.finished
-    with pytest.raises(ClusterSilentError, match=r"training_service\.url: Azure ML .*does not answer as it should"):
-        service.validate()
-    azure.faults = []
-    service._client = None
-    assert finish(service, waiting).exit_code == 0
+    said = r"training_service\.url: Azure ML .*does not answer as it should"
+    promises.a_service_out_of_order_is_waited_for(make(root), azure, fault, said)
 
 
 def test_a_quota_that_is_full_is_said(root, azure):
-    azure.quota = 0
-    with pytest.raises(ServiceError, match=r"Azure ML refuses such jobs; .*\(HTTP 400: The quota is used up\.\)"):
-        make(root).submit(script("job"))
-    azure.quota = 10**6
-    assert finish(make(root), make(root).submit(script("job"))).exit_code == 0
+    said = r"Azure ML refuses such jobs; .*\(HTTP 400: The quota is used up\.\)"
+    promises.a_quota_that_is_full_is_said(make, azure, root, said)
 
 
 @pytest.mark.parametrize(
@@ -126,16 +102,12 @@ def test_a_refusal_is_one_sentence(root, azure, code, said):
 
 
 def test_a_token_that_expires_is_said_and_can_be_renewed(root, azure, monkeypatch):
-    service = make(root)
-    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
-    until(lambda: epochs(service, handle), "first epoch")
-    azure.token = "renewed"
-    with pytest.raises(ServiceError, match=r"training_service\.token: Azure does not take it, it may have expired"):
-        service.prepare()
-    monkeypatch.setenv("AZURE_TOKEN", "renewed")
-    service.prepare()
-    (root / "go").touch()
-    assert finish(service, handle).exit_code == 0
+    promises.a_secret_that_expires_is_said_and_can_be_renewed(
+        make(root),
+        lambda: setattr(azure, "token", "renewed"),
+        lambda: monkeypatch.setenv("AZURE_TOKEN", "renewed"),
+        r"training_service\.token: Azure does not take it, it may have expired",
+    )
 
 
 def test_validate_says_what_is_wrong(root, azure, monkeypatch):
@@ -155,10 +127,7 @@ def test_validate_says_what_is_wrong(root, azure, monkeypatch):
     azure.faults = [Fault(code=302)]
     with pytest.raises(ServiceError, match=r"training_service\.url: \S+ redirects elsewhere"):
         make(root).validate()
-    monkeypatch.setenv("AZURE_TOKEN", "hush\n")
-    with pytest.raises(ConfigError, match=r"^training_service\.token: this secret is empty, or has sp") as refused:
-        make(root).validate()
-    assert "hush" not in str(refused.value)
+    promises.a_secret_that_can_not_be_sent_is_refused_unread(make, root, monkeypatch, "AZURE_TOKEN", "token")
 
 
 @pytest.mark.parametrize("options", [{"image": None}, {"environment": "torch:2"}])
