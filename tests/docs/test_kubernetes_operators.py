@@ -28,6 +28,6 @@ def test_its_rules_have_the_rights_that_are_checked(tmp_path, kind, of, rule):
     service = make_service(config, tmp_path / "root", tmp_path)
     granted = yaml.safe_load(rule)
     assert granted["apiGroups"] == [service.api_version.partition("/")[0]]
-    wanted = {*pods.rights(service.resource), *(pods.rights(service.besides) if service.besides else [])}
+    wanted = set(pods.rights(service.resource, service.besides))
     wanted -= {("list", "pods"), ("delete", "pods")}
     assert {(verb, resource) for verb in granted["verbs"] for resource in granted["resources"]} == wanted

@@ -26,9 +26,10 @@ SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secre
 Config = TypeVar("Config", bound=PodsConfig)
 
 
-def rights(resource: str) -> list[tuple[str, str]]:
-    """Return what the service does with its resource and with pods: verbs and resources."""
-    return [("create", resource), ("list", resource), ("delete", resource), ("list", "pods"), ("delete", "pods")]
+def rights(resource: str, besides: str = "") -> list[tuple[str, str]]:
+    """Return what a service does with its resources and with pods: verbs and resources."""
+    ours = [(verb, each) for each in (resource, besides) if each for verb in ("create", "list", "delete")]
+    return [*ours, ("list", "pods"), ("delete", "pods")]
 
 
 class PodService(ClusterService, Generic[Config]):
@@ -99,8 +100,7 @@ class PodService(ClusterService, Generic[Config]):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        wanted = [*rights(self.resource), *(rights(self.besides)[:3] if self.besides else [])]
-        wanted += SECRET_RIGHTS if self._variables() else []
+        wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._variables() else [])
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
         self._create(Run(self._root, "validate", "dry-run"), dry_run=True)
@@ -138,8 +138,7 @@ class PodService(ClusterService, Generic[Config]):
         for name in jobs.keys() | pods.keys():
             job, of_job = jobs.get(name), pods.get(name, [])
             seen = states.seen(job, of_job, name in began, self._lasting, self._fate)
-            waits = job is not None and not of_job and self._fate(job, name in began) is None
-            found[name] = self._explained(name, seen, waits)
+            found[name] = self._explained(name, seen, job is not None and not of_job)
         for name in {run.name for run in given} & self._seen.keys() - found.keys():
             before = self._seen[name]
             deleted = Seen(JobStatus.LOST, f"its {self.noun} was deleted by another program", ran=name in began)
