@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.commands import ContestantError
 from tests.dask import start_dask
 from tests.hosted.azureml.emulator import SUBSCRIPTION, Azureml
-from tests.hosted.dlc import Dlc
 from tests.hosted.dlts import Dlts
 from tests.hosted.openpai import OpenPai
 from tests.kubernetes import programs as kubernetes_programs
@@ -119,6 +118,8 @@ def dlts(folder: Path) -> Iterator[Section]:
 @contextmanager
 def dlc(folder: Path) -> Iterator[Section]:
     """Start an emulator of PAI-DLC, which Alibaba's SDK uses. Yield the section of a search on it."""
+    from tests.hosted.dlc import Dlc  # noqa: PLC0415 - needs the SDK, an extra
+
     with Dlc().running() as emulator:
         keys = {"access_key_id": "LTAI", "access_key_secret": "s3cret"}
         where = {"endpoint": f"http://{emulator.address}", "region": "cn-hangzhou", "workspace_id": "77"}
