@@ -305,12 +305,13 @@ def plan(
 @hosts.command()
 def check(config: ConfigFile, as_json: AsJson = False) -> None:
     """Check whether a config's hosts can run jobs, and say what to do where they can't. Leaves no files on them."""
-    from .commands.hosts import check_hosts, hosts_advice, hosts_json, hosts_table  # noqa: PLC0415
+    from .commands.check.hosts import check_hosts, hosts_json, hosts_table  # noqa: PLC0415
+    from .commands.check.problems import print_problems  # noqa: PLC0415
 
     found = check_hosts(_load(config))
     print_out(hosts_json(found) if as_json else hosts_table(found))
-    for line in [] if as_json else hosts_advice(found):
-        console().print(line, soft_wrap=True)  # commands in it stay whole
+    if not as_json:
+        print_problems(found, "hosts")
     _exit(0 if all(host.in_order for host in found) else 2)
 
 
@@ -324,12 +325,13 @@ def check_services(
 
     Shows what jobs find there: Python, torch, GPUs, disk, clock. Leaves nothing there. Exit code 2 for a problem.
     """
-    from .commands.services import check_all, services_advice, services_json, services_table  # noqa: PLC0415
+    from .commands.check.problems import print_problems  # noqa: PLC0415
+    from .commands.check.services import check_all, services_json, services_table  # noqa: PLC0415
 
     found = check_all(_load(config), seconds)
     print_out(services_json(found) if as_json else services_table(found))
-    for line in [] if as_json else services_advice(found):
-        console().print(line, soft_wrap=True)
+    if not as_json:
+        print_problems(found, "training services")
     _exit(0 if all(service.in_order for service in found) else 2)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nasflow.config.search import load_config
+from nasflow.flows.commands.check.hosts import check_hosts
 from nasflow.flows.commands.doctor.machine import check_slots
-from nasflow.flows.commands.hosts import check_hosts
 from nasflow.flows.commands.plan.command import slot_environment
 from nasflow.flows.commands.setup.pool import searches_at_once
 from tests.flows.searches import Searches

@@ -140,7 +140,7 @@ def _wrong_packages() -> Iterator[Finding]:
 
 
 def _check_hosts(config: SearchConfig) -> Iterator[Finding]:
-    from ..hosts import check_hosts  # noqa: PLC0415 - slow
+    from ..check.hosts import check_hosts  # noqa: PLC0415 - slow
 
     levels = {"error": Level.BROKEN, "warning": Level.WARNING}
     for host in check_hosts(config):

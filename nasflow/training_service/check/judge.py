@@ -7,7 +7,7 @@ from importlib import metadata
 
 from nasflow.clean_text import one_line
 from nasflow.training_service.check.job import NodeReport
-from nasflow.training_service.ssh.probe import Problem
+from nasflow.training_service.problem import Problem, problems_of
 
 CLOCK_SECONDS = 30.0
 """Seconds that the clock of a node may differ from this machine's."""
@@ -91,10 +91,7 @@ def problems(where: str, report: NodeReport, clock: Clock | None, wants_gpu: boo
     here = metadata.version("nasflow")
     if report.nasflow not in (None, here):
         errors.append(f"nasflow is {report.nasflow} there and {here} here; install the same version")
-    return [
-        *(Problem("error", f"{where}: {error}") for error in errors),
-        *(Problem("warning", f"{where}: {warning}") for warning in _warnings(report)),
-    ]
+    return problems_of(where, errors, _warnings(report))
 
 
 def _torch_errors(report: NodeReport, wants_gpu: bool) -> list[str]:

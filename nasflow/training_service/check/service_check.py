@@ -22,7 +22,7 @@ from nasflow.training_service.base import TrainingService
 from nasflow.training_service.check.job import NodeReport
 from nasflow.training_service.check.judge import WITHOUT_LOG, Clock, advised, problems
 from nasflow.training_service.check.small_job import SmallJob
-from nasflow.training_service.ssh.probe import Problem
+from nasflow.training_service.problem import Problem, in_order
 
 _POLL = 0.1  # seconds
 _START_UP = 10.0  # seconds more than a job may wait for its place, in which the service learns why it waits
@@ -52,7 +52,7 @@ class CheckedService:
     @property
     def in_order(self) -> bool:
         """Whether it runs jobs as it should."""
-        return not any(problem.level == "error" for problem in self.problems)
+        return in_order(self.problems)
 
     def add(self, text: str, seen: str = "", otherwise: str = "") -> None:
         """Add an error, once, with what to do about it (`advised`)."""

@@ -4,10 +4,9 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
@@ -15,6 +14,7 @@ from nasflow.clean_text import one_line
 from nasflow.config.errors import explain
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
+from nasflow.training_service.problem import Problem, problems_of
 from nasflow.training_service.ssh import probe_script
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
 from nasflow.training_service.ssh.connect.route import place_of
@@ -98,14 +98,6 @@ class HostReport(BaseModel):
         return (int(major), int(minor)) < probe_script.MIN_PYTHON
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem of a host and its remedy, in one sentence. Jobs can run in spite of a warning."""
-
-    level: Literal["error", "warning"]
-    text: str
-
-
 def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
     """Inspect a host. Leaves nothing on the host.
 
@@ -137,15 +129,12 @@ def problems(report: HostReport, host: SshHostConfig, service: SshServiceConfig)
     min_python = ".".join(map(str, probe_script.MIN_PYTHON))
     if report.too_old:
         text = f"'{host.python}' is Python {report.python}; nasflow needs {min_python} or newer: name one in 'python'"
-        return [Problem("error", f"{place}: {text}")]
+        return problems_of(place, [text])
     errors = [*_python_errors(report, service), *_folder_errors(report), *_gpu_errors(report, host)]
     warnings = [*_version_warnings(report), *_clock_warnings(report)]
     if report.gpu_error and host.gpu_indices is None and host.slots is None:
         warnings.append(f"nvidia-smi can't list the GPUs there ({report.gpu_error}); mend the driver, or set 'slots'")
-    return [
-        *(Problem("error", f"{place}: {text}") for text in errors),
-        *(Problem("warning", f"{place}: {text}") for text in warnings),
-    ]
+    return problems_of(place, errors, warnings)
 
 
 def refuse(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> None:

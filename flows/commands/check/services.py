@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import SearchConfig
@@ -15,9 +14,10 @@ from nasflow.training_service.base import TrainingService
 from nasflow.training_service.check.job import RUNNER, NodeReport
 from nasflow.training_service.check.service_check import CheckedService, SlotReport, check_service
 
-from ..pool.make import make_service
-from ..server.client import set_up_prefect
-from ..server.secrets import use_prefect_blocks
+from ...pool.make import make_service
+from ...server.client import set_up_prefect
+from ...server.secrets import use_prefect_blocks
+from .problems import problems_json
 
 _COLUMNS = ("slot", "node", "Python", "nasflow", "torch", "GPUs", "disk free", "write, read", "clock")
 
@@ -50,7 +50,7 @@ def services_json(services: list[CheckedService]) -> list[dict[str, Any]]:
             "service": service.name,
             "in_order": service.in_order,
             "slots": [_slot_json(slot) for slot in service.slots],
-            "problems": [{"level": problem.level, "text": problem.text} for problem in service.problems],
+            "problems": problems_json(service),
         }
         for service in services
     ]
@@ -66,19 +66,6 @@ def services_table(services: list[CheckedService]) -> Table:
         if not service.slots:
             table.add_row(escape(service.name), *["-"] * (len(_COLUMNS) - 1), style=style)
     return table
-
-
-def services_advice(services: list[CheckedService]) -> list[Text]:
-    """Return one line per problem, with how to mend it, and a summary."""
-    styles = {"error": "red", "warning": "yellow"}
-    return [
-        *(
-            Text(f"{problem.level}: {problem.text}", style=styles[problem.level])
-            for service in services
-            for problem in service.problems
-        ),
-        Text(f"{sum(service.in_order for service in services)} of {len(services)} training services can run jobs"),
-    ]
 
 
 def _slot_json(slot: SlotReport) -> dict[str, Any]:

@@ -6,18 +6,19 @@ from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.config.services.union import each_service
 from nasflow.errors import UserError
+from nasflow.training_service.problem import Problem, in_order
 from nasflow.training_service.ssh.connect.connection import SshConnection
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
-from nasflow.training_service.ssh.probe import HostGpu, HostReport, Problem, probe, problems
+from nasflow.training_service.ssh.probe import HostGpu, HostReport, probe, problems
 
-from ..server.client import set_up_prefect
-from ..server.secrets import use_prefect_blocks
+from ...server.client import set_up_prefect
+from ...server.secrets import use_prefect_blocks
+from .problems import problems_json
 
 _AT_A_TIME = 32
 _COLUMNS = ("host", "reachable", "key accepted", "Python", "torch", "GPUs, and who uses them", "disk free", "clock")
@@ -45,7 +46,7 @@ class CheckedHost:
     @property
     def in_order(self) -> bool:
         """Whether the host can run jobs."""
-        return not any(problem.level == "error" for problem in self.problems)
+        return in_order(self.problems)
 
 
 def check_hosts(config: SearchConfig) -> list[CheckedHost]:
@@ -75,7 +76,7 @@ def hosts_json(hosts: list[CheckedHost]) -> list[dict[str, Any]]:
             "reachable": host.reachable,
             "key_accepted": host.key_accepted,
             "report": host.report.model_dump() if host.report else None,
-            "problems": [{"level": problem.level, "text": problem.text} for problem in host.problems],
+            "problems": problems_json(host),
         }
         for host in hosts
     ]
@@ -88,20 +89,6 @@ def hosts_table(hosts: list[CheckedHost]) -> Table:
         style = "" if host.in_order else "red"
         table.add_row(escape(host.name), _yes(host.reachable), _yes(host.key_accepted), *_cells(host), style=style)
     return table
-
-
-def hosts_advice(hosts: list[CheckedHost]) -> list[Text]:
-    """Return one line per problem, with how to fix it, and a summary."""
-    styles = {"error": "red", "warning": "yellow"}
-    good = sum(host.in_order for host in hosts)
-    return [
-        *(
-            Text(f"{problem.level}: {problem.text}", style=styles[problem.level])
-            for host in hosts
-            for problem in host.problems
-        ),
-        Text(f"{good} of {len(hosts)} hosts can run jobs"),
-    ]
 
 
 def _check(host: SshHostConfig, service: SshServiceConfig) -> CheckedHost:
