@@ -35,8 +35,8 @@ from benchmarks.end_to_end import Record, measure
 from benchmarks.same_result import same_result
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
 from benchmarks.service_set_ups import SET_UPS
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.slurm import SlurmServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.testing.service_jobs import script
 from nasflow.training_service.base import TrainingService

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from nasflow.config.errors import explain
 from nasflow.config.secrets import EnvironmentSecret, SecretText, secrets_of
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.storage import ObjectStoreConfig, SharedFolderConfig
 
 OPTIONS = {

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nasflow.config.search import parse_config
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)]

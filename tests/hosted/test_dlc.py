@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services.dlc import DlcServiceConfig
+from nasflow.config.services.hosted.dlc import DlcServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services.dlts import DltsServiceConfig
+from nasflow.config.services.hosted.dlts import DltsServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.hosted.openpai import OpenpaiServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.hosted.http_client import HttpClient

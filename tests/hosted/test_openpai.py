@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from nasflow.attempt.verdict import judge
-from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.hosted.openpai import OpenpaiServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,

@@ -3,19 +3,19 @@ import sys
 import pytest
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services.custom import CustomServiceConfig
-from nasflow.config.services.dask import DaskServiceConfig
-from nasflow.config.services.debug import DebugServiceConfig
-from nasflow.config.services.dlc import DlcServiceConfig
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
-from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.operators import (
+from nasflow.config.services.cluster.dask import DaskServiceConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.cluster.operators import (
     AdaptdlServiceConfig,
     FrameworkControllerServiceConfig,
     KubeflowServiceConfig,
 )
-from nasflow.config.services.ray import RayServiceConfig
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.ray import RayServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.debug import DebugServiceConfig
+from nasflow.config.services.hosted.dlc import DlcServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.training_service.debug import DebugService
 from nasflow.training_service.local.service import LocalService

@@ -4,21 +4,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from nasflow.config.services.azureml import AzuremlServiceConfig
-from nasflow.config.services.custom import CustomServiceConfig
-from nasflow.config.services.dask import DaskServiceConfig
-from nasflow.config.services.dlc import DlcServiceConfig
-from nasflow.config.services.dlts import DltsServiceConfig
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
-from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.openpai import OpenpaiServiceConfig
-from nasflow.config.services.operators import (
+from nasflow.config.services.cluster.dask import DaskServiceConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.cluster.operators import (
     AdaptdlServiceConfig,
     FrameworkControllerServiceConfig,
     KubeflowServiceConfig,
 )
-from nasflow.config.services.ray import RayServiceConfig
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.ray import RayServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
+from nasflow.config.services.custom import CustomServiceConfig
+from nasflow.config.services.hosted.azureml import AzuremlServiceConfig
+from nasflow.config.services.hosted.dlc import DlcServiceConfig
+from nasflow.config.services.hosted.dlts import DltsServiceConfig
+from nasflow.config.services.hosted.openpai import OpenpaiServiceConfig
+from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.values import Section
 

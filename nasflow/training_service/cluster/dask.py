@@ -13,7 +13,7 @@ from typing import Any
 import distributed
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.cluster.dask import DaskServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.ray_jobs import RayJob, RayJobs

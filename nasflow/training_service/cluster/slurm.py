@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.small_files import write_aside
 from nasflow.training_service.base import JobStatus

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from nasflow.clean_text import one_line
-from nasflow.config.services.azureml import AzuremlServiceConfig
+from nasflow.config.services.hosted.azureml import AzuremlServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterSilentError, Seen

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nasflow.config.services.hosted import HostedConfig
+from nasflow.config.services.hosted.base import HostedConfig
 from nasflow.training_service.cluster.base import ClusterService
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.local.slots import job_environment

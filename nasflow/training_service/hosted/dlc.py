@@ -11,7 +11,7 @@ from alibabacloud_tea_openapi.models import Config
 
 from nasflow.clean_text import one_line
 from nasflow.config.secret_url import MASK
-from nasflow.config.services.dlc import DlcServiceConfig
+from nasflow.config.services.hosted.dlc import DlcServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterSilentError, Seen

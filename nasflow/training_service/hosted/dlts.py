@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nasflow.clean_text import one_line
-from nasflow.config.services.dlts import DltsServiceConfig
+from nasflow.config.services.hosted.dlts import DltsServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterSilentError, Seen

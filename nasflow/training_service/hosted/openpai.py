@@ -9,7 +9,7 @@ from urllib.parse import quote
 import yaml
 
 from nasflow.clean_text import one_line
-from nasflow.config.services.openpai import OpenpaiServiceConfig
+from nasflow.config.services.hosted.openpai import OpenpaiServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import Seen

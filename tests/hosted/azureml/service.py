@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from nasflow.config.services.azureml import AzuremlServiceConfig
+from nasflow.config.services.hosted.azureml import AzuremlServiceConfig
 from nasflow.training_service.cluster.runs import name_prefix
 from nasflow.training_service.hosted.azureml import AzuremlService
 from tests.hosted.azureml.emulator import SUBSCRIPTION, WORKSPACE, Azureml

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nasflow.config.services.azureml import AzuremlServiceConfig
+from nasflow.config.services.hosted.azureml import AzuremlServiceConfig
 from nasflow.testing.training_service import script, until
 from nasflow.training_service.cluster.runs import name_prefix
 from nasflow.training_service.hosted.azureml import AzuremlService

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.services.dask import DaskServiceConfig
+from nasflow.config.services.cluster.dask import DaskServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import (
     TrainingServiceContract,

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.events import parse_event

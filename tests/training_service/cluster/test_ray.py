@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus

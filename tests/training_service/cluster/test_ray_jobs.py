@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from nasflow.config.search import parse_config
-from nasflow.config.services.ray import RayServiceConfig
+from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.training_service.cluster import ray_jobs
 from nasflow.training_service.cluster.base import ClusterSilentError

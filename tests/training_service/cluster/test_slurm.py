@@ -14,7 +14,7 @@ import pytest
 
 from nasflow.attempt.verdict import judge
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services.slurm import SlurmServiceConfig
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.process_id import process_id
 from nasflow.testing.training_service import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
 from nasflow.testing.training_service import numbers, until
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.cluster.kubernetes.service import KubernetesService

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nasflow.config.services.kubernetes import KubernetesServiceConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.kubernetes import manifest, states
 

@@ -1,6 +1,6 @@
 """Runs jobs by AdaptDL: each run is an AdaptDLJob that has one replica at all times."""
 
-from nasflow.config.services.operators import AdaptdlServiceConfig
+from nasflow.config.services.cluster.operators import AdaptdlServiceConfig
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from nasflow.config.services.operators import FrameworkControllerServiceConfig
+from nasflow.config.services.cluster.operators import FrameworkControllerServiceConfig
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.services.operators import KubeflowServiceConfig
+from nasflow.config.services.cluster.operators import KubeflowServiceConfig
 from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import RefusedError

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasflow.config.services.kubernetes import KubernetesServiceConfig, PodsConfig
+from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig, PodsConfig
 from nasflow.training_service.machine.job_process import GRACE, NOTICE
 
 Object = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from nasflow.clean_text import clean_text
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.services.kubernetes import PodsConfig
+from nasflow.config.services.cluster.kubernetes import PodsConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from nasflow.config.services.operators import (
+from nasflow.config.services.cluster.operators import (
     AdaptdlServiceConfig,
     FrameworkControllerServiceConfig,
     KubeflowServiceConfig,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nasflow.config.services.operators import (
+from nasflow.config.services.cluster.operators import (
     AdaptdlServiceConfig,
     FrameworkControllerServiceConfig,
     KubeflowServiceConfig,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.kubernetes import PodsConfig
+from nasflow.config.services.cluster.kubernetes import PodsConfig
 
 
 class OperatorConfig(PodsConfig):

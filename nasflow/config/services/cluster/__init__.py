@@ -1,0 +1,1 @@
+"""Sections of services that run jobs on clusters, one file a service; `operators` has those for Kubernetes."""
