@@ -1,8 +1,8 @@
 """A fused unit: one forward, one backward and one optimizer step for all its members."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,18 +12,9 @@ from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.group_metrics import SupervisedGroup
-from nasflow.job import activity
-from nasflow.merge.run.merged_model import MergedModel
-from nasflow.merge.run.solo_model import DirectModel
-from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
 from nasflow.training.member.member import Member
-from nasflow.training.optim.clip import Clip
-from nasflow.training.optim.rules import AdamConstants
-from nasflow.training.optim.stacked import Stack, StackedOptimizer
-from nasflow.training.unit.base import Unit, guarding
-from nasflow.training.unit.member_step import Subject
-
-Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
+from nasflow.training.optim.stacked import Stack
+from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 
 _MOST_SEEN = 6
 
@@ -62,14 +53,11 @@ class TriedStep:
         return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
-class FusedUnit(Unit):
-    """Members with a ready-made evaluator, with models that run as one.
-
-    A member that fails stays in the stacks, unread, until they are compacted before the next epoch; no operation lets
-    its values reach the others.
+class FusedUnit(StackedUnit):
+    """Members with a ready-made evaluator: their losses and metrics are computed as one, too.
 
     Args:
-        merge: builds the merged model of the members at the given positions of the unit.
+        merge: as of every stacked unit.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
     """
 
@@ -82,37 +70,10 @@ class FusedUnit(Unit):
         merge: Merge,
         compare: Callable[["FusedUnit", Any], None] | None = None,
     ):
-        super().__init__(members, failed)
-        self._merge = merge
         self._compare = compare
-        self._positions = list(range(len(members)))
-        self._rows = list(members)
-        self._seconds = 0.0
-        self._failing: set[Member] | None = None  # in a step that is only tried
-        self._stays: int | None = None  # with so many members left, compacting would change their bits
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         self._cast: torch.dtype | None = None  # of autocast in training
-        self._common = _common([member.fitting.optimizer for member in members])
-        self._build()
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the unit has one row."""
-        return len(self._rows) == 1
-
-    @property
-    def model(self) -> MergedModel | DirectModel:
-        """The model that runs the unit now."""
-        return self._model
-
-    @property
-    def trained_tensors(self) -> list[torch.Tensor]:
-        """The tensors that are trained: stacks, and parameters that are in none."""
-        return [stack.tensor for stack in self._stacks]
-
-    def row_of(self, member: Member) -> int:
-        """Return a member's row in the outputs."""
-        return self._rows.index(member)
+        super().__init__(members, failed, merge)
 
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one step of every member."""
@@ -136,11 +97,7 @@ class FusedUnit(Unit):
         self._optimizer.step()
         for member in self.members:
             member.fitting.steps += 1
-        if self._steps_schedules:
-            for member in list(self.members):
-                with guarding(member, self._failed):
-                    member.fitting.end_batch(index + 1)
-            self._optimizer.refresh()
+        self._end_steps(index + 1)
         self._seconds += time.perf_counter() - began
 
     def pass_over(self, batch: Any, index: int) -> None:
@@ -196,70 +153,18 @@ class FusedUnit(Unit):
     def close_epoch(self) -> None:
         """Give the members their losses and metrics; each gets an equal share of the time."""
         shares = self._seconds / max(1, len(self.members))
-        finite = _are_finite(self._stacks, len(self._rows))
+        finite = self._are_finite()
         logged = zip(self._rows, self._group.close_training(), self._group.close_validation(), finite, strict=True)
         for member, training, validation, is_finite in logged:
             if member in self.members:
                 member.note({**training, **validation}, shares, is_finite)
         self._seconds = 0.0
 
-    def start_epoch(self) -> None:
-        """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
-        if len(self._rows) > len(self.members) != self._stays:
-            self._compact()
-        self._optimizer.refresh()
-
-    def _build(self) -> None:
-        rows = self._rows
-
-        def failed(row: int, error: BaseException) -> None:
-            if self._failing is not None:
-                self._failing.add(rows[row])
-            elif rows[row] in self.members:
-                self._failed(rows[row], error)
-
-        def own_code(row: int, run: Callable[[], Any]) -> Any:
-            member = rows[row]
-            if member not in self.members:
-                raise LeftError
-            try:
-                with activity.running(member.number):
-                    return run()
-            except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
-                failed(row, error)
-                raise LeftError from error
-
-        self._model = self._merge(self._positions, own_code)
-        self._has_opaque = isinstance(self._model, MergedModel) and self._model.has_opaque
-        self._group = SupervisedGroup([member.module for member in rows])  # type: ignore[misc]
-        self._stacks = _stacks(self._model, rows)
-        self._optimizer = StackedOptimizer(
-            [member.fitting.optimizer for member in rows],
-            self._stacks,
-            [_clip(member) for member in rows],
-            common=self._common,
-            failed=failed,
-        )
-        self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
-
     def _drop_not_finite(self, losses: torch.Tensor, finite: torch.Tensor, index: int) -> None:
         for member, loss, good in zip(self._rows, losses.tolist(), finite.tolist(), strict=True):
             if not good and member in self.members:
                 epoch = member.finished_epochs + 1
                 self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
-
-    def _compact(self) -> None:
-        """Drop the rows of members that left, if that leaves the others' results the same, bit for bit."""
-        rows, positions = self._rows, self._positions
-        kept = [row for row, member in enumerate(rows) if member in self.members]
-        before = [self._probe(*seen) for seen in self._seen.items()]
-        self._rows, self._positions = [rows[row] for row in kept], [positions[row] for row in kept]
-        self._build()
-        after = [self._probe(*seen) for seen in self._seen.items()]
-        if not all(_equal(*pair, self._rows) for pair in zip(before, after, strict=True)):
-            self._rows, self._positions = rows, positions
-            self._stays = len(self.members)
-            self._build()
 
     def _see(self, training: bool, x: torch.Tensor, target: torch.Tensor) -> None:
         """Keep a batch of each of the first few sizes to probe with: kernels may round other sizes differently."""
@@ -268,7 +173,14 @@ class FusedUnit(Unit):
         device = x.device.type
         self._cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
-    def _probe(
+    def _build(self) -> None:
+        super()._build()
+        self._group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
+
+    def _probe(self) -> list[dict[Any, torch.Tensor]]:
+        return [self._probe_on(*seen) for seen in self._seen.items()]
+
+    def _probe_on(
         self, kind: tuple[bool, torch.Size], batch: tuple[torch.Tensor, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
         """Return outputs by member, and in training gradients by parameter; the members don't change."""
@@ -282,81 +194,9 @@ class FusedUnit(Unit):
             raise RuntimeError("a model failed on a batch that it has seen")
         return dict(zip(self._rows, outputs.clone(), strict=True))
 
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Restore the members' models and random streams afterwards."""
-        graphs = self._model.plan.graphs if isinstance(self._model, MergedModel) else ()
-        with ExitStack() as stack:
-            for member, graph in zip(self._rows, graphs, strict=True):
-                stack.enter_context(Subject(member, graph).unchanged())
-            yield
-
     def _as_in_training(self, device: torch.device) -> AbstractContextManager[Any]:
         return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
-
-    @contextmanager
-    def _trying(self) -> Iterator[set[Member]]:
-        """Collect members that fail inside instead of reporting them: they fail again in the real step."""
-        failing: set[Member] = set()
-        self._failing = failing
-        try:
-            yield failing
-        finally:
-            self._failing = None
-
-    def _collect_own_gradients(self) -> None:
-        """Add gradients of the members' own parameters to the stacks: an opaque module may use another's layer."""
-        if not self._has_opaque:
-            return
-        for stack in self._model.stacks:
-            for row, parameter in enumerate(stack.parameters):
-                if parameter.grad is not None:
-                    if stack.tensor.grad is None:
-                        stack.tensor.grad = torch.zeros_like(stack.tensor)
-                    stack.tensor.grad[row] += parameter.grad
-                    parameter.grad = None
-
-
-def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
-    """The model's stacks, and a new stack for every parameter that is in none."""
-    stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
-    placed = {parameter for stack in stacks for parameter in stack.parameters}
-    for position, member in enumerate(members):
-        for group in member.fitting.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter not in placed:
-                    stacks.append(Stack(parameter, (parameter,), (position,), rows=False))
-    return stacks
-
-
-@torch.no_grad()
-def _are_finite(stacks: Sequence[Stack], members: int) -> list[bool]:
-    """Return, by member, whether the norms of all its parameters are finite."""
-    norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
-    finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
-    owners = [member for stack in stacks for member in stack.members]
-    bad = {member for member, is_finite in zip(owners, finite, strict=True) if not is_finite}
-    return [member not in bad for member in range(members)]
-
-
-def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
-    """The constants of Adam that all members share, else torch's defaults; fixed for the life of the unit."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    found = {(*group.get("betas", ()), group.get("eps")) for group in groups}
-    constants = found.pop() if len(found) == 1 else ()
-    return constants if len(constants) == 3 else (0.9, 0.999, 1e-8)
-
-
-def _clip(member: Member) -> Clip | None:
-    fitting = member.fitting
-    return None if fitting.clip_val is None else Clip(fitting.clip_val, fitting.clip_algorithm)  # type: ignore[arg-type]
 
 
 def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:
     return {parameter: grad for parameter, grad in gradients.items() if grad is not None}
-
-
-def _equal(before: dict[Any, torch.Tensor], after: dict[Any, torch.Tensor], members: Sequence[Member]) -> bool:
-    """Whether members have the same bits in both, in what both found of them."""
-    mine = {*members, *(parameter for member in members for parameter in member.module.parameters())}
-    return all(torch.equal(before[key], after[key]) for key in mine & before.keys() & after.keys())

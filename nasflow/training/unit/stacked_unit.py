@@ -1,0 +1,197 @@
+"""Units whose members' models run as one: what is stacked, and how rows are dropped when members leave."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from nasflow.job import activity
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.run.solo_model import DirectModel
+from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
+from nasflow.training.member.member import Member
+from nasflow.training.optim.clip import Clip
+from nasflow.training.optim.rules import AdamConstants
+from nasflow.training.optim.stacked import Stack, StackedOptimizer
+from nasflow.training.unit.base import Unit, guarding
+from nasflow.training.unit.member_step import Subject
+
+Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
+
+
+class StackedUnit(Unit):
+    """Members whose models run as one, stepped by one optimizer.
+
+    A member that fails stays in the stacks, unread, until they are compacted before the next epoch; no operation lets
+    its values reach the others.
+
+    Args:
+        merge: builds the merged model of the members at the given positions of the unit.
+    """
+
+    def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge):
+        super().__init__(members, failed)
+        self._merge = merge
+        self._positions = list(range(len(members)))
+        self._rows = list(members)
+        self._seconds = 0.0
+        self._failing: set[Member] | None = None  # in a step that is only tried
+        self._stays: int | None = None  # with so many members left, compacting would change their bits
+        self._common = _common([member.fitting.optimizer for member in members])
+        self._build()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the unit has one row."""
+        return len(self._rows) == 1
+
+    @property
+    def model(self) -> MergedModel | DirectModel:
+        """The model that runs the unit now."""
+        return self._model
+
+    @property
+    def trained_tensors(self) -> list[torch.Tensor]:
+        """The tensors that are trained: stacks, and parameters that are in none."""
+        return [stack.tensor for stack in self._stacks]
+
+    def row_of(self, member: Member) -> int:
+        """Return a member's row in the outputs."""
+        return self._rows.index(member)
+
+    def start_epoch(self) -> None:
+        """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
+        if len(self._rows) > len(self.members) != self._stays:
+            self._compact()
+        self._optimizer.refresh()
+
+    @abstractmethod
+    def _probe(self) -> list[dict[Any, torch.Tensor]]:
+        """Return outputs by member, and gradients by parameter, on batches that were seen; the members don't change."""
+
+    def _build(self) -> None:
+        rows = self._rows
+
+        def failed(row: int, error: BaseException) -> None:
+            if self._failing is not None:
+                self._failing.add(rows[row])
+            elif rows[row] in self.members:
+                self._failed(rows[row], error)
+
+        def own_code(row: int, run: Callable[[], Any]) -> Any:
+            member = rows[row]
+            if member not in self.members:
+                raise LeftError
+            try:
+                with activity.running(member.number):
+                    return run()
+            except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
+                failed(row, error)
+                raise LeftError from error
+
+        self._model = self._merge(self._positions, own_code)
+        self._has_opaque = isinstance(self._model, MergedModel) and self._model.has_opaque
+        self._stacks = _stacks(self._model, rows)
+        self._optimizer = StackedOptimizer(
+            [member.fitting.optimizer for member in rows],
+            self._stacks,
+            [_clip(member) for member in rows],
+            common=self._common,
+            failed=failed,
+        )
+        self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
+
+    @torch.no_grad()
+    def _are_finite(self) -> list[bool]:
+        """Return, by row, whether the norms of all its member's parameters are finite."""
+        stacks = self._stacks
+        norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
+        finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
+        owners = [member for stack in stacks for member in stack.members]
+        bad = {member for member, is_finite in zip(owners, finite, strict=True) if not is_finite}
+        return [member not in bad for member in range(len(self._rows))]
+
+    def _end_steps(self, batch: int) -> None:
+        """Step the schedules with the interval "step" after so many batches of the epoch."""
+        if self._steps_schedules:
+            for member in list(self.members):
+                with guarding(member, self._failed):
+                    member.fitting.end_batch(batch)
+            self._optimizer.refresh()
+
+    def _compact(self) -> None:
+        """Drop the rows of members that left, if that leaves the others' results the same, bit for bit."""
+        rows, positions = self._rows, self._positions
+        kept = [row for row, member in enumerate(rows) if member in self.members]
+        before = self._probe()
+        self._rows, self._positions = [rows[row] for row in kept], [positions[row] for row in kept]
+        self._build()
+        after = self._probe()
+        if not all(_equal(*pair, self._rows) for pair in zip(before, after, strict=True)):
+            self._rows, self._positions = rows, positions
+            self._stays = len(self.members)
+            self._build()
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Restore the members' models and random streams afterwards."""
+        graphs = self._model.plan.graphs if isinstance(self._model, MergedModel) else ()
+        with ExitStack() as stack:
+            for member, graph in zip(self._rows, graphs, strict=True):
+                stack.enter_context(Subject(member, graph).unchanged())
+            yield
+
+    @contextmanager
+    def _trying(self) -> Iterator[set[Member]]:
+        """Collect members that fail inside instead of reporting them: they fail again in the real step."""
+        failing: set[Member] = set()
+        self._failing = failing
+        try:
+            yield failing
+        finally:
+            self._failing = None
+
+    def _collect_own_gradients(self) -> None:
+        """Add gradients of the members' own parameters to the stacks: an opaque module may use another's layer."""
+        if not self._has_opaque:
+            return
+        for stack in self._model.stacks:
+            for row, parameter in enumerate(stack.parameters):
+                if parameter.grad is not None:
+                    if stack.tensor.grad is None:
+                        stack.tensor.grad = torch.zeros_like(stack.tensor)
+                    stack.tensor.grad[row] += parameter.grad
+                    parameter.grad = None
+
+
+def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
+    """The model's stacks, and a new stack for every parameter that is in none."""
+    stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
+    placed = {parameter for stack in stacks for parameter in stack.parameters}
+    for position, member in enumerate(members):
+        for group in member.fitting.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in placed:
+                    stacks.append(Stack(parameter, (parameter,), (position,), rows=False))
+    return stacks
+
+
+def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
+    """The constants of Adam that all members share, else torch's defaults; fixed for the life of the unit."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    found = {(*group.get("betas", ()), group.get("eps")) for group in groups}
+    constants = found.pop() if len(found) == 1 else ()
+    return constants if len(constants) == 3 else (0.9, 0.999, 1e-8)
+
+
+def _clip(member: Member) -> Clip | None:
+    fitting = member.fitting
+    return None if fitting.clip_val is None else Clip(fitting.clip_val, fitting.clip_algorithm)  # type: ignore[arg-type]
+
+
+def _equal(before: dict[Any, torch.Tensor], after: dict[Any, torch.Tensor], members: Sequence[Member]) -> bool:
+    """Whether members have the same bits in both, in what both found of them."""
+    mine = {*members, *(parameter for member in members for parameter in member.module.parameters())}
+    return all(torch.equal(before[key], after[key]) for key in mine & before.keys() & after.keys())
