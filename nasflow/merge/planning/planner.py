@@ -39,36 +39,37 @@ class Planner:
         device: torch.device | None = None,
         costs: CostModel | None = None,
     ):
-        self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]
+        self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]  # the first is for a batch that all share
         self.device = device or torch.device("cpu")
         self.costs = costs
 
-    def plan(self, graphs: Sequence[Graph], choices: Choices | None = None) -> LogicalPlan:
+    def plan(self, graphs: Sequence[Graph], choices: Choices | None = None, shared: bool = True) -> LogicalPlan:
         """Return the plan of one unit.
 
         Args:
             graphs: of its members.
             choices: as `BatchOperations` takes them.
+            shared: whether all members read the same batch.
         """
         choose: Chooser = FirstChoice() if self.costs is None else _Cheapest(self.costs)
         passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type, choices)]
         with uncollected():
             plan = LogicalPlan.of(graphs)
-            for rewrite in passes:
+            for rewrite in passes if shared else passes[1:]:
                 rewrite(plan)
         return plan
 
-    def partition(self, graphs: Sequence[Graph], limit: int) -> list[list[int]]:
+    def partition(self, graphs: Sequence[Graph], limit: int, shared: bool = True) -> list[list[int]]:
         """Return units of at most `limit` graphs, as positions; similar graphs are neighbours.
 
-        Graphs that would be no faster in a unit are in units of one.
+        Graphs that would be no faster in a unit are in units of one. All read the same batch if it is `shared`.
         """
         order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
         if self.costs is None:
             return _chunks(order, limit)
         alone = sum(self.alone(graphs[index]) + self.costs.step() for index in order)
         sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
-        costs = {size: self._estimate(graphs, _chunks(order, size)) for size in sizes}
+        costs = {size: self._estimate(graphs, _chunks(order, size), shared) for size in sizes}
         best = min(costs, key=lambda size: (costs[size], size), default=1)
         self.costs.save()
         return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
@@ -104,12 +105,12 @@ class Planner:
                     found[-1] += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
         return found
 
-    def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]]) -> float:
+    def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]], shared: bool) -> float:
         """Return the seconds of all units' steps, estimated from the plans of a few of them."""
         assert self.costs is not None  # noqa: S101 - callers have costs
         asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
         members = sum(map(len, asked))
-        total = sum(self.cost(self.plan([graphs[index] for index in chunk])) for chunk in asked)
+        total = sum(self.cost(self.plan([graphs[index] for index in chunk], shared=shared)) for chunk in asked)
         return total * sum(map(len, chunks)) / members + self.costs.step() * len(chunks)
 
 

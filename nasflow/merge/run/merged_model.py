@@ -42,7 +42,7 @@ class _Step:
         done: values that nothing reads afterwards.
     """
 
-    run: Callable[[dict[Any, Any], bool], dict[int, Any]]
+    run: Callable[[dict[Any, Any], bool, int], dict[int, Any]]
     splits: list[tuple[int, list[Piece], list[int]]]
     done: list[Any]
 
@@ -116,15 +116,16 @@ class MergedModel:
         """How often a step's input has to be gathered from several values."""
         return sum(self.gathers_at)
 
-    def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor:
-        """Return the members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read.
+    def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None, call: int = 0) -> torch.Tensor:
+        """Return the members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read, or `[n, B, ...]`, if not.
 
         Args:
             taped: whether regions run from their tapes; by default they do outside of autocast.
+            call: a number for each call before their backward.
         """
         values: dict[Any, Any] = dict.fromkeys(self._inputs, x)
         for step in self._steps if _is_taped(x, taped) else self._steps_of_autograd:
-            values.update(step.run(values, training))
+            values.update(step.run(values, training, call))
             for i, pieces, sizes in step.splits:
                 values.update(zip(pieces, split(values[i], sizes, self._rows[i], self._layout[i]), strict=True))
             for key in step.done:
@@ -160,6 +161,8 @@ class MergedModel:
             for source in first.inputs:
                 requests.append((self._pieces([source]), self._layout[self._place[source][0]]))
             layout = Layout.SCALAR if isinstance(first.node.spec, Scalar) else Layout.SHARED
+        elif batch.kernel is None:  # each member reads a batch of its own
+            layout = Layout.STACK
         else:
             operands = [
                 self._pieces([operation.inputs[j] for operation in batch.operations]) for j in range(len(first.inputs))
@@ -208,7 +211,7 @@ class MergedModel:
         steps: dict[int, _Step] = {}
         for index in range(len(self._requests)):
             region = inside.get(index)
-            if index in self._inputs or (region and index != region.first):
+            if (index in self._inputs and index not in wanted) or (region and index != region.first):
                 continue
             run, given = (self._region_run(region), region.exports) if region else (self._batch_run(index), [index])
             splits = [(i, *parts) for i in given if i in wanted for parts in partitions(wanted[i], self._rows[i])]
@@ -221,16 +224,18 @@ class MergedModel:
                 steps[index].done.append(key)
         return list(steps.values())
 
-    def _batch_run(self, index: int) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
+    def _batch_run(self, index: int) -> Callable[[dict[Any, Any], bool, int], dict[int, Any]]:
+        if index in self._inputs:
+            return lambda values, training, call: {}
         batch, kernel = self.plan.batches[index], self._kernels[index]
         run = overwriting_nothing(batch.operations[0].node) if kernel is None else kernel
         operands = [self._operand(pieces, layout, self._rows[index]) for pieces, layout in self._requests[index]]
-        return lambda values, training: {index: run([operand(values) for operand in operands], training)}
+        return lambda values, training, call: {index: run([operand(values) for operand in operands], training)}
 
-    def _region_run(self, region: Region) -> Callable[[dict[Any, Any], bool], dict[int, Any]]:
-        def run(values: dict[Any, Any], training: bool) -> dict[int, Any]:
+    def _region_run(self, region: Region) -> Callable[[dict[Any, Any], bool, int], dict[int, Any]]:
+        def run(values: dict[Any, Any], training: bool, call: int) -> dict[int, Any]:
             imports = [convert(values[index], *self._form(index)) for index in region.imports]
-            exports = dict(zip(region.exports, region(imports, training), strict=True))
+            exports = dict(zip(region.exports, region(imports, training, call), strict=True))
             for index in exports.keys() - {OUTPUTS}:
                 rows, layout, on_tape = self._form(index)
                 exports[index] = convert(exports[index], rows, on_tape, layout)

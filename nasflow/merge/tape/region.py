@@ -94,10 +94,14 @@ class Region:
     def __contains__(self, index: int) -> bool:
         return self._stretches[0].index <= index <= self._stretches[-1].index
 
-    def __call__(self, imports: Sequence[torch.Tensor], training: bool) -> tuple[torch.Tensor, ...]:
-        """Return the values of `exports` for those of `imports`."""
-        trains = torch.is_grad_enabled()
-        outputs: tuple[torch.Tensor, ...] = _Run.apply(self, training, trains, self._anchor, *imports)  # type: ignore[no-untyped-call]
+    def __call__(self, imports: Sequence[torch.Tensor], training: bool, call: int = 0) -> tuple[torch.Tensor, ...]:
+        """Return the values of `exports` for those of `imports`.
+
+        Args:
+            call: a number for each call before a backward, because each needs memory of its own.
+        """
+        how = training, torch.is_grad_enabled(), call
+        outputs: tuple[torch.Tensor, ...] = _Run.apply(self, how, self._anchor, *imports)  # type: ignore[no-untyped-call]
         return outputs
 
     def backpropagate(self, imports: Sequence[torch.Tensor], losses_of: LossesOf) -> torch.Tensor:
@@ -109,10 +113,11 @@ class Region:
         return losses
 
     def start(
-        self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool
+        self, imports: Sequence[torch.Tensor], needs_grad: Sequence[bool], training: bool, trains: bool, call: int = 0
     ) -> _Recording:
         """Run the forward and return its recording. Inputs are copied, because the recording's memory is used again."""
-        key = (training, trains, tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True)))
+        forms = tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True))
+        key = (training, trains, call, forms)
         recording = self._recordings.pop(key, None)
         if recording is None:
             recording = self._record(imports, needs_grad, training, trains)
@@ -178,9 +183,9 @@ def _runs(spots: Mapping[int, Sequence[Spot]], sources: Sequence[Source]) -> lis
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, region: Region, training: bool, trains: bool, anchor: Any, *imports: torch.Tensor) -> Any:
+    def forward(ctx: Any, region: Region, how: tuple[bool, bool, int], anchor: Any, *imports: torch.Tensor) -> Any:
         ctx.set_materialize_grads(False)  # zeros in place of missing gradients would reach parameters that get none
-        recording = region.start(imports, ctx.needs_input_grad[4:], training, trains)
+        recording = region.start(imports, ctx.needs_input_grad[3:], *how)
         ctx.region, ctx.recording, ctx.run = region, recording, recording.runs
         return tuple(spot.data.clone() for spot in recording.exports)
 
@@ -188,4 +193,4 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         if ctx.run != ctx.recording.runs:
             raise RuntimeError("the merged model has run again since, so these values are gone; run its backward first")
-        return (None, None, None, None, *ctx.region.finish(ctx.recording, grads))
+        return (None, None, None, *ctx.region.finish(ctx.recording, grads))

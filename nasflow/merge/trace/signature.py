@@ -134,9 +134,12 @@ def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
 
 
 def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Write values into a tensor unless it already has them, so that an unchanged one keeps sharing its memory."""
+    """Write values into a tensor unless it already has them, so that an unchanged one keeps sharing its memory.
+
+    Autograd does not take this for a change of what it has saved for a backward.
+    """
     if not torch.equal(tensor, values):
-        tensor.detach().copy_(values)
+        tensor.data.copy_(values)
 
 
 def is_hooked(module: nn.Module) -> bool:

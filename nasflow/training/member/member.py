@@ -164,18 +164,24 @@ class Member:
             TrialError: the loss is not finite.
         """
         began = time.perf_counter()
-        self._book.batch_size = batch_size_of(batch)
         with self.rng:
-            output = self._step("training_step", batch, index)
-            loss = output["loss"] if isinstance(output, dict) else output
-            if loss is not None:  # None skips the batch, as in Lightning
-                if not torch.isfinite(loss):
-                    raise TrialError(
-                        f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}"
-                    )
+            loss = loss_in(self.call_step("training_step", copied(batch), index))
+            if loss is not None:
+                self.check_loss(loss, index)
                 self.fitting.step(loss)
             self.fitting.end_batch(index + 1)
         self._busy += time.perf_counter() - began
+
+    def call_step(self, name: str, batch: Any, index: int) -> Any:
+        """Return what `training_step` or `validation_step` returns for a batch of its own."""
+        self._book.batch_size = batch_size_of(batch)
+        step = getattr(self.module, name)
+        return step(batch, index) if self._takes_index[name] else step(batch)
+
+    def check_loss(self, loss: torch.Tensor, index: int) -> None:
+        """Raise a TrialError if the loss of a batch is not finite."""
+        if not torch.isfinite(loss):
+            raise TrialError(f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}")
 
     def start_validation(self) -> None:
         """Call the module's hook before the first validation batch."""
@@ -184,9 +190,8 @@ class Member:
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score one validation batch."""
         began = time.perf_counter()
-        self._book.batch_size = batch_size_of(batch)
         with self.rng:
-            self._step("validation_step", batch, index)
+            self.call_step("validation_step", copied(batch), index)
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
@@ -237,6 +242,14 @@ class Member:
         self._book.go_on(sums)
         self._busy += seconds
 
+    def add_seconds(self, seconds: float) -> None:
+        """Take its share of the time of a unit's steps."""
+        self._busy += seconds
+
+    def logged(self) -> dict[str, list[float | int]]:
+        """Return of each number that was logged in this epoch the weighted sum and the sum of the weights."""
+        return self._book.sums()
+
     def metrics(self) -> dict[str, float]:
         """Return what was logged since the last call."""
         return self._book.close_epoch()
@@ -256,6 +269,31 @@ class Member:
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
         }
+
+    def twin(self) -> "Member":
+        """Return a member that trains as this one would, and shares nothing with it that training changes.
+
+        Raises:
+            Exception: whatever prevents the copy of something that its module holds.
+        """
+        twin = copy.copy(self)
+        own = [*self.module.parameters(), *self.module.buffers()]
+        memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer}
+        for tensor in own:  # a copy of a row would copy its whole stack
+            values = tensor.detach().clone(memory_format=torch.contiguous_format)
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+        memo[id(self._book)] = twin._book = Logbook()
+        twin.module = copy.deepcopy(self.module, memo)
+        twin.rng = RngStream(0, self.rng.device)
+        twin.rng.load_state_dict(self.rng.state_dict())
+        with twin.rng:
+            twin._started = Fitting(
+                twin.module.configure_optimizers(), self.fitting.clip_val, self.fitting.clip_algorithm
+            )
+        twin._started.load_state_dict(self.fitting.state_dict())
+        twin.rng.load_state_dict(self.rng.state_dict())
+        return twin
 
     @property
     def can_stop_within(self) -> bool:
@@ -315,19 +353,22 @@ class Member:
             with self.rng:
                 hook()
 
-    def _step(self, name: str, batch: Any, index: int) -> Any:
-        """Call a step with a copy of the batch: a member that writes into it must not affect the others."""
-        step = getattr(self.module, name)
-        own = _copy(batch)
-        return step(own, index) if self._takes_index[name] else step(own)
+
+def loss_in(output: Any) -> torch.Tensor | None:
+    """Return the loss that `training_step` returned; None skips the batch, as in Lightning."""
+    loss: torch.Tensor | None = output["loss"] if isinstance(output, dict) else output
+    return loss
 
 
-def _copy(batch: Any) -> Any:
-    """Copy a batch; `deepcopy` would copy the whole storage of a tensor that is a slice."""
+def copied(batch: Any) -> Any:
+    """Copy a batch, because a member that writes into it must not affect the others.
+
+    `deepcopy` would copy the whole storage of a tensor that is a slice.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.clone()
     if type(batch) in (tuple, list):
-        return type(batch)(map(_copy, batch))
+        return type(batch)(map(copied, batch))
     if type(batch) is dict:
-        return {key: _copy(part) for key, part in batch.items()}
+        return {key: copied(part) for key, part in batch.items()}
     return copy.deepcopy(batch)

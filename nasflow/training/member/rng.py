@@ -24,14 +24,15 @@ class RngStream:
         device: where members draw; a CUDA device's generator is swapped too.
 
     Attributes:
+        device: the CUDA device whose generator is swapped, or None.
         generator: torch's generator on the CPU; drawing from it outside of `with` advances the stream as well.
     """
 
     def __init__(self, seed: int, device: torch.device | None = None):
-        self._device = device if device is not None and device.type == "cuda" else None
+        self.device = device if device is not None and device.type == "cuda" else None
         self.generator = torch.Generator().manual_seed(seed)
         self._cuda = (
-            torch.Generator(device=self._device).manual_seed(seed).get_state() if self._device is not None else None
+            torch.Generator(device=self.device).manual_seed(seed).get_state() if self.device is not None else None
         )
         self._numpy: Any = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
@@ -41,7 +42,7 @@ class RngStream:
 
     def __enter__(self) -> "RngStream":
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        cuda_outer = torch.cuda.get_rng_state(self._device) if self._device is not None else None
+        cuda_outer = torch.cuda.get_rng_state(self.device) if self.device is not None else None
         self._outer = (torch.get_rng_state(), cuda_outer, numpy_outer, random.getstate())
         self._install(self.generator.get_state(), self._cuda, self._numpy, self._python)
         return self
@@ -50,14 +51,14 @@ class RngStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.generator.set_state(torch.get_rng_state())
-        self._cuda = torch.cuda.get_rng_state(self._device) if self._device is not None else None
+        self._cuda = torch.cuda.get_rng_state(self.device) if self.device is not None else None
         self._python = random.getstate()
         self._install(*self._outer)
 
     def _install(self, cpu: torch.Tensor, cuda: torch.Tensor | None, numpy: Any, python: Any) -> None:
         torch.set_rng_state(cpu)
-        if cuda is not None and self._device is not None:
-            torch.cuda.set_rng_state(cuda, self._device)
+        if cuda is not None and self.device is not None:
+            torch.cuda.set_rng_state(cuda, self.device)
         np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
         random.setstate(python)
 
@@ -97,7 +98,7 @@ class RngStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved position. A CUDA state is loaded only if both sides have one."""
         self.generator.set_state(state["torch"])
-        if self._device is not None and state["cuda"] is not None:
+        if self.device is not None and state["cuda"] is not None:
             self._cuda = state["cuda"]
         numpy, python = state["numpy"], state["python"]
         self._numpy.state = {

@@ -1,7 +1,8 @@
 """The optimizers of several members, stepped as one."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,9 +93,10 @@ class _Alone:
     clip: Clip | None
     places: list[tuple[Stack, _Place]] = field(default_factory=list)
 
-    def step(self) -> None:
-        """Assign the gradients to the parameters, clip and step."""
-        rows = [(stack.tensor.grad, place) for stack, place in self.places if stack.rows]
+    def step(self, idle: Collection[nn.Parameter]) -> None:
+        """Assign the gradients to the parameters, but for idle ones, clip and step."""
+        places = [(stack, place) for stack, place in self.places if stack.rows]
+        rows = [(None if place.parameter in idle else stack.tensor.grad, place) for stack, place in places]
         for grad, place in rows:
             place.parameter.grad = None if grad is None else grad[place.position]
         try:
@@ -175,11 +177,18 @@ class StackedOptimizer:
             tensor.grad = None
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, idle: Collection[nn.Parameter] = ()) -> None:
         """Clip the gradients and step; the gradients may be overwritten.
 
         Parameters without a gradient do not change, as in torch.
+
+        Args:
+            idle: parameters that have no gradient, but are in stacks with others that have one.
         """
+        with self._unchanged(idle):
+            self._step(idle)
+
+    def _step(self, idle: Collection[nn.Parameter]) -> None:
         grads = [leaf.gradient() for leaf in self._leaves]
         pattern = tuple(grad is not None for grad in grads)
         if pattern != self._pattern:
@@ -191,15 +200,34 @@ class StackedOptimizer:
         for steps, stepping in self._stepping:
             steps.add_(stepping)
         for member, alone in self._alone.items():
-            self._step_alone(member, alone)
+            self._step_alone(member, alone, idle)
 
-    def _step_alone(self, member: int, alone: _Alone) -> None:
+    def _step_alone(self, member: int, alone: _Alone, idle: Collection[nn.Parameter]) -> None:
         try:
-            alone.step()
+            alone.step(idle)
         except Exception as error:  # the member's own failure
             if self._failed is None:
                 raise
             self._failed(member, error)
+
+    @contextmanager
+    def _unchanged(self, idle: Collection[nn.Parameter]) -> Iterator[None]:
+        """Restore these parameters and the states of their optimizers afterwards."""
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        fresh: list[tuple[torch.optim.Optimizer, nn.Parameter]] = []
+        for place in (place for leaf in self._leaves for place in leaf.places if place.parameter in idle):
+            optimizer = self._optimizers[place.member]
+            state = [value for value in optimizer.state.get(place.parameter, {}).values() if torch.is_tensor(value)]
+            kept += [(tensor, tensor.clone()) for tensor in [place.parameter.detach(), *state]]
+            if not state:
+                fresh.append((optimizer, place.parameter))
+        yield
+        for tensor, values in kept:
+            tensor.copy_(values)
+        for optimizer, parameter in fresh:
+            optimizer.state.pop(parameter, None)
+        if fresh:
+            self._build()
 
     def _groups(self) -> list[dict[str, Any]]:
         """The param groups of all members, by their slots."""

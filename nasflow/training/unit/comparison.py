@@ -38,7 +38,7 @@ def differences(
     """
     found: dict[Member, str] = {}
     rehearsal = _Rehearsal(unit, subjects, batch)
-    with _in_full_precision(batch[0].device):
+    with in_full_precision(batch[0].device):
         for attempt in range(_TRIES):
             with _kept(unit.trained_tensors), rehearsal.unchanged():
                 found = rehearsal.differences(asked, 2 * attempt)
@@ -73,7 +73,7 @@ class _Rehearsal:
 
     def differences(self, asked: Sequence[Member], move: int) -> dict[Member, str]:
         """Return each member's first difference in a step, and in a second step if the member has other state."""
-        _move(self._unit.trained_tensors, move)
+        move_weights(self._unit.trained_tensors, move)
         try:
             recorded, replayed = self._merged(asked), self._merged(asked)
         except Exception:
@@ -89,7 +89,7 @@ class _Rehearsal:
         same = [member for member in asked if member not in found and member not in raising]
         again = [member for member in same if self._subjects[member].has_state]
         if again:
-            _move(self._unit.trained_tensors, move + 1)
+            move_weights(self._unit.trained_tensors, move + 1)
             merged = self._merged(again)
             found |= self._unlike({member: self._own(member) for member in again}, merged)
         return found
@@ -138,7 +138,7 @@ class _Rehearsal:
             before = subject.own_step(self._batch)
         for _ in range(2):
             with subject.unchanged(), _kept(weights):
-                _nudge(weights, units)
+                nudge_weights(weights, units)
                 after = subject.own_step(self._batch)
             found = gradient_distances(before, after)
             units = min(distance / max(output_distance(before, after), 1e-300), _MOST_UNITS)
@@ -148,14 +148,14 @@ class _Rehearsal:
 
 
 @torch.no_grad()
-def _move(tensors: Iterable[torch.Tensor], step: int) -> None:
+def move_weights(tensors: Iterable[torch.Tensor], step: int) -> None:
     """Move each weight a little, independently of the others, because those of members that left may be NaN."""
     for tensor, ways in _with_ways(tensors, step):
         tensor.add_(ways.mul_(tensor.abs().mul_(0.01).add_(1e-3)))
 
 
 @torch.no_grad()
-def _nudge(tensors: Iterable[torch.Tensor], units: float) -> None:
+def nudge_weights(tensors: Iterable[torch.Tensor], units: float) -> None:
     """Move weights by about this many units in the last place."""
     for tensor, ways in _with_ways(tensors, 0):
         tensor.addcmul_(tensor, ways, value=units * torch.finfo(tensor.dtype).eps)
@@ -181,7 +181,7 @@ def _kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _in_full_precision(device: torch.device) -> Iterator[None]:
+def in_full_precision(device: torch.device) -> Iterator[None]:
     """Use full precision, whatever the training uses."""
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device.type, enabled=False))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -72,7 +71,6 @@ class FusedUnit(StackedUnit):
     ):
         self._compare = compare
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._cast: torch.dtype | None = None  # of autocast in training
         super().__init__(members, failed, merge)
 
     def train_batch(self, batch: Any, index: int) -> None:
@@ -170,8 +168,7 @@ class FusedUnit(StackedUnit):
         """Keep a batch of each of the first few sizes to probe with: kernels may round other sizes differently."""
         if len(self._seen) < _MOST_SEEN:
             self._seen.setdefault((training, x.shape), (x, target))
-        device = x.device.type
-        self._cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        self._note_cast(x.device)
 
     def _build(self) -> None:
         super()._build()
@@ -193,9 +190,6 @@ class FusedUnit(StackedUnit):
         if outputs is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         return dict(zip(self._rows, outputs.clone(), strict=True))
-
-    def _as_in_training(self, device: torch.device) -> AbstractContextManager[Any]:
-        return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
 
 
 def _known(gradients: dict[nn.Parameter, torch.Tensor | None]) -> dict[nn.Parameter, torch.Tensor]:

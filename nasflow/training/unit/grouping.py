@@ -3,10 +3,13 @@
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
@@ -33,7 +36,12 @@ from nasflow.training.member.member import Member
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit
+from nasflow.training.unit.lockstep.comparison import differences as step_differences
+from nasflow.training.unit.lockstep.pausing import MODEL
+from nasflow.training.unit.lockstep.reading import Reading, read
+from nasflow.training.unit.lockstep.unit import LockstepUnit
 from nasflow.training.unit.member_step import Subject
+from nasflow.training.unit.stacked_unit import Merge
 
 logger = logging.getLogger(__name__)
 
@@ -73,43 +81,59 @@ class Former:
     @uncollected()
     def form(self, members: Sequence[Member], batch: Any, failed: Failed) -> list[Unit]:
         """Return units of all members for batches like this one. Their `failed` gets a member that fails, and why."""
-        self.reasons = {member.number: why for member in members if (why := self._unfit(member, batch))}
-        ready = [member for member in members if member.number not in self.reasons]
-        graphs = self._graphs(ready, batch[0]) if ready else {}
+        self.reasons = {}
+        readings = self._readings(members, batch)
+        graphs = self._graphs(readings)
         self._owners = {node: member.number for member, graph in graphs.items() for node in graph.nodes if node.opaque}
         kinds: dict[Hashable, list[Member]] = {}
         for member, graph in graphs.items():
             kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
-            kinds.setdefault(kind, []).append(member)
+            kinds.setdefault((*kind, readings[member].key), []).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
-            planner, own_graphs = self._planner_on(batch[0].device), [graphs[member] for member in alike]
-            limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, batch[0].device))
-            for group in planner.partition(own_graphs, limit):
+            reading, own_graphs = readings[alike[0]], [graphs[member] for member in alike]
+            planner = self._planner_on(reading.x.device)
+            limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, reading.x.device))
+            for group in planner.partition(own_graphs, limit, reading.shared):
                 if len(group) == 1:
                     number = alike[group[0]].number
                     self.reasons[number] = self._why_single(number, len(alike), limit, planner)
-                units += self._fuse([alike[index] for index in group], graphs, batch, failed)
-        units += [_direct(member, None, failed) for member in ready if member not in graphs]
-        return units + [SoloUnit([member], failed) for member in members if member not in ready]
+                chosen = [alike[index] for index in group]
+                steps = max(readings[member].steps for member in chosen)
+                units += self._fuse(_Group(chosen, graphs, replace(reading, steps=steps), batch, failed))
+        units += [_single(member, None, failed) for member in readings if member not in graphs]
+        return units + [SoloUnit([member], failed) for member in members if member not in readings]
 
-    def _unfit(self, member: Member, batch: Any) -> str | None:
-        """Why a member can't be in a unit with others, before it is traced; None if it may."""
+    def _readings(self, members: Sequence[Member], batch: Any) -> dict[Member, Reading]:
+        """Return what the models of the members read that may be in a unit with others."""
+        readings = {}
+        for member in members:
+            found = self._reading(member, batch)
+            if isinstance(found, Reading):
+                readings[member] = found
+            else:
+                self.reasons[member.number] = found
+        return readings
+
+    def _reading(self, member: Member, batch: Any) -> Reading | str:
+        """Return what a member's model reads, or why the member can't be in a unit with others."""
         if self._config.fuse == "never":
             return "merge.fuse is never"
-        if not isinstance(member.module, SupervisedModule) or not SupervisedGroup.fits([member.module]):
-            return f"its evaluator is not ready-made: {type(member.module).__name__}"
-        if not _is_pair(batch):
+        ready = _is_ready_made(member)
+        if ready and not _is_pair(batch):
             return "its batches are not pairs of tensors"
-        return why_not_stacked(member.module.model)
+        model = member.module._modules.get(MODEL)
+        if isinstance(model, nn.Module) and (why := why_not_stacked(model)):
+            return why
+        return Reading(batch[0]) if ready else read(member, batch)
 
-    def _graphs(self, members: Sequence[Member], x: torch.Tensor) -> dict[Member, Graph]:
+    def _graphs(self, readings: Mapping[Member, Reading]) -> dict[Member, Graph]:
         """The graphs of the members that can be traced and merged."""
         graphs = {}
-        for member in members:
+        for member, reading in readings.items():
             try:
                 with activity.running(member.number):
-                    graph = trace(member.module.model, Spec.batch(x))  # type: ignore[arg-type]
+                    graph = _graph(member, reading)
                 if graph.has_own_gradients:  # merged, a backward does not run in the member's random stream
                     self.reasons[member.number] = "a backward of its own may draw random numbers"
                 else:
@@ -174,7 +198,7 @@ class Former:
             self._agreed.update(keys.values())
         return wrong
 
-    def _compare_one(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> None:
+    def _compare_one(self, unit: FusedUnit, batch: Any, graphs: Mapping[Member, Graph]) -> None:
         """Raise DiffersError if the unit's step differs for one member, another one in each epoch."""
         epoch = unit.members[0].finished_epochs
         asked = unit.members[epoch % len(unit.members)]
@@ -190,37 +214,92 @@ class Former:
             self._differing[member.number] = self.reasons[member.number] = f"{DIFFERS}{when}: {what}"
             logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
 
-    def _fuse(self, members: list[Member], graphs: dict[Member, Graph], batch: Any, failed: Failed) -> list[Unit]:
+    def _fuse(self, group: "_Group") -> list[Unit]:
+        members = group.members
         if len(members) == 1:
-            return [_direct(members[0], graphs[members[0]], failed)]
-        planner, choices = self._planner_on(batch[0].device), Choices()
-
-        def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
-            chosen = [members[position] for position in positions]
-            plan = planner.plan([graphs[member] for member in chosen], choices)
-            streams = [member.rng for member in chosen]
-            return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
-
-        def compare(unit: FusedUnit, batch: Any) -> None:
-            self._compare_one(unit, graphs, batch)
-
+            return [_single(members[0], group.graphs[members[0]], group.failed)]
         try:
-            unit = FusedUnit(members, failed, merge, compare if self._config.verify == "epoch" else None)
-            wrong = {} if self._config.verify == "never" else self._compare(unit, graphs, batch)
+            unit, wrong = self._compared(group)
         except Exception as error:
             numbers = [member.number for member in members]
             logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
             self.reasons.update({number: f"merging it failed: {error_message(error)}" for number in numbers})
             half = len(members) // 2
             parts = (members[:half], members[half:])
-            return [unit for part in parts for unit in self._fuse(part, graphs, batch, failed)]
+            return [unit for part in parts for unit in self._fuse(replace(group, members=part, choices=Choices()))]
         if not wrong:
             return [unit]
         self._note(wrong)
         kept = [member for member in members if member not in wrong]
-        merged = self._fuse(kept, graphs, batch, failed) if len(kept) > 1 else []
+        merged = self._fuse(replace(group, members=kept, choices=Choices())) if len(kept) > 1 else []
         alone = members if len(kept) == 1 else wrong
-        return [_direct(member, None, failed) for member in alone] + merged  # their graphs do not show everything
+        # their graphs do not show everything
+        return [_single(member, None, group.failed) for member in alone] + merged
+
+    def _compared(self, group: "_Group") -> tuple[Unit, dict[Member, str]]:
+        """Return a unit of a group, and the members for which it computes something else than they by themselves."""
+        checks, each_epoch = self._config.verify != "never", self._config.verify == "epoch"
+        if _is_ready_made(group.members[0]):
+            compare = partial(self._compare_one, graphs=group.graphs) if each_epoch else None
+            fused = FusedUnit(group.members, group.failed, self._merge(group), compare)
+            return fused, self._compare(fused, group.graphs, group.batch) if checks else {}
+        wrong = self._compare_steps(group, group.members, group.batch) if checks else {}
+        every = partial(self._compare_one_step, group=group) if each_epoch else None
+        merge = self._merge(group)
+        unit = LockstepUnit(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
+        return unit, wrong
+
+    def _merge(self, group: "_Group") -> Merge:
+        planner = self._planner_on(group.reading.x.device)
+
+        def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
+            chosen = [group.members[position] for position in positions]
+            graphs = [group.graphs[member] for member in chosen]
+            plan = planner.plan(graphs, group.choices, group.reading.shared)
+            streams = [member.rng for member in chosen]
+            return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
+
+        return merge
+
+    def _compare_steps(self, group: "_Group", asked: Sequence[Member], batch: Any) -> dict[Member, str]:
+        """Return the members whose steps differ in a unit of their twins, and the difference."""
+        reading = group.reading
+
+        def make(twins: list[Member]) -> LockstepUnit:
+            graphs = {twin: _graph(twin, reading) for twin in twins}
+            merge = self._merge(replace(group, members=twins, graphs=graphs, choices=Choices()))
+            return LockstepUnit(twins, group.failed, merge, reading=reading, note=self._note)
+
+        return step_differences(group.members, asked, make, batch, 1 + reading.steps)
+
+    def _compare_one_step(self, unit: LockstepUnit, batch: Any, group: "_Group") -> None:
+        """Raise DiffersError if the step of one member differs in the unit, another one in each epoch."""
+        epoch = unit.members[0].finished_epochs
+        asked = unit.members[epoch % len(unit.members)]
+        present = replace(group, members=list(unit.members))
+        if wrong := self._compare_steps(present, [asked], batch):
+            self._note(wrong, f" in epoch {epoch + 1}")
+            raise DiffersError(self._differing[asked.number])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Members that are fused.
+
+    Attributes:
+        graphs: of their models.
+        reading: what these read.
+        batch: the first one.
+        failed: called with a member that fails, and why.
+        choices: of kernels, kept when members leave.
+    """
+
+    members: list[Member]
+    graphs: Mapping[Member, Graph]
+    reading: Reading
+    batch: Any
+    failed: Failed
+    choices: Choices = field(default_factory=dict)
 
 
 def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
@@ -244,13 +323,23 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
     return passes
 
 
-def _direct(member: Member, graph: Graph | None, failed: Failed) -> FusedUnit:
+def _single(member: Member, graph: Graph | None, failed: Failed) -> Unit:
     """A unit of one member."""
+    if not _is_ready_made(member):
+        return SoloUnit([member], failed)
 
     def merge(positions: Sequence[int], own_code: OwnCode) -> DirectModel:
         return DirectModel(member.module.model, graph, member.rng, own_code)  # type: ignore[arg-type]
 
     return FusedUnit([member], failed, merge)
+
+
+def _graph(member: Member, reading: Reading) -> Graph:
+    return trace(member.module.model, Spec.batch(reading.x))  # type: ignore[arg-type]
+
+
+def _is_ready_made(member: Member) -> bool:
+    return isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module])
 
 
 def _is_pair(batch: Any) -> bool:

@@ -8,8 +8,8 @@ from nasflow.merge.planning.planner import Planner
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.view.summary import outline
 from nasflow.training.unit.base import Unit
-from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.grouping import Former
+from nasflow.training.unit.stacked_unit import StackedUnit
 
 
 def planned(units: Sequence[Unit], former: Former) -> Planned:
@@ -39,7 +39,7 @@ def measured(former: Former) -> list[Measured]:
 
 def merged_model(unit: Unit) -> MergedModel | None:
     """Return the model that runs the unit's members as one; None where each runs by itself."""
-    return unit.model if isinstance(unit, FusedUnit) and isinstance(unit.model, MergedModel) else None
+    return unit.model if isinstance(unit, StackedUnit) and isinstance(unit.model, MergedModel) else None
 
 
 def _planned_unit(unit: Unit, model: MergedModel, planner: Planner | None) -> PlannedUnit:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class StackedUnit(Unit):
         self._seconds = 0.0
         self._failing: set[Member] | None = None  # in a step that is only tried
         self._stays: int | None = None  # with so many members left, compacting would change their bits
+        self._cast: torch.dtype | None = None  # of autocast in training
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
 
@@ -142,6 +143,14 @@ class StackedUnit(Unit):
             for member, graph in zip(self._rows, graphs, strict=True):
                 stack.enter_context(Subject(member, graph).unchanged())
             yield
+
+    def _note_cast(self, device: torch.device) -> None:
+        """Note whether steps run in autocast, for probes."""
+        on = torch.is_autocast_enabled(device.type)
+        self._cast = torch.get_autocast_dtype(device.type) if on else None
+
+    def _as_in_training(self, device: torch.device) -> AbstractContextManager[Any]:
+        return nullcontext() if self._cast is None else torch.autocast(device.type, self._cast)
 
     @contextmanager
     def _trying(self) -> Iterator[set[Member]]:

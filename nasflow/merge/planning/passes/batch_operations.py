@@ -98,6 +98,9 @@ class BatchOperations:
                 shared[operation] = len(shared)
                 keys.append(operation)
                 continue
+            if operation.node.op == "input":
+                keys.append(operation.node.signature)
+                continue
             sources = tuple([shared.get(source) for source in operation.inputs])
             known = (operation.node.signature, sources, operation in reached, ties.key(operation))
             key = self._batch_keys.get(known)
@@ -136,7 +139,7 @@ class BatchOperations:
     def _batch(self, group: list[Operation]) -> Batch:
         first = group[0]
         if first.node.op == "input":
-            return Batch(group, None, "read once for all")
+            return Batch(group, None, "read once for all" if first.is_shared else "each member's own")
         if first.is_shared:
             return Batch(group, Loop, "the same for all members")
         kernel = self._kernel(group)

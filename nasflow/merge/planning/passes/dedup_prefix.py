@@ -21,7 +21,7 @@ def dedup_prefix(plan: LogicalPlan) -> None:
         if [source for source in operation.inputs if source.member is not None and source not in replaced]:
             continue  # early, because nearly all operations end here
         inputs = tuple([replaced.get(source, source) for source in operation.inputs])
-        if operation.is_shared or not is_pure(operation.node):
+        if operation.is_shared or operation.node.op == "input" or not is_pure(operation.node):
             continue
         key = (operation.node.signature, inputs, _tensors(operation.node))
         kept = first.setdefault(key, operation)
