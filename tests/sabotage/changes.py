@@ -295,8 +295,11 @@ CHANGES = [
         ("losses in another order", "torch.cat(losses).index_select(0, places)", "torch.cat(losses)"),
     ),
     *_in(
-        "training/unit/fused.py",
+        "training/unit/stacked_unit.py",
         ("own gradients of opaque modules are dropped", "stack.tensor.grad[row] += parameter.grad", "pass"),
+    ),
+    *_in(
+        "training/unit/fused.py",
         (
             "gradients of the last step are kept",
             "self._see(True, x, target)\n        self._optimizer.zero_grad()",

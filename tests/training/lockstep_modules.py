@@ -183,7 +183,7 @@ class Autocast(Plain):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch
-        with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        with torch.autocast("cpu", torch.bfloat16):
             return F.cross_entropy(self.model(x), y)
 
 
@@ -212,3 +212,26 @@ class RaisesAfter(Plain):
         if self.how == "raise" and self.global_step == 5:
             raise ValueError("after the model")
         return loss
+
+
+class ReplacesWeights(Plain):
+    """Puts clipped weights in the place of its weights, from the second epoch on."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.current_epoch > 0:
+            for parameter in self.model.parameters():
+                parameter.data = parameter.data.clamp(-1, 1)
+        return super().training_step(batch, batch_idx)
+
+
+class BackwardLater(Plain):
+    """A penalty on the gradient of its input, from the second epoch on."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.current_epoch == 0:
+            return super().training_step(batch, batch_idx)
+        x, y = batch
+        loss = F.cross_entropy(self.model(x), y)
+        parameter = next(self.model.parameters())
+        [towards] = torch.autograd.grad(loss, parameter, retain_graph=True, allow_unused=True)
+        return loss if towards is None else loss * (1 + towards.abs().mean())

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nasflow.training.member import python_random
+
 _NUMPY_BYTES = 625 * 4  # the state of the Mersenne Twister: 624 words, and how many are used
 
 
@@ -35,7 +37,7 @@ class RngStream:
             torch.Generator(device=self.device).manual_seed(seed).get_state() if self.device is not None else None
         )
         self._numpy: Any = np.random.MT19937(seed)
-        self._python = random.Random(seed).getstate()
+        self._python = python_random.from_plain(random.Random(seed).getstate())
         self._outer: Any = None
         self._saved_python: tuple[Any, dict[str, Any]] | None = None  # the state, and its form in `state_dict`
         self._saved_numpy: tuple[bytes, dict[str, Any]] | None = None  # the generator's memory, likewise
@@ -43,7 +45,7 @@ class RngStream:
     def __enter__(self) -> "RngStream":
         numpy_outer = np.random.get_bit_generator()  # type: ignore[attr-defined]
         cuda_outer = torch.cuda.get_rng_state(self.device) if self.device is not None else None
-        self._outer = (torch.get_rng_state(), cuda_outer, numpy_outer, random.getstate())
+        self._outer = (torch.get_rng_state(), cuda_outer, numpy_outer, python_random.get_state())
         self._install(self.generator.get_state(), self._cuda, self._numpy, self._python)
         return self
 
@@ -52,7 +54,7 @@ class RngStream:
     ) -> None:
         self.generator.set_state(torch.get_rng_state())
         self._cuda = torch.cuda.get_rng_state(self.device) if self.device is not None else None
-        self._python = random.getstate()
+        self._python = python_random.get_state()
         self._install(*self._outer)
 
     def _install(self, cpu: torch.Tensor, cuda: torch.Tensor | None, numpy: Any, python: Any) -> None:
@@ -60,7 +62,7 @@ class RngStream:
         if cuda is not None and self.device is not None:
             torch.cuda.set_rng_state(cuda, self.device)
         np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
-        random.setstate(python)
+        python_random.set_state(python)
 
     def position(self) -> tuple[Any, ...]:
         """Return the stream's position, to compare it, or to go back to it in this process."""
@@ -80,7 +82,7 @@ class RngStream:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as tensors and plain values. Parts that have not moved are the same objects again."""
         if self._saved_python is None or self._saved_python[0] != self._python:  # converting that many takes time
-            version, words, gauss = self._python
+            version, words, gauss = python_random.as_plain(self._python)
             key = torch.frombuffer(array("I", words), dtype=torch.int32)
             self._saved_python = self._python, {"version": version, "key": key, "gauss": gauss}
         memory = ctypes.string_at(self._numpy.ctypes.state_address, _NUMPY_BYTES)
@@ -105,4 +107,5 @@ class RngStream:
             "bit_generator": "MT19937",
             "state": {"key": numpy["key"].numpy().view(np.uint32), "pos": numpy["pos"]},
         }
-        self._python = (python["version"], tuple(python["key"].numpy().view(np.uint32).tolist()), python["gauss"])
+        words = tuple(python["key"].numpy().view(np.uint32).tolist())
+        self._python = python_random.from_plain((python["version"], words, python["gauss"]))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nasflow.checkpoint.packing import pack, unpack
+from nasflow.training.member import python_random
 from nasflow.training.member.rng import RngStream
 
 
@@ -154,3 +155,16 @@ def test_no_draw_is_missed(name: str) -> None:
         again.load_state_dict(unpack(*saved))
         with again:
             assert DRAWS[name]() == drawn
+
+
+def test_pythons_numbers_are_read_where_they_are() -> None:
+    """As `random.getstate` and `setstate` would, in both directions."""
+    random.seed(5)
+    random.gauss(0, 1)
+    plain, state = random.getstate(), python_random.get_state()
+    assert python_random.as_plain(state) == plain
+    drawn = [random.random() for _ in range(700)]
+    for going_back in (lambda: python_random.set_state(state), lambda: random.setstate(plain)):
+        going_back()
+        assert [random.random() for _ in range(700)] == drawn
+    assert python_random.as_plain(python_random.from_plain(plain)) == plain

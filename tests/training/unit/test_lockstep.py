@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.training.fused_jobs import fused_and_apart
-from tests.training.jobs import evaluator
+from nasflow.job.events import DIFFERS, Planned
+from tests.training.fused_jobs import fused_and_apart, fused_members, same
+from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
+from tests.training.test_resume import interrupted
 
 STYLES = [
     *("Plain", "CustomLoss", "TwoCalls", "Mixup", "L1", "OwnParameter", "Teacher", "StepSchedule", "Groups"),
@@ -22,11 +24,11 @@ def lightning(name: str, **values: Any) -> Any:
     return evaluator(kind="lightning", module=module, data=data, **{"precision": "64-true", "epochs": 3, **values})
 
 
-@pytest.mark.parametrize("name", STYLES)
-@pytest.mark.parametrize("space", ["mixed", "images"])
-def test_a_style(name: str, space: str, tmp_path: Path) -> None:
-    if (space, name) == ("images", "Forward"):
-        pytest.skip("it flattens images, which the space's models don't take")
+@pytest.mark.parametrize(
+    ("space", "name"),
+    [*(("mixed", name) for name in STYLES), *(("images", name) for name in STYLES if name != "Forward")],
+)
+def test_a_style(space: str, name: str, tmp_path: Path) -> None:
     data = {"target": f"spaces.py:{'blobs' if space == 'mixed' else 'images'}"}
     fused_and_apart(f"fused_spaces.py:{space}", lightning(name, data=data), tmp_path, 5)
 
@@ -40,6 +42,74 @@ def test_steps_that_write_into_their_batches(tmp_path: Path) -> None:
     fused_and_apart("fused_spaces.py:mixed", config, tmp_path, 6, all_fused=False)
 
 
-@pytest.mark.parametrize("name", ["Adversarial", "Autocast"])
-def test_what_can_t_be_fused_trains_by_itself(name: str, tmp_path: Path) -> None:
-    fused_and_apart("fused_spaces.py:mixed", lightning(name), tmp_path, 4, all_fused=False)
+@pytest.mark.parametrize("name", STYLES)
+def test_a_style_whose_fusion_is_measured(name: str, tmp_path: Path) -> None:
+    """In single precision, with the defaults of a search."""
+    config = lightning(name, precision="32-true", epochs=1)
+    fused_and_apart("fused_spaces.py:mixed", config, tmp_path, 5, tolerance=1e-2, all_fused=False, fuse="measured")
+
+
+@pytest.mark.parametrize("name", ["RaisesBefore", "RaisesAfter"])
+def test_a_member_that_raises_changes_no_bit_of_the_others(name: str, tmp_path: Path) -> None:
+    drawn = sample("fused_spaces.py:mixed", lightning(name), 5)
+    outcomes = {}
+    for how in ("", "raise"):
+        config = lightning(name, params={"how": {"pick": ["", "raise"]}})
+        members = {trial: {**drawn[trial], "module.params.how": how if trial == 1 else ""} for trial in range(5)}
+        events = train(make_job("fused_spaces.py:mixed", config, members, fuse="always"), tmp_path / f"all-{how}")
+        assert fused_members(events) == {0, 1, 2, 3, 4}
+        assert list(evictions(events)) == ([1] if how else [])
+        outcomes[how] = {trial: outcome(events, tmp_path / f"all-{how}", trial) for trial in (0, 2, 3, 4)}
+    for trial, one in outcomes[""].items():
+        same(one, outcomes["raise"][trial], 0.0)
+
+
+def test_members_that_end_at_different_epochs(tmp_path: Path) -> None:
+    """Their rows are dropped, also where each reads a batch of its own."""
+    for name in ("Plain", "Mixup"):
+        config = lightning(name, epochs={"pick": [1, 2, 4]})
+        fused_and_apart("fused_spaces.py:mixed", config, tmp_path / name, 6)
+
+
+@pytest.mark.parametrize("name", ["TwoCalls", "OwnParameter", "SometimesNone"])
+def test_an_interrupted_job_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    config = lightning(name)
+    spec = make_job("fused_spaces.py:mixed", config, sample("fused_spaces.py:mixed", config, 4), fuse="always")
+    whole = train(spec, tmp_path / "whole")
+    assert fused_members(whole) == {0, 1, 2, 3}
+    for epoch in (1, 2):
+        root = tmp_path / f"stopped-{epoch}"
+        interrupted(spec, root, 1, epoch)
+        events = train(spec, root)
+        for trial in range(4):
+            same(outcome(whole, tmp_path / "whole", trial), outcome(events, root, trial), 0.0)
+
+
+def test_what_changes_on_the_way_is_noticed(tmp_path: Path) -> None:
+    """A layer that is trained only from the second epoch on, weights that are replaced."""
+    for name in ("Unfreezes", "ReplacesWeights", "BackwardLater"):
+        events = fused_and_apart("fused_spaces.py:mixed", lightning(name), tmp_path / name, 4)
+        alone = [text for event in events if isinstance(event, Planned) for text in event.alone.values()]
+        assert [text for text in alone if text.startswith(DIFFERS)], (name, alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Adversarial", "it runs a backward through the model in its step"),
+        ("Autocast", "does not call self.model with one tensor"),
+    ],
+)
+def test_why_a_member_trains_by_itself(name: str, why: str, tmp_path: Path) -> None:
+    config = lightning(name)
+    members = sample("fused_spaces.py:mixed", config, 3)
+    events = train(make_job("fused_spaces.py:mixed", config, members, fuse="always"), tmp_path)
+    reasons = {text for event in events if isinstance(event, Planned) for text in event.alone.values()}
+    assert any(why in text for text in reasons), reasons
+
+
+def test_a_state_dict_is_what_it_is_without_fusion(tmp_path: Path) -> None:
+    fused_and_apart("fused_spaces.py:mixed", lightning("Teacher"), tmp_path, 3)
+    names = [list(weights(tmp_path / where, 1)) for where in ("fused", "apart")]
+    assert names[0] == names[1]
+    assert all(name.startswith(("model.", "teacher.")) for name in names[0])

@@ -30,6 +30,13 @@ class Call:
     training: bool
 
 
+class InnerBackwardError(Exception):
+    """A step runs a backward by itself, as for a penalty on gradients, through outputs that were computed for several.
+
+    The graph of these has other parameters than the member's own.
+    """
+
+
 class PausingStep(greenlet):  # type: ignore[misc]
     """A member's step as a coroutine. `switch` runs it to its next call, which it returns, or to its end.
 
@@ -44,6 +51,7 @@ class PausingStep(greenlet):  # type: ignore[misc]
 
     def __init__(self, run: Callable[[], Any], fits: Callable[[Call], bool]):
         super().__init__(run)
+        self.is_fused = False  # whether it has an output with a gradient that was computed for several
         self._fits = fits
         self._base = _thread_state()
 
@@ -51,10 +59,11 @@ class PausingStep(greenlet):  # type: ignore[misc]
         """Return the model's output."""
         if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
             call = Call(args[0], torch.is_grad_enabled(), model.training)
-            if self._fits(call) and _thread_state() == self._base:
+            if _thread_state() == self._base and self._fits(call):
                 assert self.parent is not None  # noqa: S101 - only the main greenlet has none
                 output = self.parent.switch(call)
                 torch.set_grad_enabled(call.grad)
+                self.is_fused |= output.requires_grad
                 return output
         return model(*args, **kwargs)
 
@@ -127,6 +136,27 @@ def proxied(module: LightningModule, model: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.__dict__.pop(MODEL, None)
+
+
+@contextmanager
+def refusing_inner_backward() -> Iterator[None]:
+    """Raise InnerBackwardError in a step that runs a backward after it was given an output for several.
+
+    `torch.autograd.grad` and every `backward` call torch's engine by this name, however a user has imported them.
+    """
+    engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        step = getcurrent()
+        if isinstance(step, PausingStep) and step.is_fused:
+            raise InnerBackwardError
+        return engine(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = guarded  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
 
 
 def _thread_state() -> tuple[Any, ...]:

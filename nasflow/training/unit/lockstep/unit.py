@@ -14,7 +14,14 @@ from nasflow.training.member.member import Member, loss_in
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
-from nasflow.training.unit.lockstep.pausing import MODEL, Call, PausingStep, proxied
+from nasflow.training.unit.lockstep.pausing import (
+    MODEL,
+    Call,
+    InnerBackwardError,
+    PausingStep,
+    proxied,
+    refusing_inner_backward,
+)
 from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
 from nasflow.training.unit.member_step import Step, Subject
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
@@ -22,10 +29,6 @@ from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 _MOST_SEEN = 4
 
 Compare = Callable[["LockstepUnit", Any], None]
-
-
-class InnerBackwardError(Exception):
-    """A step ran a backward through a fused model by itself, as for a penalty on gradients."""
 
 
 class LockstepUnit(StackedUnit):
@@ -57,7 +60,6 @@ class LockstepUnit(StackedUnit):
         self._handed: dict[Member, HandedBatch] = {}
         self._calls = 0  # of the merged model in this step
         self._reached: set[int] = set()  # rows that got a gradient in this step
-        self._in_backward = False
         self.wrong: dict[Member, str] = {}
         super().__init__(members, failed, merge)
 
@@ -127,6 +129,7 @@ class LockstepUnit(StackedUnit):
             for member, handed in self._handed.items()
         }
         with ExitStack() as stack:
+            stack.enter_context(refusing_inner_backward())
             for member in steps:
                 stack.enter_context(proxied(member.module, self._models[member]))
             outcomes = run_in_lockstep(steps, self._within, self._answer)
@@ -141,7 +144,9 @@ class LockstepUnit(StackedUnit):
 
     def _fail(self, member: Member, error: BaseException) -> None:
         if isinstance(error, InnerBackwardError):
-            self.wrong[member] = "its training_step runs a backward through the model"
+            self.wrong[member] = "it runs a backward through the model in its step"
+        elif self.wrong and self._failing is None:
+            return  # all train this epoch again, and those that fail by themselves fail then
         elif self._failing is not None:
             self._failing.add(member)
         elif member in self.members:
@@ -196,21 +201,11 @@ class LockstepUnit(StackedUnit):
         return {member: handed[self.row_of(member)] for member in calls}
 
     def _backpropagate(self, losses: Mapping[Member, torch.Tensor]) -> None:
-        self._in_backward = True
-        try:
-            if losses:
-                torch.autograd.backward(list(losses.values()))
-        finally:
-            self._in_backward = False
+        if losses:
+            torch.autograd.backward(list(losses.values()))
 
     def reach(self, rows: Sequence[int]) -> None:
-        """Note the rows that a backward reaches.
-
-        Raises:
-            InnerBackwardError: it is not the unit's own.
-        """
-        if not self._in_backward:
-            raise InnerBackwardError
+        """Note the rows that the backward reaches."""
         self._reached.update(rows)
 
     def _idle(self, losses: Collection[Member]) -> set[nn.Parameter]:
