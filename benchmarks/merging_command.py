@@ -10,7 +10,16 @@ from types import ModuleType
 import torch
 
 from benchmarks.merging_report import emit
-from benchmarks.workloads import planning, w1_mlps, w2_cells, w3_data_bound, w4_frozen_trunk, w5_faults, w6_gpu
+from benchmarks.workloads import (
+    planning,
+    w1_mlps,
+    w2_cells,
+    w3_data_bound,
+    w4_frozen_trunk,
+    w5_faults,
+    w6_gpu,
+    w7_lightning,
+)
 from nasflow.errors import UserError
 
 WORKLOADS: dict[str, ModuleType] = {
@@ -20,6 +29,7 @@ WORKLOADS: dict[str, ModuleType] = {
     "W4": w4_frozen_trunk,
     "W5": w5_faults,
     "W6": w6_gpu,
+    "W7": w7_lightning,
     "planning": planning,
 }
 

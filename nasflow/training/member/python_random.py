@@ -18,7 +18,7 @@ def _address(generator: random.Random) -> int | None:
     return address if (*found[1:], found[0]) == generator.getstate()[1] else None
 
 
-_generator: Any = random._inst  # type: ignore[attr-defined]
+_generator: Any = random._inst
 _place = _address(_generator)
 
 

@@ -39,7 +39,7 @@ from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.lockstep.comparison import differences as step_differences
 from nasflow.training.unit.lockstep.pausing import MODEL
 from nasflow.training.unit.lockstep.reading import Reading, read
-from nasflow.training.unit.lockstep.unit import LockstepUnit
+from nasflow.training.unit.lockstep.unit import CHANGES, INNER_BACKWARD, LockstepUnit
 from nasflow.training.unit.member_step import Subject
 from nasflow.training.unit.stacked_unit import Merge
 
@@ -211,7 +211,8 @@ class Former:
 
     def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
         for member, what in wrong.items():
-            self._differing[member.number] = self.reasons[member.number] = f"{DIFFERS}{when}: {what}"
+            reason = what if what in (INNER_BACKWARD, CHANGES) else f"{DIFFERS}{when}: {what}"
+            self._differing[member.number] = self.reasons[member.number] = reason
             logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
 
     def _fuse(self, group: "_Group") -> list[Unit]:

@@ -29,6 +29,7 @@ NEEDED = (
     "fsspec",
     "psutil",
     "pyyaml",
+    "greenlet",
 )
 """The distributions that jobs import."""
 

@@ -26,6 +26,9 @@ from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
 from nasflow.training.unit.member_step import Step, Subject
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 
+INNER_BACKWARD = "it runs a backward through the model in its step"
+CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
+
 _MOST_SEEN = 4
 
 Compare = Callable[["LockstepUnit", Any], None]
@@ -144,7 +147,7 @@ class LockstepUnit(StackedUnit):
 
     def _fail(self, member: Member, error: BaseException) -> None:
         if isinstance(error, InnerBackwardError):
-            self.wrong[member] = "it runs a backward through the model in its step"
+            self.wrong[member] = INNER_BACKWARD
         elif self.wrong and self._failing is None:
             return  # all train this epoch again, and those that fail by themselves fail then
         elif self._failing is not None:
@@ -250,7 +253,7 @@ class LockstepUnit(StackedUnit):
         for member in self.members:
             same = _places(self._stacked[member]) == self._places[member]
             if not same or _stepped(member) != self._stepped[member]:
-                self.wrong[member] = "it changes which parameters are trained, or puts other tensors in their place"
+                self.wrong[member] = CHANGES
         self._refuse_wrong()
 
     def _refuse_wrong(self) -> None:
