@@ -21,12 +21,16 @@ class FarNodesContract(TrainingServiceContract):
         yield
         ended.set()
         thread.join()
+        self.await_ends()
         assert s3.objects() == []
         assert list(scratch.glob("nasflow-*/run-*")) == []
 
     def release(self, root, name):
         """Nodes have roots of their own, also those that come later."""
         self.released.add(name)
+
+    def await_ends(self):
+        """Wait for what ends after the clean-up of a service."""
 
     def release_everywhere(self, ended):
         """Make the files that jobs wait for."""

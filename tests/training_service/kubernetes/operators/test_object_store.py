@@ -1,4 +1,4 @@
-"""Jobs of operators have their files from an object store, whose credentials are in no object but the study's Secret."""
+"""Jobs of operators have their files from an object store, whose credentials are only in the study's Secret."""
 
 import pytest
 
