@@ -15,9 +15,8 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.storage.scratch import own_folder
 from tests.flows.pool import test_service
 from tests.flows.pool.conftest import PATIENCE, Pools, kill
-from tests.training_service.cluster import nodes
-from tests.training_service.cluster.far import FarNodesContract
-from tests.training_service.cluster.s3 import KEY, S3, SECRET
+from tests.object_store.far import FarNodesContract
+from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("uses_server"), pytest.mark.timeout(3 * PATIENCE)]
 POOL, STORAGE = "far", "NASFLOW_TEST_STORAGE"
@@ -48,7 +47,7 @@ def scratch(s3, tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of controllers that tests start
     monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
-    storage = nodes.on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
+    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
     monkeypatch.setenv(STORAGE, json.dumps(storage))
     return tmp_path / "scratch"
 
@@ -115,9 +114,8 @@ def test_a_job_lives_on_without_its_worker_and_goes_on_at_another_without_its_fl
         kill(first)
 
 
-def test_credentials_are_in_a_secret_block_and_nowhere_else(
-    pool, pools: Pools, s3, root, scratch, tmp_path, postgresql_server, caplog
-):
+@pytest.mark.usefixtures("pool")
+def test_credentials_are_in_a_secret_block_and_nowhere_else(pools: Pools, s3, root, postgresql_server, caplog):
     """Neither in Prefect's database in clear, nor in files, objects of the store, command lines and logs."""
     caplog.set_level("INFO")
     service = make(root)
@@ -126,11 +124,11 @@ def test_credentials_are_in_a_secret_block_and_nowhere_else(
     handle = service.submit(script("job", ["print", "said by it"], ["epoch", 1], report, ["wait", "go"]))
     until(lambda: epochs(service, handle), "first epoch", PATIENCE)
     until((root / "jobs/job/report.json").exists, "report", PATIENCE)
-    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    kept = [path.read_bytes() for path in root.parent.rglob("*") if path.is_file()]
     kept += [s3.client.get_object(Bucket="bucket", Key=name)["Body"].read() for name in s3.objects()]
     processes = [" ".join(_words(process)) for process in psutil.process_iter()]
     assert any("cluster.storage.carrier" in words for words in processes)
-    release(scratch)
+    release(root.parent / "scratch")
     assert finish(service, handle, PATIENCE).exit_code == 0
     (run,) = pools.runs(root)
     body = {"logs": {"flow_run_id": {"any_": [run["id"]]}}}

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.object_store.far import FarNodesContract
+from tests.object_store.s3 import S3, on_nodes
 from tests.training_service.cluster import nodes
-from tests.training_service.cluster.far import FarNodesContract
-from tests.training_service.cluster.s3 import S3
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ def scratch(s3, tmp_path, monkeypatch):
     code.mkdir()
     monkeypatch.chdir(code)  # base_dir of scripted jobs
     folder = tmp_path / "cluster"
-    monkeypatch.setenv(nodes.SETTINGS, nodes.settings(folder, nodes.on_nodes(s3.storage())))
+    monkeypatch.setenv(nodes.SETTINGS, nodes.settings(folder, on_nodes(s3.storage())))
     return folder
 
 

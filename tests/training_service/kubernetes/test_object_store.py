@@ -11,10 +11,9 @@ from nasflow.job.events import parse_event
 from nasflow.testing.training_service import epochs, finish, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import RUNNER
+from tests.object_store.far import FarNodesContract
+from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
 from tests.training import jobs
-from tests.training_service.cluster import nodes
-from tests.training_service.cluster.far import FarNodesContract
-from tests.training_service.cluster.s3 import KEY, S3, SECRET
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
@@ -45,7 +44,7 @@ def scratch(s3, tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of controllers that tests start
     monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
-    storage = nodes.on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
+    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
     monkeypatch.setenv(STORAGE, json.dumps(storage))
     return tmp_path / "scratch"
 

@@ -3,8 +3,7 @@
 import pytest
 
 from nasflow.testing.training_service import epochs, finish, script, until
-from tests.training_service.cluster import nodes
-from tests.training_service.cluster.s3 import KEY, S3, SECRET
+from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
@@ -29,7 +28,7 @@ def s3():
 def test_files_come_and_go_by_an_object_store(make, operators, s3, tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
-    storage = nodes.on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
+    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
     service = make(tmp_path / "root", storage=storage)
     service.validate()
     handle = service.submit(script("job", ["epoch", 1], ["wait", "go"], ["epoch", 2]))
