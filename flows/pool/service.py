@@ -25,10 +25,10 @@ from prefect.states import Cancelled, Cancelling
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.prefect import PrefectServiceConfig
+from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
 from nasflow.training_service.cluster.runs import Run, name_prefix
-from nasflow.training_service.files.shared_root import import_path
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
@@ -63,6 +63,7 @@ class PrefectService(ClusterService):
     """
 
     kind = "prefect"
+    passes_secrets = True
 
     def __init__(
         self,
@@ -71,7 +72,9 @@ class PrefectService(ClusterService):
         runner: str = RUNNER,
         secrets: JobSecrets = NO_SECRETS,
     ):
-        super().__init__(root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner)
+        super().__init__(
+            root, config.max_jobs, config.poll_seconds, config.abandoned_after, runner, storage=config.storage
+        )
         self._config = config
         self._withheld = secrets.withheld - secrets.needed  # jobs have the workers' environment
         self._tag = name_prefix(self._root).removesuffix("-")
@@ -101,12 +104,14 @@ class PrefectService(ClusterService):
 
     def _give(self, run: Run) -> None:
         config = self._config
-        environment = {"PYTHONPATH": import_path(), **job_environment(config.cpus_per_job, bool(config.gpus_per_job))}
+        environment = job_environment(config.cpus_per_job, bool(config.gpus_per_job))
+        if (path := self._storage.import_path) is not None:
+            environment["PYTHONPATH"] = path
         if not config.gpus_per_job:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with self._api() as client:
             parameters = {
-                "root": str(run.root),
+                "root": self._storage.root,
                 "job_id": run.job_id,
                 "token": run.token,
                 "program": list(self._program(run)),
@@ -116,6 +121,7 @@ class PrefectService(ClusterService):
                 "withheld": sorted(self._withheld),
                 "pass_env": config.pass_env,
                 "python": config.python,
+                "scratch": config.storage.scratch if isinstance(config.storage, ObjectStoreConfig) else None,
             }
             self._deployment = self._deployment or ensure_job_deployment(client, config.work_pool)
             try:

@@ -5,11 +5,12 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY, ProcessesConfig
+from nasflow.config.services.common import DAY
+from nasflow.config.services.storage import ClusterConfig
 
 
-class PrefectServiceConfig(ProcessesConfig):
-    """A Prefect work pool: each job is a flow run. Its workers see `work_dir` and the code under the same path."""
+class PrefectServiceConfig(ClusterConfig):
+    """A Prefect work pool: each job is a flow run. `storage` says where its workers find files."""
 
     kind: Literal["prefect"] = Field(default="prefect", description="a Prefect work pool")
     work_pool: str = Field(min_length=1, description="the pool; of any type that has workers")

@@ -220,7 +220,7 @@ def test_a_service_that_can_not_be_reached(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_object_store_that_refuses_to_be_written(tmp_path: Path, slurm: Slurm) -> None:
     """Its server asks the policies of users, of whom this one may only read."""
-    from tests.training_service.cluster.s3 import S3
+    from tests.object_store.s3 import S3
 
     server = S3()
     try:

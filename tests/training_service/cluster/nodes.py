@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -98,8 +97,3 @@ def settings(folder: Path, storage: dict) -> str:
     """Return the settings of a cluster, and make its folder."""
     folder.mkdir(exist_ok=True)
     return json.dumps({"folder": str(folder), "storage": storage})
-
-
-def on_nodes(options: dict) -> dict:
-    """Return an object store's section for a test that can't wait."""
-    return {**options, "python": sys.executable, "poll_seconds": 0.2, "look_seconds": 0.3}

@@ -20,9 +20,9 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.slurm import SlurmService
 from nasflow.training_service.local.service import RUNNER
 from tests.faults.proxy import Proxy
+from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
 from tests.training import jobs
 from tests.training_service.cluster import nodes
-from tests.training_service.cluster.s3 import KEY, S3, SECRET
 
 pytestmark = pytest.mark.long
 
@@ -51,7 +51,7 @@ def cluster(tmp_path, monkeypatch):
 @pytest.fixture
 def open_service(s3, proxy, cluster, tmp_path, monkeypatch):
     def open_it(**options):
-        storage = nodes.on_nodes(s3.storage(proxy.port)) | options
+        storage = on_nodes(s3.storage(proxy.port)) | options
         monkeypatch.setenv(nodes.SETTINGS, nodes.settings(cluster, storage))
         return nodes.make(tmp_path / "root", 1)
 
@@ -250,7 +250,7 @@ def test_a_folder_is_a_storage_too(open_service, cluster, tmp_path):
 def test_jobs_of_slurm_get_credentials_by_the_environment_of_sbatch(slurm, s3, cluster, tmp_path, monkeypatch):
     """Neither the script, nor the job's own environment, nor a command line has them."""
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    storage = nodes.on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
+    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
     config = SlurmServiceConfig(max_jobs=1, poll_seconds=0.3, storage=storage)
     service = SlurmService(config, tmp_path / "root", runner=nodes.SCRIPTED)
     service.validate()

@@ -17,10 +17,10 @@ SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 Object = dict[str, Any]
 
 
-def make(root: Path, slots: int = 1, secrets=None, **options) -> KubernetesService:
+def make(root: Path, slots: int = 1, secrets=None, runner: str = SCRIPTED, **options) -> KubernetesService:
     options = {"image": IMAGE, "python": sys.executable, "poll_seconds": 0.3, "max_jobs": slots, **options}
     more = {} if secrets is None else {"secrets": secrets}
-    return KubernetesService(KubernetesServiceConfig(**options), root, runner=SCRIPTED, **more)
+    return KubernetesService(KubernetesServiceConfig(**options), root, runner, **more)
 
 
 def pods(cluster, service: KubernetesService) -> list[str]:

@@ -53,6 +53,11 @@ class Storage(ABC):
 
     @property
     @abstractmethod
+    def root(self) -> str | None:
+        """The study's root on nodes; None if they don't see it."""
+
+    @property
+    @abstractmethod
     def folder(self) -> str:
         """An existing folder on nodes."""
 

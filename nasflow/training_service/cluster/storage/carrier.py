@@ -6,14 +6,11 @@ training never waits for the storage, and goes on when it is away.
 """
 
 import argparse
-import fcntl
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -25,11 +22,12 @@ from nasflow.errors import NasflowError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark
 from nasflow.small_files import write_aside
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.cluster.runs import Run
+from nasflow.training_service.cluster.runs import Run, run_dir
 from nasflow.training_service.cluster.storage import parcel
 from nasflow.training_service.cluster.storage.base import StorageSilentError
 from nasflow.training_service.cluster.storage.bucket import Bucket, texts_on_node
 from nasflow.training_service.cluster.storage.parcel import Control, Input, Part
+from nasflow.training_service.cluster.storage.scratch import own_folder
 from nasflow.training_service.cluster.storage.sender import Sender
 from nasflow.training_service.files.incoming import place_links
 from nasflow.training_service.machine.processes import die_with_parent
@@ -54,12 +52,15 @@ class Carrier:
         bucket: the study's folder in it.
         name: the run's folder in that.
         run: the run, in a root on this node.
+        shown: another root on the same disk, in which the job's log and the run's end are shown.
     """
 
-    def __init__(self, config: ObjectStoreConfig, bucket: Bucket, name: str, run: Run):
+    def __init__(self, config: ObjectStoreConfig, bucket: Bucket, name: str, run: Run, shown: Path | None = None):
         self._config, self._bucket, self._name, self._run = config, bucket, name, run
+        self._shown = shown
         self._place = f"{name}/{secrets.token_hex(8)}"
         self._controller = run.root / "controller"
+        self._current = run_dir(run.root, run.job_id) / "current"
         self._control = Control()
         self._looked, self._told = time.monotonic(), 0.0
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,6 +88,7 @@ class Carrier:
             while not (sender.final_sent or self._is_over(deadline)):
                 sender.send_last(state)
                 time.sleep(_LOOK)
+            self._show(self._current, self._run.file("exit.json"))
         except _GivenUpError:
             self._unwanted = True
         if self._unwanted:
@@ -131,7 +133,18 @@ class Carrier:
         state = JobState(status=JobStatus.LOST, reason=f"it could not begin on its node: {error}"[:300])
         aside = self._run.root / "part"
         parcel.write(aside, Part(events_at=0, events=0, log_at=0, log=0, exit=state), [b"", b""])
+        sys.stderr.write(f"{state.reason}\n")
         self._until_answered(lambda: self._bucket.put(aside, f"{self._place}/{0:08d}"))
+
+    def _show(self, *paths: Path) -> None:
+        """Let files of the run also be at their places in the root `shown`."""
+        if self._shown is None:
+            return
+        for path in paths:
+            place = self._shown / path.relative_to(self._run.root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                os.link(path, place)
 
     def _fetch(self, path: str) -> BinaryIO:
         target = self._run.root / "fetched"
@@ -140,21 +153,21 @@ class Carrier:
 
     def _run_and_send(self, sender: Sender, options: list[str]) -> JobState:
         run = self._run
-        run.file("began").parent.mkdir(exist_ok=True)
-        current = run.file("began").with_name("current")
-        write_aside(current, run.token)
+        self._current.parent.mkdir(exist_ok=True)
+        write_aside(self._current, run.token)
         self._controller.touch()
         module = "nasflow.training_service.cluster.node_program"
         program = [sys.executable, "-P", "-m", module, *run.arguments, str(self._controller), *options]
         log = job_dir(run.root, run.job_id) / "job.log"
         with log.open("ab") as output:
+            self._show(log)
             self._child = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         while self._child.poll() is None:
             sender.send_new()
             if time.monotonic() - self._looked >= self._config.look_seconds:
                 self._look_soon()
                 if self._control.ends or self._unwanted:
-                    write_aside(current, f"{run.token} ends")
+                    write_aside(self._current, f"{run.token} ends")
             if self._told:
                 self._child.send_signal(signal.SIGTERM)  # again, because it may just have started
             time.sleep(_LOOK)
@@ -218,28 +231,6 @@ class Carrier:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def scratch(folder: str | None) -> Path:
-    """Return the folder on this node that is for nasflow and this user, and remove what killed processes left in it.
-
-    Raises:
-        NasflowError: it is somebody else's.
-    """
-    place = Path(folder or tempfile.gettempdir()) / f"nasflow-{os.geteuid()}"
-    place.mkdir(parents=True, mode=0o700, exist_ok=True)
-    about = place.lstat()
-    if place.is_symlink() or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise NasflowError(f"others can write {place}; set training_service.storage.scratch")
-    for left in place.glob("run-*.lock"):
-        with left.open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
-            left.unlink(missing_ok=True)
-    return place
-
-
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -247,25 +238,18 @@ def main() -> None:
     parser.add_argument("token", help="the run's token")
     parser.add_argument("place", help="the run's folder in the storage")
     parser.add_argument("--storage", type=ObjectStoreConfig.model_validate_json, required=True)
+    parser.add_argument("--shown", type=Path, help="a folder on the same disk that gets the log and the end")
     parsed, options = parser.parse_known_args()
     study, _, name = parsed.place.partition("/")
     try:
         bucket = Bucket(parsed.storage, texts_on_node(parsed.storage), study)
-        place = scratch(parsed.storage.scratch)
-        root = place / f"run-{secrets.token_hex(8)}"
-        lock_file = root.with_suffix(".lock")
-        with lock_file.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            root.mkdir(mode=0o700)
-            try:
-                carrier = Carrier(parsed.storage, bucket, name, Run(root, parsed.job_id, parsed.token))
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, carrier.by_signal)
-                die_with_parent(os.getppid(), signal.SIGTERM)
-                carrier.carry(options)
-            finally:
-                shutil.rmtree(root, ignore_errors=True)
-                lock_file.unlink(missing_ok=True)
+        with own_folder(parsed.storage.scratch) as root:
+            run = Run(root, parsed.job_id, parsed.token)
+            carrier = Carrier(parsed.storage, bucket, name, run, parsed.shown)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, carrier.by_signal)
+            die_with_parent(os.getppid(), signal.SIGTERM)
+            carrier.carry(options)
     except NasflowError as error:
         sys.exit(str(error))
 

@@ -36,8 +36,12 @@ class SameFolder(Storage):
         return os.pathsep.join(map(self._there, import_path().split(os.pathsep)))
 
     @property
-    def folder(self) -> str:  # noqa: D102
+    def root(self) -> str:  # noqa: D102
         return self._there(self._root)
+
+    @property
+    def folder(self) -> str:  # noqa: D102
+        return self.root
 
     def log(self, job_id: str) -> str:  # noqa: D102
         return self._there(job_dir(self._root, job_id) / "job.log")

@@ -63,6 +63,7 @@ class ObjectStore(Storage):
     def __init__(self, config: ObjectStoreConfig, root: Path, options: RunOptions):
         self._config, self._root, self._options = config, root, options
         self._records = options.controller.parent
+        self._id_file = self._records / "storage"
         self._opened: Bucket | None = None
         self._study = ""
         self._texts: Mapping[str, str] | None = None
@@ -78,6 +79,10 @@ class ObjectStore(Storage):
 
     @property
     def import_path(self) -> None:  # noqa: D102
+        return None
+
+    @property
+    def root(self) -> None:  # noqa: D102
         return None
 
     @property
@@ -109,9 +114,10 @@ class ObjectStore(Storage):
             raise ServiceError(f"{KEY}.url: what is written there is not listed; check training_service.storage")
 
     def program(self, run: Run) -> Sequence[str]:  # noqa: D102
+        study = self._id_file.read_text() if self._id_file.exists() else "nothing-given"  # as in a dry run
         return [
             *("-P", "-m", "nasflow.training_service.cluster.storage.carrier"),
-            *(run.job_id, run.token, f"{self._id()}/{run.name}", "--storage", self._config.model_dump_json()),
+            *(run.job_id, run.token, f"{study}/{run.name}", "--storage", self._config.model_dump_json()),
             *("--runner", self._options.runner, "--abandoned-after", str(self._options.abandoned_after)),
         ]
 
@@ -148,7 +154,7 @@ class ObjectStore(Storage):
 
     def collect(self, runs: Sequence[Run]) -> None:  # noqa: D102
         start = time.monotonic()
-        if start < self._next or not (self._records / "storage").exists():
+        if start < self._next or not self._id_file.exists():
             return
         try:
             if self._sync(runs, start + _MOST_AT_ONCE):
@@ -165,7 +171,7 @@ class ObjectStore(Storage):
         return self._collected_at
 
     def clean(self) -> bool:  # noqa: D102
-        if not (self._records / "storage").exists():
+        if not self._id_file.exists():
             return True
         try:
             self._bucket().remove_all()
@@ -289,10 +295,9 @@ class ObjectStore(Storage):
 
     def _id(self) -> str:
         """Return the name of this study's folder in the storage; another machine's study has another."""
-        file = self._records / "storage"
-        if not file.exists():
-            write_aside(file, f"nasflow-{secrets.token_hex(8)}")
-        return file.read_text()
+        if not self._id_file.exists():
+            write_aside(self._id_file, f"nasflow-{secrets.token_hex(8)}")
+        return self._id_file.read_text()
 
 
 def _is_written(secret: object) -> bool:

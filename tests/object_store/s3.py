@@ -1,6 +1,7 @@
 """An S3 server of the tests' own, which counts requests."""
 
 import json
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -78,3 +79,8 @@ class S3:
     @staticmethod
     def _client(port: int) -> dict:
         return {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
+
+
+def on_nodes(options: dict) -> dict:
+    """Return an object store's section for a test that can't wait."""
+    return {**options, "python": sys.executable, "poll_seconds": 0.2, "look_seconds": 0.3}

@@ -1,0 +1,52 @@
+"""Folders of runs on a node's own disk. What killed processes left is removed by the next one."""
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nasflow.errors import NasflowError
+
+
+@contextmanager
+def own_folder(scratch: str | None) -> Iterator[Path]:
+    """Make a folder for this process, and remove it at the end of the block.
+
+    Args:
+        scratch: the folder that has those of all users; None for the one of temporary files.
+
+    Raises:
+        NasflowError: others can write there.
+    """
+    folder = _tidied(scratch) / f"run-{secrets.token_hex(8)}"
+    lock_file = folder.with_suffix(".lock")
+    with lock_file.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock_file.unlink(missing_ok=True)
+
+
+def _tidied(scratch: str | None) -> Path:
+    """Return the folder that is for nasflow and this user, and remove what killed processes left in it."""
+    place = Path(scratch or tempfile.gettempdir()) / f"nasflow-{os.geteuid()}"
+    place.mkdir(parents=True, mode=0o700, exist_ok=True)
+    about = place.lstat()
+    if place.is_symlink() or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise NasflowError(f"others can write {place}; set training_service.storage.scratch")
+    for left in place.glob("run-*.lock"):
+        with left.open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            shutil.rmtree(left.with_suffix(""), ignore_errors=True)
+            left.unlink(missing_ok=True)
+    return place
