@@ -235,3 +235,16 @@ class BackwardLater(Plain):
         parameter = next(self.model.parameters())
         [towards] = torch.autograd.grad(loss, parameter, retain_graph=True, allow_unused=True)
         return loss if towards is None else loss * (1 + towards.abs().mean())
+
+
+class OwnWarmup(Plain):
+    """Sets the learning rate of its optimizer in the step."""
+
+    def configure_optimizers(self) -> Any:
+        self.__dict__["optimizer"] = super().configure_optimizers()
+        return self.__dict__["optimizer"]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        for group in self.__dict__["optimizer"].param_groups:
+            group["lr"] = self.lr * min(1.0, (self.global_step + 1) / 8)
+        return super().training_step(batch, batch_idx)

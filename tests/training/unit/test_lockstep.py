@@ -13,7 +13,7 @@ from tests.training.test_resume import interrupted
 
 STYLES = [
     *("Plain", "CustomLoss", "TwoCalls", "Mixup", "L1", "OwnParameter", "Teacher", "StepSchedule", "Groups"),
-    *("SometimesNone", "SometimesNoneMomentum", "Forward", "NoGradFirst", "Counting"),
+    *("SometimesNone", "SometimesNoneMomentum", "Forward", "NoGradFirst", "Counting", "OwnWarmup"),
 ]
 
 

@@ -57,7 +57,7 @@ class PausingStep(greenlet):  # type: ignore[misc]
 
     def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the model's output."""
-        if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             call = Call(args[0], torch.is_grad_enabled(), model.training)
             if _thread_state() == self._base and self._fits(call):
                 assert self.parent is not None  # noqa: S101 - only the main greenlet has none

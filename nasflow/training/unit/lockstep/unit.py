@@ -75,6 +75,7 @@ class LockstepUnit(StackedUnit):
         self._optimizer.zero_grad()
         losses = self._losses(self._run("training_step", batch, index), index)
         self._backpropagate(losses)
+        self._refresh()
         self._optimizer.step(self._idle(losses))
         for member in losses:
             member.fitting.steps += 1
@@ -247,6 +248,7 @@ class LockstepUnit(StackedUnit):
                 self._stacked[self._rows[row]].append((parameter, stack))
         self._places = {member: _places(parameters) for member, parameters in self._stacked.items()}
         self._stepped = {member: _stepped(member) for member in self._rows}
+        self._set = {member: _hyper_parameters(member) for member in self._rows}
 
     def _refuse_changes(self) -> None:
         """Raise DiffersError if a member's own code has changed what the stacks rely on."""
@@ -255,6 +257,13 @@ class LockstepUnit(StackedUnit):
             if not same or _stepped(member) != self._stepped[member]:
                 self.wrong[member] = CHANGES
         self._refuse_wrong()
+
+    def _refresh(self) -> None:
+        """Read what a step has changed in its optimizer, such as a learning rate that it sets by itself."""
+        now = {member: _hyper_parameters(member) for member in self.members}
+        if any(self._set.get(member) != values for member, values in now.items()):
+            self._optimizer.refresh()
+            self._set = now
 
     def _refuse_wrong(self) -> None:
         """Raise DiffersError if a member can't be fused any more."""
@@ -320,6 +329,12 @@ def _places(stacked: Sequence[tuple[nn.Parameter, Stack]]) -> list[tuple[int, bo
 def _stepped(member: Member) -> list[int]:
     """The number of parameters in each group of a member's optimizer."""
     return [len(group["params"]) for group in member.fitting.optimizer.param_groups]
+
+
+def _hyper_parameters(member: Member) -> list[list[Any]]:
+    """The hyper-parameters of each group of a member's optimizer."""
+    groups = member.fitting.optimizer.param_groups
+    return [[value for name, value in group.items() if name != "params"] for group in groups]
 
 
 class _HandOut(torch.autograd.Function):
