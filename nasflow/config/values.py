@@ -1,9 +1,18 @@
 """Values in the config that may be searched, and the titles of its sections in forms."""
 
 import re
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetJsonSchemaHandler, PositiveInt, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -35,10 +44,30 @@ STRICT = ConfigDict(
 )
 
 
+def _kinds(annotation: Any) -> list[Any]:
+    """Return the types that occur in a type annotation, without those of the sections in it."""
+    return [annotation, *(kind for argument in get_args(annotation) for kind in _kinds(argument))]
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 class Section(BaseModel):
     """Base of every part of the config: unknown keys are refused, values can't be changed after validation."""
 
     model_config = STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_yes_for_a_number(cls, values: Any) -> Any:
+        """Refuse `true` where only numbers fit, which pydantic reads as 1; YAML reads `yes` and `on` as `true`."""
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if key in cls.model_fields and any(isinstance(item, bool) for item in _items(value)):
+                kinds = _kinds(cls.model_fields[key].annotation)
+                if (int in kinds or float in kinds) and not (bool in kinds or Any in kinds):
+                    raise ValueError(f"'{key}' is true or false; give a number")
+        return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

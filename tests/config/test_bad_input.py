@@ -155,6 +155,46 @@ def test_text_that_is_read_as_a_number_that_is_none(text):
         parse_config(values(evaluator=evaluator))
 
 
+@pytest.mark.parametrize(
+    ("service", "reason"),
+    [
+        ({"kind": "local", "slots": True}, "training_service: 'slots' is true or false; give a number"),
+        ({"kind": "local", "gpus": [0, True]}, "training_service: 'gpus' is true or false; give a number"),
+        ({"kind": "slurm", "poll_seconds": False}, "training_service: 'poll_seconds' is true or false; give a number"),
+        ({"kind": "slurm", "abandoned_after": True}, "'abandoned_after' is true or false"),
+        ({"kind": "local", "slots": 10**12}, r"training_service\.slots: Input should be less than or equal to 10000"),
+        ({"kind": "slurm", "max_jobs": 10**12}, r"training_service\.max_jobs: Input should be less than or equal to"),
+        ({"kind": "ssh", "hosts": [{"host": "a", "slots": 10**12}]}, r"hosts\.0\.slots: Input should be less than"),
+    ],
+    ids=str,
+)
+def test_numbers_of_a_service_that_can_t_be_meant(service, reason):
+    """YAML reads `yes` and `on` as true, which pydantic would read as 1."""
+    with pytest.raises(ConfigError, match=reason):
+        parse_config(values(training_service=service))
+
+
+def test_a_searched_number_is_not_true_or_false():
+    for lr in (True, {"pick": [0.1, True]}):
+        with pytest.raises(ConfigError, match=r"'(lr|pick)' is true or false; give a number"):
+            parse_config(values(evaluator=values()["evaluator"] | {"optimizer": {"lr": lr}}))
+    assert parse_config(values(space={"target": "a:b", "params": {"given": [True]}})).space.params == {"given": [True]}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://", "https:///rest", "https://[::1", "https://pai:99999", "https://pai:0", "https://pai:x"),
+        *("https://p ai", "https://pai\n", "https://pai/\x1b[31m"),
+    ],
+)
+def test_a_url_of_a_hosted_service_that_can_not_be_one(url):
+    service = {"kind": "openpai", "url": url, "user": "ada", "token": {"env": "TOKEN"}, "image": "i"}
+    with pytest.raises(ConfigError, match=r"training_service\.url: has no host, or a port or characters") as refused:
+        parse_config(values(training_service=service))
+    assert str(refused.value).isprintable()
+
+
 def test_sections_that_are_objects_already():
     config = parse_config(values())
     again = SearchConfig(name=config.name, space=config.space, evaluator=config.evaluator, work_dir=Path("here"))

@@ -13,6 +13,9 @@ DAY = 86400.0
 GpuIndices = list[Annotated[int, Field(ge=0)]]
 """Positions of GPUs on a machine, from 0."""
 
+JobCount = Annotated[int, Field(ge=1, le=10_000)]
+"""Jobs at a time. Each has a slot with a name, which services keep in memory and look through."""
+
 
 class ProcessesConfig(Section):
     """What the services have in common that start processes."""

@@ -2,18 +2,18 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from nasflow.config.services.common import GpuIndices, WorkersConfig
+from nasflow.config.services.common import GpuIndices, JobCount, WorkersConfig
 
 
 class LocalServiceConfig(WorkersConfig):
     """This machine: one warm worker a slot. Slots share the CPU cores, or are `slots_per_gpu` to each of `gpus`."""
 
     kind: Literal["local"] = Field(default="local", description="this machine")
-    slots: PositiveInt | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
+    slots: JobCount | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
     gpus: GpuIndices = Field(default=[], description="indices of the GPUs to use; none: the CPU")
-    slots_per_gpu: PositiveInt = Field(default=1, description="jobs that share a GPU")
+    slots_per_gpu: JobCount = Field(default=1, description="jobs that share a GPU")
     use_active_gpu: bool = Field(
         default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"
     )

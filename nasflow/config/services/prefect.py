@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 
 
@@ -18,7 +18,7 @@ class PrefectServiceConfig(ClusterConfig):
     job_variables: dict[str, Any] = Field(
         default={}, description="what jobs get that differs from the pool's base job template, as {image: ...}"
     )
-    max_jobs: PositiveInt = Field(default=16, description="flow runs that wait or run at a time")
+    max_jobs: JobCount = Field(default=16, description="flow runs that wait or run at a time")
     cpus_per_job: PositiveInt = Field(default=1, description="threads of a job")
     gpus_per_job: int = Field(default=0, ge=0, description="0: a job sees no GPU; else all that its worker sees")
     python: str | None = Field(default=None, description="interpreter of jobs; default: that of the worker's flow runs")

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from nasflow.config.secrets import Secret
-from nasflow.config.services.common import CodeConfig, GpuIndices, WorkersConfig
+from nasflow.config.services.common import CodeConfig, GpuIndices, JobCount, WorkersConfig
 from nasflow.config.values import Section
 
 
@@ -25,9 +25,9 @@ class SshHostConfig(Section):
         default=None, description="shell commands that make 'python' ready, as 'source ~/venv/bin/activate'"
     )
     work_dir: str = Field(default="~/.nasflow", description="a folder on the host, made if it is missing")
-    slots: PositiveInt | None = Field(default=None, description="CPU slots; default: GPUs, or half the cores")
+    slots: JobCount | None = Field(default=None, description="CPU slots; default: GPUs, or half the cores")
     gpu_indices: GpuIndices | None = Field(default=None, description="default: every GPU of the host")
-    max_trials_per_gpu: PositiveInt = Field(default=1, description="jobs that share a GPU")
+    max_trials_per_gpu: JobCount = Field(default=1, description="jobs that share a GPU")
     use_active_gpu: bool = Field(default=False, description="use GPUs on which others compute")
 
     @model_validator(mode="after")

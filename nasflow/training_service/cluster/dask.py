@@ -165,6 +165,11 @@ class DaskService(ClusterService):
                     name="nasflow",
                     deserializers=["msgpack"],  # of answers; no pickles
                 )
+            except TypeError as error:  # by distributed, where an address of TLS comes without certificates
+                raise ServiceError(
+                    f"training_service.address: Dask can't connect to {self._config.address} as it is configured: "
+                    f"{error}; name the certificates in Dask's configuration (distributed.comm.tls)"
+                ) from error
             except (OSError, ValueError) as error:
                 raise ClusterSilentError(
                     f"training_service.address: there is no Dask scheduler at {self._config.address}: {error}"

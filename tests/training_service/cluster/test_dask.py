@@ -143,6 +143,12 @@ def test_validate_says_what_is_wrong(root, monkeypatch):
     assert not root.exists()
 
 
+def test_tls_without_certificates_is_one_sentence(root):
+    config = DaskServiceConfig(address="tls://127.0.0.1:9")
+    with pytest.raises(ServiceError, match=r"training_service\.address: .* name the certificates in Dask's config"):
+        dask_service.DaskService(config, root).validate()
+
+
 def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
     """A job's end is seen by its files."""
     service = make(root)

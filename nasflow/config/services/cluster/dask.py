@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 
 
@@ -14,7 +14,7 @@ class DaskServiceConfig(ClusterConfig):
 
     kind: Literal["dask"] = Field(default="dask", description="a Dask cluster")
     address: str = Field(default="tcp://127.0.0.1:8786", description="of the scheduler")
-    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    max_jobs: JobCount = Field(default=8, description="jobs submitted at a time")
     resources: dict[str, float] = Field(default={}, description="what a job takes of a worker's, as {GPU: 1}")
     abandoned_after: Duration = Field(
         default=7 * DAY, description="without a controller, after which a job on a node ends itself"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 
 _OWN_LABELS = "nasflow/"
@@ -22,7 +22,7 @@ class PodsConfig(ClusterConfig):
         description="a file; default: $KUBECONFIG or ~/.kube/config, or, in a pod without them, its service account",
     )
     context: str | None = Field(default=None, description="of the kubeconfig; default: its current one")
-    max_jobs: PositiveInt = Field(default=8, description="jobs in the cluster at a time")
+    max_jobs: JobCount = Field(default=8, description="jobs in the cluster at a time")
     cpus_per_job: PositiveFloat = Field(default=1.0, description="cores that a job requests")
     memory_gb: PositiveFloat | None = Field(default=None, description="that a job requests, and may use")
     gpus_per_job: int = Field(default=0, ge=0, description="GPUs of a job")

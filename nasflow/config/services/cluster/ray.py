@@ -3,12 +3,12 @@
 import re
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 
 from nasflow.config.durations import Duration
 from nasflow.config.secret_url import SecretUrl
 from nasflow.config.secrets import Secret, SecretLocation
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
@@ -28,7 +28,7 @@ class RayServiceConfig(ClusterConfig):
         title="HTTP headers",
         description="of each request, as {Authorization: {env: NAME}} or {Cookie: {env: NAME}}",
     )
-    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    max_jobs: JobCount = Field(default=8, description="jobs submitted at a time")
     cpus_per_job: PositiveFloat = Field(default=1.0, description="cores of a job")
     gpus_per_job: float = Field(default=0.0, ge=0, description="GPUs of a job")
     abandoned_after: Duration = Field(

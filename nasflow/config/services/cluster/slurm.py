@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nasflow.config.durations import Duration
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 
 
@@ -16,7 +16,7 @@ class SlurmServiceConfig(ClusterConfig):
     """
 
     kind: Literal["slurm"] = Field(default="slurm", description="a Slurm cluster")
-    max_jobs: PositiveInt = Field(default=8, description="jobs in Slurm's queue or running at a time")
+    max_jobs: JobCount = Field(default=8, description="jobs in Slurm's queue or running at a time")
     partition: str | None = Field(default=None, description="default: the cluster's")
     account: str | None = Field(default=None, description="default: the user's")
     time_limit: PositiveInt | None = Field(default=None, description="minutes a job may take")

@@ -1,19 +1,20 @@
 """What the sections of hosted services have in common."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.durations import Duration
 from nasflow.config.secret_url import without_passwords
-from nasflow.config.services.common import DAY
+from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import StoredConfig
 
 
 class HostedConfig(StoredConfig):
     """What a job takes of a hosted service, and how it is started there."""
 
-    max_jobs: PositiveInt = Field(default=8, description="jobs submitted at a time")
+    max_jobs: JobCount = Field(default=8, description="jobs submitted at a time")
     cpus_per_job: PositiveInt = Field(default=1, description="cores of a job")
     gpus_per_job: int = Field(default=0, ge=0, description="GPUs of a job")
     memory_gb: PositiveFloat = Field(default=8.0, description="memory of a job")
@@ -46,4 +47,11 @@ class WebServiceConfig(HostedConfig):
             raise ValueError("begins with neither https:// nor http://")
         if "@" in url or "?" in url or "#" in url or without_passwords(url) != url:
             raise ValueError("has more than a host, a port and a path; secrets have keys of their own")
+        try:
+            parts = urlsplit(url)
+            usable = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+        except ValueError:  # of a port, or of brackets
+            usable = False
+        if not usable:
+            raise ValueError("has no host, or a port or characters that can't be; give one such as https://host:443")
         return url.rstrip("/")
