@@ -311,7 +311,7 @@ CHANGES = [
         ("streams: torch's generator stands still", "self.generator.set_state(torch.get_rng_state())", "pass"),
         (
             "streams: Python's generator stands still",
-            "self._python = random.getstate()\n        self._install",
+            "self._python = python_random.get_state()\n        self._install",
             "self._install",
         ),
     ),
