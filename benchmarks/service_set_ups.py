@@ -15,10 +15,10 @@ from tests.hosted.openpai import OpenPai
 from tests.kubernetes import programs as kubernetes_programs
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import IMAGE
+from tests.object_store.s3 import S3
 from tests.ray_head import TOKEN, ray_head
 from tests.slurm import lacking, start_slurm
 from tests.sshd import start_sshd
-from tests.training_service.cluster.s3 import S3
 
 Section = Mapping[str, Any]
 SetUp = Callable[[Path], AbstractContextManager[Section]]
