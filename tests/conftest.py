@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +28,16 @@ settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too
 settings.load_profile("busy machine")
 
 pytest.register_assert_rewrite("nasflow.testing", "tests.hosted.promises")  # a failed assert there shows its values too
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    """An S3 server. Each test leaves it without objects."""
+    from tests.object_store.s3 import S3  # most tests need none
+
+    server = S3()
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

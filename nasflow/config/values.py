@@ -60,7 +60,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_yes_for_a_number(cls, values: Any) -> Any:
+    def _refuse_booleans_for_numbers(cls, values: Any) -> Any:
         """Refuse `true` where only numbers fit, which pydantic reads as 1; YAML reads `yes` and `on` as `true`."""
         for key, value in values.items() if isinstance(values, dict) else ():
             if key in cls.model_fields and any(isinstance(item, bool) for item in _items(value)):

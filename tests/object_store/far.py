@@ -1,12 +1,32 @@
 """What tests of the contract do where jobs run on nodes that share no folder with the controller."""
 
+import json
+import os
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from nasflow.testing.training_service import TrainingServiceContract, mentions, running
+from tests.object_store.s3 import on_nodes
+
+_STORAGE = "NASFLOW_TEST_STORAGE"
+
+
+def far_disks(s3, tmp_path, monkeypatch):
+    """Return the folder of the nodes' disks, for services with the section of `storage()` that this process makes."""
+    (tmp_path / "code").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # of controllers that tests start
+    monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
+    monkeypatch.setenv(_STORAGE, json.dumps(on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}))
+    return tmp_path / "scratch"
+
+
+def storage():
+    """Return the section, which is in the environment, so that other processes can make the same service."""
+    return json.loads(os.environ[_STORAGE])
 
 
 class FarNodesContract(TrainingServiceContract):
@@ -26,7 +46,7 @@ class FarNodesContract(TrainingServiceContract):
         assert list(scratch.glob("nasflow-*/run-*")) == []
 
     def release(self, root, name):
-        """Nodes have roots of their own, also those that come later."""
+        """Each node has another root, also those that come later."""
         self.released.add(name)
 
     def await_ends(self):
@@ -41,6 +61,6 @@ class FarNodesContract(TrainingServiceContract):
                         (job.parents[1] / name).touch()
 
     def strays(self, root):
-        """Nodes have roots of their own."""
+        """Each node has another root."""
         places = (str(root), str(self.scratch))
         return {p.pid for p in psutil.process_iter() if any(mentions(p, place) for place in places) and running(p)}

@@ -32,7 +32,7 @@ class TwoCalls(Plain):
 
 
 class Mixup(Plain):
-    """Mixes the batch with itself, each member with weights of its own."""
+    """Mixes the batch with itself, each member with other weights."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch
@@ -68,7 +68,7 @@ class OwnParameter(Plain):
 
 
 class Teacher(Plain):
-    """Learns from an average of its own weights, which is changed in the step."""
+    """Learns from an average of its weights, which is changed in the step."""
 
     def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
         super().__init__(model, lr, how)
@@ -154,7 +154,7 @@ class NoGradFirst(Plain):
 
 
 class Counting(Plain):
-    """Changes something of its own in each step, on which the next depends."""
+    """Counts its steps in a list, on whose length each loss depends."""
 
     def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
         super().__init__(model, lr, how)
@@ -179,7 +179,7 @@ class Adversarial(Plain):
 
 
 class Autocast(Plain):
-    """A context of its own around the model."""
+    """An autocast around the model."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch

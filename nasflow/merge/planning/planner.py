@@ -39,7 +39,7 @@ class Planner:
         device: torch.device | None = None,
         costs: CostModel | None = None,
     ):
-        self._passes: list[Pass] = [dedup_input, dedup_prefix, *passes]  # the first is for a batch that all share
+        self._passes: list[Pass] = [dedup_prefix, *passes]
         self.device = device or torch.device("cpu")
         self.costs = costs
 
@@ -52,10 +52,11 @@ class Planner:
             shared: whether all members read the same batch.
         """
         choose: Chooser = FirstChoice() if self.costs is None else _Cheapest(self.costs)
-        passes: list[Pass] = [*self._passes, BatchOperations(choose, self.device.type, choices)]
+        dedup: list[Pass] = [dedup_input] if shared else []
+        passes: list[Pass] = [*dedup, *self._passes, BatchOperations(choose, self.device.type, choices)]
         with uncollected():
             plan = LogicalPlan.of(graphs)
-            for rewrite in passes if shared else passes[1:]:
+            for rewrite in passes:
                 rewrite(plan)
         return plan
 

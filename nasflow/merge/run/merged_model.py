@@ -161,7 +161,7 @@ class MergedModel:
             for source in first.inputs:
                 requests.append((self._pieces([source]), self._layout[self._place[source][0]]))
             layout = Layout.SCALAR if isinstance(first.node.spec, Scalar) else Layout.SHARED
-        elif batch.kernel is None:  # each member reads a batch of its own
+        elif batch.kernel is None:  # members read different batches
             layout = Layout.STACK
         else:
             operands = [

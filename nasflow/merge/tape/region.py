@@ -98,7 +98,7 @@ class Region:
         """Return the values of `exports` for those of `imports`.
 
         Args:
-            call: a number for each call before a backward, because each needs memory of its own.
+            call: a number for each call before a backward, because calls can't share memory until then.
         """
         how = training, torch.is_grad_enabled(), call
         outputs: tuple[torch.Tensor, ...] = _Run.apply(self, how, self._anchor, *imports)  # type: ignore[no-untyped-call]

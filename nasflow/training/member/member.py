@@ -173,7 +173,7 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def call_step(self, name: str, batch: Any, index: int) -> Any:
-        """Return what `training_step` or `validation_step` returns for a batch of its own."""
+        """Return what `training_step` or `validation_step` returns. The step may write into the batch."""
         self._book.batch_size = batch_size_of(batch)
         step = getattr(self.module, name)
         return step(batch, index) if self._takes_index[name] else step(batch)

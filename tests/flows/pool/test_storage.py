@@ -15,23 +15,16 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.storage.scratch import own_folder
 from tests.flows.pool import test_service
 from tests.flows.pool.conftest import PATIENCE, Pools, kill
-from tests.object_store.far import FarNodesContract
-from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
+from tests.object_store.far import FarNodesContract, far_disks, storage
+from tests.object_store.s3 import KEY, SECRET
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("uses_server"), pytest.mark.timeout(3 * PATIENCE)]
-POOL, STORAGE = "far", "NASFLOW_TEST_STORAGE"
+POOL = "far"
 
 
 def make(root: Path, slots: int = 1, **options):
     """A service whose storage is in the environment, as another process makes it."""
-    return test_service.make(root, slots, **{"work_pool": POOL, "storage": json.loads(os.environ[STORAGE])} | options)
-
-
-@pytest.fixture(scope="module")
-def s3():
-    server = S3()
-    yield server
-    server.close()
+    return test_service.make(root, slots, **{"work_pool": POOL, "storage": storage()} | options)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +37,7 @@ def pool(pools: Pools):
 @pytest.fixture
 def scratch(s3, tmp_path, monkeypatch):
     """The workers' own disks."""
-    (tmp_path / "code").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of controllers that tests start
-    monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
-    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
-    monkeypatch.setenv(STORAGE, json.dumps(storage))
-    return tmp_path / "scratch"
+    return far_disks(s3, tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_member_that_raises_changes_no_bit_of_the_others(name: str, tmp_path: 
 
 
 def test_members_that_end_at_different_epochs(tmp_path: Path) -> None:
-    """Their rows are dropped, also where each reads a batch of its own."""
+    """Their rows are dropped, also where each reads another batch."""
     for name in ("Plain", "Mixup"):
         config = lightning(name, epochs={"pick": [1, 2, 4]})
         fused_and_apart("fused_spaces.py:mixed", config, tmp_path / name, 6)

@@ -3,17 +3,10 @@
 import pytest
 
 from tests.object_store.far import FarNodesContract
-from tests.object_store.s3 import S3, on_nodes
+from tests.object_store.s3 import on_nodes
 from tests.training_service.cluster import nodes
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="session")
-def s3():
-    server = S3()
-    yield server
-    server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -20,18 +20,11 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.slurm import SlurmService
 from nasflow.training_service.local.service import RUNNER
 from tests.faults.proxy import Proxy
-from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
+from tests.object_store.s3 import KEY, SECRET, on_nodes
 from tests.training import jobs
 from tests.training_service.cluster import nodes
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def s3():
-    server = S3()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Pods that share no folder with the controller keep the contract by an object store, whose credentials nobody sees."""
 
-import json
-import os
 from pathlib import Path
 
 import psutil
@@ -11,8 +9,8 @@ from nasflow.job.events import parse_event
 from nasflow.testing.training_service import epochs, finish, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import RUNNER
-from tests.object_store.far import FarNodesContract
-from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
+from tests.object_store.far import FarNodesContract, far_disks, storage
+from tests.object_store.s3 import KEY, SECRET
 from tests.training import jobs
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
@@ -23,30 +21,17 @@ from tests.training_service.kubernetes.service import batch, core, pod_of
 __all__ = ["batch", "core"]
 # the first test to start may have to build Kubernetes
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.usefixtures("server")]
-STORAGE = "NASFLOW_TEST_STORAGE"
 
 
 def make(root: Path, slots: int = 1, **options):
     """A service whose storage is in the environment, as another process makes it."""
-    return of_tests.make(root, slots, storage=json.loads(os.environ[STORAGE]), **options)
-
-
-@pytest.fixture(scope="module")
-def s3():
-    server = S3()
-    yield server
-    server.close()
+    return of_tests.make(root, slots, storage=storage(), **options)
 
 
 @pytest.fixture(autouse=True)
 def scratch(s3, tmp_path, monkeypatch):
     """The nodes' own disks."""
-    (tmp_path / "code").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # of controllers that tests start
-    monkeypatch.chdir(tmp_path / "code")  # base_dir of scripted jobs
-    storage = on_nodes(s3.storage()) | {"scratch": str(tmp_path / "scratch")}
-    monkeypatch.setenv(STORAGE, json.dumps(storage))
-    return tmp_path / "scratch"
+    return far_disks(s3, tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ class Reading:
 
     Attributes:
         x: the first input, `[B, ...]`.
-        shared: whether members that are alike in `key` read the same batch, not each one of its own.
+        shared: whether members that are alike in `key` read the same batch; otherwise each reads another.
         key: equal for members that can be fused, if their models can.
         steps: how many steps it takes until one has a loss.
     """

@@ -343,14 +343,14 @@ class _HandOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, outputs: torch.Tensor, unit: LockstepUnit) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.unit, ctx.like = unit, outputs.new_empty(0).expand(0)
-        ctx.shape = outputs.shape
+        ctx.unit, ctx.form = unit, (outputs.shape, outputs.dtype, outputs.device)
         return tuple(row.clone() for row in outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None]:
         ctx.unit.reach([row for row, grad in enumerate(grads) if grad is not None])
-        whole = torch.zeros(ctx.shape, dtype=ctx.like.dtype, device=ctx.like.device)
+        shape, dtype, device = ctx.form
+        whole = torch.zeros(shape, dtype=dtype, device=device)
         for place, grad in zip(whole, grads, strict=True):
             if grad is not None:
                 place.copy_(grad)

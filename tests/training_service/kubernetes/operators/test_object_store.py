@@ -3,7 +3,7 @@
 import pytest
 
 from nasflow.testing.training_service import epochs, finish, script, until
-from tests.object_store.s3 import KEY, S3, SECRET, on_nodes
+from tests.object_store.s3 import KEY, SECRET, on_nodes
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
@@ -11,13 +11,6 @@ from tests.training_service.kubernetes.operators import services
 
 # the first test to start may have to build Kubernetes
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
-
-
-@pytest.fixture(scope="module")
-def s3():
-    server = S3()
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize(
