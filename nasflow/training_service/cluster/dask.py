@@ -35,7 +35,19 @@ _ENDED = {"memory", "erred"}
 
 
 class TextClient(distributed.Client):
-    """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results."""
+    """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results.
+
+    One that can't connect ends its thread. Left to the garbage collector, it would stay in memory with that thread,
+    and if collected while another client starts, both wait for Dask's lock on threads for ever.
+    """
+
+    def __init__(self, address: str, **options: Any):
+        try:
+            super().__init__(address, **options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()  # type: ignore[no-untyped-call]
+            self._loop_runner.stop()  # which `close` leaves running where connecting has failed
+            raise
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]
@@ -158,7 +170,7 @@ class DaskService(ClusterService):
             self._client = None
         if self._client is None:
             try:
-                self._client = TextClient(  # type: ignore[no-untyped-call]
+                self._client = TextClient(
                     self._config.address,
                     timeout=_CONNECT_WITHIN,
                     set_as_default=False,

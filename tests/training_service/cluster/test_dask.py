@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 
 import psutil
@@ -147,6 +148,15 @@ def test_tls_without_certificates_is_one_sentence(root):
     config = DaskServiceConfig(address="tls://127.0.0.1:9")
     with pytest.raises(ServiceError, match=r"training_service\.address: .* name the certificates in Dask's config"):
         dask_service.DaskService(config, root).validate()
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:9", "tcp://127.0.0.1:9"])
+def test_a_client_that_can_not_connect_leaves_no_thread(root, monkeypatch, address):
+    monkeypatch.setattr(dask_service, "_CONNECT_WITHIN", 0.5)
+    before = threading.active_count()
+    with pytest.raises(ServiceError, match=r"training_service\.address"):
+        dask_service.DaskService(DaskServiceConfig(address=address), root).validate()
+    assert threading.active_count() == before
 
 
 def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
