@@ -76,7 +76,8 @@ class Worker:
 
     def _must_end(self) -> str:
         """Return why this process must end; empty if it need not."""
-        self._why_end = self._why_end or self._calls.missing()
+        if not self._why_end and (missing := self._calls.missing()):
+            self._why_end = missing  # not assigned when empty: a signal may have come during the look
         return self._why_end
 
     def _dismissed(self) -> bool:

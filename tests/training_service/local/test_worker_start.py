@@ -12,8 +12,10 @@ import pytest
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, LocalState, WorkerRecord
+from nasflow.training_service.local.worker import Worker
 from nasflow.training_service.machine.processes import carriers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every worker is a program of its own")
@@ -90,6 +92,17 @@ def test_the_program_ends_after_its_last_worker(root):
     until(lambda: not programs(root), "end of the program")
 
 
+def test_a_signal_during_a_look_for_the_controller_is_not_lost(root, monkeypatch):
+    worker = Worker(root, "cpu-0", SCRIPTED, 60, fresh=False, abandoned_after=60)
+
+    def signalled(_: ControllerCalls) -> str:
+        worker.tell_to_end()
+        return ""
+
+    monkeypatch.setattr(ControllerCalls, "missing", signalled)
+    assert worker._must_end() == "its worker was asked to end"
+
+
 def test_a_slot_that_is_given_up_while_the_program_starts_costs_the_others_nothing(root):
     slow = ("torch",)
     make(root, preload=slow).prepare()
@@ -102,7 +115,7 @@ def test_a_slot_that_is_given_up_while_the_program_starts_costs_the_others_nothi
 def test_prepare_takes_the_program_that_was_started_early(root):
     service = make(root)
     with service.early_start():
-        (program,) = programs(root)
+        (program,) = until(lambda: programs(root), "early program")  # its environment can be read a moment later
         assert not root.exists()
         service.prepare()
         assert {psutil.Process(worker.process.pid).ppid() for worker in ready(root).values()} == {program.pid}
