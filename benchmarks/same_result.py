@@ -33,7 +33,7 @@ def same_result(kinds: Sequence[str], folder: Path) -> dict[str, Any]:
         for kind in kinds:
             console.log(kind)
             try:
-                with SET_UPS[kind](folder / f"{kind}-servers") as section:
+                with SET_UPS[kind](folder / f"{kind}-servers", server) as section:
                     found[kind] = _compare(expected, search(section, server, folder / kind))
                 found[kind]["left"] = _naming(folder / kind)
             except (UnavailableError, ContestantError) as error:

@@ -7,21 +7,26 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.commands import ContestantError
+from benchmarks.commands import ContestantError, PrefectServer
 from tests.dask import start_dask
+from tests.flows.pool.pools import Pools
+from tests.flows.searches import PrefectServer as ServerOfTests
 from tests.hosted.azureml.emulator import SUBSCRIPTION, Azureml
 from tests.hosted.dlts import Dlts
 from tests.hosted.openpai import OpenPai
 from tests.kubernetes import programs as kubernetes_programs
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.crds import install
 from tests.kubernetes.node import IMAGE
+from tests.kubernetes.operators import AdaptDL, FrameworkController, Operator, Trainer, TrainingOperator
 from tests.object_store.s3 import S3
 from tests.ray_head import TOKEN, ray_head
 from tests.slurm import lacking, start_slurm
 from tests.sshd import start_sshd
 
 Section = Mapping[str, Any]
-SetUp = Callable[[Path], AbstractContextManager[Section]]
+SetUp = Callable[[Path, PrefectServer], AbstractContextManager[Section]]
+"""From a folder, and the Prefect server of the search."""
 
 
 class UnavailableError(RuntimeError):
@@ -29,7 +34,7 @@ class UnavailableError(RuntimeError):
 
 
 @contextmanager
-def ssh(folder: Path) -> Iterator[Section]:
+def ssh(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an sshd. Yield the section of a search on it."""
     with start_sshd(folder / "host") as host:
         yield {
@@ -41,7 +46,7 @@ def ssh(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[Section]:
+def slurm(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start a Slurm. Yield the section of a search on it."""
     if reason := lacking():
         raise UnavailableError(f"needs {reason}")
@@ -50,7 +55,7 @@ def slurm(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def dask(folder: Path) -> Iterator[Section]:
+def dask(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start a scheduler and workers. Yield the section of a search on them."""
     folder.mkdir()
     with start_dask(folder, threads=os.cpu_count() or 1) as cluster:  # so that a job has one thread, as of `local`
@@ -58,7 +63,7 @@ def dask(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def ray(folder: Path) -> Iterator[Section]:
+def ray(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start a Ray head. Yield the section of a search on it."""
     folder.mkdir()
     with ray_head({}) as address:
@@ -66,8 +71,22 @@ def ray(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def kubernetes(folder: Path) -> Iterator[Section]:
-    """Start an API server, a scheduler, a Job controller and a stand-in for a node. Yield the section of a search."""
+def prefect(folder: Path, server: PrefectServer) -> Iterator[Section]:
+    """Start a process worker of a work pool on the search's server. Yield the section of a search on the pool."""
+    folder.mkdir()
+    url = server.environment["PREFECT_API_URL"]
+    pools = Pools(folder, ServerOfTests(url, {**os.environ, **server.environment}))
+    pool = pools.make("jobs")
+    with pools.worker(pool):
+        yield {"kind": "prefect", "work_pool": pool, "max_jobs": 2, "poll_seconds": 0.5}
+        runs = pools.server.post("/flow_runs/filter", {"work_pools": {"name": {"any_": [pool]}}})
+        if left := [run["name"] for run in runs if run["state_type"] not in _FINAL]:
+            raise ContestantError(f"flow runs are left over: {left}")
+
+
+@contextmanager
+def _cluster(folder: Path) -> Iterator[tuple[Cluster, Section]]:
+    """Start an API server, a scheduler, a Job controller and a stand-in for a node; what all sections share."""
     if reason := kubernetes_programs.lacking():
         raise UnavailableError(f"needs {reason}")
     folder.mkdir()
@@ -75,16 +94,38 @@ def kubernetes(folder: Path) -> Iterator[Section]:
     try:
         cluster.start()
         cluster.node("node-0")
-        yield {
-            **{"kind": "kubernetes", "kubeconfig": cluster.kubeconfig(), "image": IMAGE},
-            **{"python": sys.executable, "poll_seconds": 0.5, "max_jobs": 2},
-        }
+        where = {"kubeconfig": cluster.kubeconfig(), "image": IMAGE, "python": sys.executable}
+        yield cluster, {**where, "poll_seconds": 0.5, "max_jobs": 2}
     finally:
         cluster.stop()
 
 
 @contextmanager
-def object_store(folder: Path) -> Iterator[Section]:
+def kubernetes(folder: Path, server: PrefectServer) -> Iterator[Section]:
+    """Start a Kubernetes. Yield the section of a search on it."""
+    with _cluster(folder) as (_, shared):
+        yield {"kind": "kubernetes", **shared}
+
+
+def operated(stand_in: type[Operator], section: Section) -> SetUp:
+    """Return a set-up that starts a Kubernetes and a stand-in for an operator."""
+
+    @contextmanager
+    def set_up(folder: Path, server: PrefectServer) -> Iterator[Section]:
+        with _cluster(folder) as (cluster, shared):
+            install(cluster.api)
+            operator = stand_in(cluster.api, folder / "operator.err")
+            operator.start()
+            try:
+                yield {**section, **shared}
+            finally:
+                operator.stop()
+
+    return set_up
+
+
+@contextmanager
+def object_store(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start a Slurm, and an S3 server through which its nodes get their files. Yield the section of a search."""
     if reason := lacking():
         raise UnavailableError(f"needs {reason}")
@@ -100,7 +141,7 @@ def object_store(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def openpai(folder: Path) -> Iterator[Section]:
+def openpai(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of OpenPAI. Yield the section of a search on it."""
     with OpenPai().running() as emulator:
         where = {"url": f"http://{emulator.address}", "user": "ada", "token": "t0ken"}
@@ -108,7 +149,7 @@ def openpai(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def dlts(folder: Path) -> Iterator[Section]:
+def dlts(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of DLTS. Yield the section of a search on it."""
     with Dlts().running() as emulator:
         who = {"email": "ada@example.com", "password": "5f4dcc3b", "team": "vision"}
@@ -116,7 +157,7 @@ def dlts(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def dlc(folder: Path) -> Iterator[Section]:
+def dlc(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of PAI-DLC, which Alibaba's SDK uses. Yield the section of a search on it."""
     from tests.hosted.dlc import Dlc  # noqa: PLC0415 - needs the SDK, an extra
 
@@ -127,7 +168,7 @@ def dlc(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def azureml(folder: Path) -> Iterator[Section]:
+def azureml(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of Azure ML. Yield the section of a search on it."""
     with Azureml().running() as emulator:
         where = {"subscription_id": SUBSCRIPTION, "resource_group": "lab", "workspace_name": "vision"}
@@ -136,13 +177,14 @@ def azureml(folder: Path) -> Iterator[Section]:
 
 
 @contextmanager
-def several(folder: Path) -> Iterator[Section]:
+def several(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an sshd and a Slurm. Yield the section of a search on both and on this machine."""
     folder.mkdir()
-    with ssh(folder / "ssh") as host, slurm(folder / "slurm") as cluster:
+    with ssh(folder / "ssh", server) as host, slurm(folder / "slurm", server) as cluster:
         yield {"kind": "several", "services": [{"kind": "local", "slots": 2}, {**host}, {**cluster}]}
 
 
+_FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 _HOSTED = {"image": "nasflow:1", "python": sys.executable, "poll_seconds": 0.5, "memory_gb": 2, "max_jobs": 2}
 
 SET_UPS: dict[str, SetUp] = {
@@ -151,7 +193,12 @@ SET_UPS: dict[str, SetUp] = {
     "ray": ray,
     "dask": dask,
     "object-store": object_store,
+    "prefect": prefect,
     "kubernetes": kubernetes,
+    "kubeflow": operated(TrainingOperator, {"kind": "kubeflow"}),
+    "kubeflow-trainer": operated(Trainer, {"kind": "kubeflow", "job_kind": "TrainJob"}),
+    "frameworkcontroller": operated(FrameworkController, {"kind": "frameworkcontroller"}),
+    "adaptdl": operated(AdaptDL, {"kind": "adaptdl"}),
     "openpai": openpai,
     "dlts": dlts,
     "dlc": dlc,

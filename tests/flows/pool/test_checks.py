@@ -6,7 +6,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.flows.pool.service import PrefectService
-from tests.flows.pool.conftest import Pools
+from tests.flows.pool.pools import Pools
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("uses_server")]
 

@@ -13,7 +13,7 @@ from nasflow.flows.pool.deployment import job_deployment_name
 from nasflow.flows.pool.service import PrefectService
 from nasflow.testing.training_service import epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
-from tests.flows.pool.conftest import PATIENCE, Pools, kill
+from tests.flows.pool.pools import PATIENCE, Pools, kill
 from tests.flows.pool.test_service import SCRIPTED, make
 from tests.flows.searches import PrefectProcess
 

@@ -7,7 +7,7 @@ import yaml
 
 from nasflow.config.search import parse_config
 from nasflow.config.services.prefect import PrefectServiceConfig
-from tests.flows.pool.conftest import PATIENCE, Pools
+from tests.flows.pool.pools import PATIENCE, Pools
 from tests.flows.searches import HERE, Searches
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * PATIENCE)]

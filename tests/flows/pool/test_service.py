@@ -8,7 +8,7 @@ import pytest
 from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.flows.pool.service import PrefectService
 from nasflow.testing.training_service import TrainingServiceContract, numbers
-from tests.flows.pool.conftest import Pools
+from tests.flows.pool.pools import Pools
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("worker")]
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"

@@ -14,7 +14,7 @@ from nasflow.testing.training_service import epochs, finish, numbers, script, un
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.storage.scratch import own_folder
 from tests.flows.pool import test_service
-from tests.flows.pool.conftest import PATIENCE, Pools, kill
+from tests.flows.pool.pools import PATIENCE, Pools, kill
 from tests.object_store.far import FarNodesContract, far_disks, storage
 from tests.object_store.s3 import KEY, SECRET
 
