@@ -1,0 +1,80 @@
+"""Work pools with real process workers."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nasflow.training_service.cluster.runs import name_prefix
+from tests.flows.searches import PrefectServer
+
+_PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+PATIENCE = 300  # seconds, for machines that do much beside
+_OFTEN = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+
+
+class Pools:
+    """Work pools of type process and their workers."""
+
+    def __init__(self, folder: Path, server: PrefectServer):
+        self._folder = folder
+        self.server = server
+
+    def make(self, name: str, **about: Any) -> str:
+        """A new pool."""
+        paused = about.pop("is_paused", False)
+        self.server.post("/work_pools/", {"name": name, "type": "process", **about})
+        if paused:
+            self.server.call("PATCH", f"/work_pools/{name}", is_paused=True)
+        return name
+
+    def start_worker(self, pool: str, name: str) -> psutil.Popen:
+        """A worker, once it has been heard of."""
+        command = [*_PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            worker = psutil.Popen(command, cwd=self._folder, env={**self.server.env, **_OFTEN}, stdout=log, stderr=log)
+        deadline = time.monotonic() + PATIENCE
+        while name not in self.online(pool):
+            assert worker.poll() is None, (self._folder / f"{name}.log").read_text()
+            assert time.monotonic() < deadline, f"after {PATIENCE} s worker {name} has not been heard of"
+            time.sleep(0.2)
+        return worker
+
+    def online(self, pool: str) -> list[str]:
+        """The pool's workers that live."""
+        workers = self.server.post(f"/work_pools/{pool}/workers/filter", {})
+        return [worker["name"] for worker in workers if worker["status"] == "ONLINE"]
+
+    def runs(self, root: Path) -> list[dict[str, Any]]:
+        """The flow runs of a service's root, the oldest first."""
+        tags = {"all_": [name_prefix(root.resolve()).removesuffix("-")]}
+        found = self.server.post("/flow_runs/filter", {"flow_runs": {"tags": tags}})
+        return sorted(found, key=lambda run: str(run["created"]))
+
+    def states(self, root: Path) -> list[str]:
+        """The types of their states."""
+        return [run["state_type"] for run in self.runs(root)]
+
+    @contextmanager
+    def worker(self, pool: str, name: str = "worker") -> Iterator[psutil.Popen]:
+        """A worker that ends with this block."""
+        worker = self.start_worker(pool, name)
+        try:
+            yield worker
+        finally:
+            worker.send_signal(signal.SIGINT)
+            try:
+                worker.wait(PATIENCE)
+            finally:
+                kill(worker)
+
+
+def kill(process: psutil.Popen) -> None:
+    """Kill a process, unless it has ended."""
+    if process.poll() is None:
+        process.kill()
