@@ -3,7 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -12,10 +12,12 @@ from types import MappingProxyType
 import psutil
 
 from tests.faults.judge import Outcome, Verdict, judge, outcome
-from tests.faults.kinds import KINDS, Fault, deal
+from tests.faults.kinds import KINDS, Fault, Kind, deal
 from tests.faults.package import Package
 from tests.faults.scene import Missed, Scene
-from tests.faults.search import CONFIGS, POSTGRESQL, HungSearch, TroubledSearch
+from tests.faults.search import CONFIGS, POSTGRESQL, STALLED_THERE, HungSearch, TroubledSearch
+from tests.faults.services.all import SERVICES, kinds_on
+from tests.faults.services.base import ServiceStage
 from tests.faults.small_disks import small_disks
 from tests.faults.stage import Stage, staged
 from tests.faults.storage import STORE
@@ -31,6 +33,7 @@ class Report:
         places: where those of a kind hit: the config, and the share of the search's epochs that were trained.
         verdicts: of each search, with the faults that struck it.
         lacking: why kinds could not be tried here.
+        kinds: all there are.
         seconds: it took.
     """
 
@@ -38,6 +41,7 @@ class Report:
     places: dict[str, list[tuple[str, float]]] = field(default_factory=lambda: defaultdict(list))
     verdicts: list[tuple[list[Fault], Verdict]] = field(default_factory=list)
     lacking: dict[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
     seconds: float = 0.0
 
     @property
@@ -54,18 +58,29 @@ class Campaign:
         say: told every step in a line.
         brief: pauses are short, and there is one config only, but for faults that need another.
         only: the kinds that are dealt; all by default.
+        service: on which jobs run; by default on this machine.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None], brief: bool = False, only: list[str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        brief: bool = False,
+        only: list[str] | None = None,
+        service: str | None = None,
+    ):
         self._folder = folder
+        self._service_name = service
+        self._service: ServiceStage | None = None
+        self._all = kinds_on(service)
         self._say = say
         self._brief = brief
-        chosen = {name: kind for name, kind in KINDS.items() if not only or name in only}
+        chosen = {name: kind for name, kind in self._all.items() if not only or name in only}
         lacking = {name: reason for name, kind in chosen.items() if (reason := kind.lacking())}
         self._kinds = {name: kind for name, kind in chosen.items() if name not in lacking}
         self._stage: Stage | None = None
         self._references: dict[str, Outcome] = {}
-        self.report = Report(lacking=lacking)
+        self.report = Report(lacking=lacking, kinds=self._all)
 
     def run(self, kills: int, seed: int, each: int = 8) -> Report:
         """Strike with so many faults, at most `each` a search. The seed says which, and when."""
@@ -76,17 +91,22 @@ class Campaign:
     def strike(self, faults: Iterator[Fault], kills: int, each: int = 8) -> Report:
         """The same with given faults."""
         begin = time.monotonic()
-        with staged(self._folder) as self._stage:
-            names = [name for name in CONFIGS if name != POSTGRESQL][: 1 if self._brief else None]
+        with staged(self._folder) as self._stage, self._started(self._stage) as self._service:
+            names = [name for name in CONFIGS if name != POSTGRESQL][: 1 if self._brief or self._service else None]
             for number in count():
                 todo = list(islice(faults, min(each, kills - self.report.kills.total())))
                 if not todo:
                     break
-                needs = {KINDS[fault.kind].needs for fault in todo}
+                needs = {self._all[fault.kind].needs for fault in todo}
                 config = POSTGRESQL if POSTGRESQL in needs else names[number % len(names)]
                 self._disturb(number, config, todo, needs)
         self.report.seconds = time.monotonic() - begin
         return self.report
+
+    def _started(self, stage: Stage) -> AbstractContextManager[ServiceStage | None]:
+        """Start the servers of the service, if jobs run on one."""
+        name = self._service_name
+        return nullcontext() if name is None else SERVICES[name](self._folder / "service", stage)
 
     def _reference(self, name: str) -> Outcome:
         """What the search leaves when nobody disturbs it."""
@@ -114,7 +134,10 @@ class Campaign:
         stage = self._stage
         store = new_schema(stage.postgresql.url) if config == POSTGRESQL and stage.postgresql else None
         environment = {**stage.environment, **more}
-        return TroubledSearch(self._folder / folder, stage.server, CONFIGS[config], environment, store)
+        values = CONFIGS[config]
+        if self._service is not None:
+            values = {**values, "training_service": dict(self._service.section), "limits": {"stalled": STALLED_THERE}}
+        return TroubledSearch(self._folder / folder, stage.server, values, environment, store)
 
     def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> None:
         assert self._stage is not None
@@ -128,7 +151,7 @@ class Campaign:
             search = self._search(folder.name, config, package.environment if package else {})
             postgresql = stage.postgresql if config == POSTGRESQL else None
             stages = (stage.clock, disks, stage.broken_disk, power, stage.proxy, postgresql, package)
-            scene = Scene(search, self._brief, *stages)
+            scene = Scene(search, self._brief, *stages, service=self._service)
             if stage.broken_disk:
                 stage.broken_disk.remember([search.root.parent, search.folder / STORE] if power else [])
             try:
@@ -142,6 +165,7 @@ class Campaign:
             if stage.clock:
                 stage.clock.set(0)
             left = [] if broken else [f"{p.pid}: {' '.join(p.cmdline()[:5])}" for p in search.left_over()]
+            left += [] if broken or self._service is None else self._service.left()
             search.close()
             verdict = judge(outcome(search), reference, scene.excused)
             verdict.left = left
@@ -165,7 +189,7 @@ class Campaign:
         trained = search.trained()
         at = f"{trained} of {epochs} epochs"
         try:
-            done = KINDS[fault.kind].strike(scene, fault.rng)
+            done = self._all[fault.kind].strike(scene, fault.rng)
         except (Missed, psutil.NoSuchProcess) as why:
             self._say(f"  {name} missed at {at}: {why}")
             return

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.faults.campaign import Campaign, Report
-from tests.faults.kinds import KINDS, Fault
+from tests.faults.kinds import Fault
+from tests.faults.services.all import ALL_KINDS, SERVICES, kinds_on
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,20 +24,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=20, help="faults to inject (default 20)")
     parser.add_argument("--seed", type=int, default=1, help="of which faults there are, and when (default 1)")
     parser.add_argument("--each", type=int, default=8, help="the most faults in a search (default 8)")
-    parser.add_argument(
-        "--only", metavar="KIND", choices=list(KINDS), help="one fault of this kind, with --seed its own"
-    )
-    parser.add_argument("--kinds", metavar="KIND", nargs="+", choices=list(KINDS), help="deal these kinds only")
+    parser.add_argument("--service", choices=list(SERVICES), help="run jobs there, and deal faults of that service")
+    parser.add_argument("--only", metavar="KIND", choices=ALL_KINDS, help="one fault of this kind, with --seed its own")
+    parser.add_argument("--kinds", metavar="KIND", nargs="+", choices=ALL_KINDS, help="deal these kinds only")
     parser.add_argument("--brief", action="store_true", help="short pauses, one kind of search")
     parser.add_argument("--table", action="store_true", help="print what survives what, as Markdown")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave all files in this new folder")
     options = parser.parse_args(arguments)
+    asked = {*(options.kinds or []), *([options.only] if options.only else [])}
+    if strangers := sorted(asked - kinds_on(options.service).keys()):
+        parser.error(f"not faults of {options.service or 'this machine'}: {', '.join(strangers)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with everything ended that it started
     with tempfile.TemporaryDirectory(prefix="nasflow-faults-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         campaign = Campaign(
-            folder.absolute(), _say(sys.stderr if options.table else sys.stdout), options.brief, options.kinds
+            folder.absolute(),
+            _say(sys.stderr if options.table else sys.stdout),
+            options.brief,
+            options.kinds,
+            options.service,
         )
         if options.only:
             report = campaign.strike(iter([Fault(options.only, options.seed)]), 1)
@@ -50,7 +57,9 @@ def summary(report: Report) -> str:
     """The report for people."""
     verdicts = [verdict for _, verdict in report.verdicts]
     lines = [f"{report.kills.total()} faults in {len(verdicts)} searches:"]
-    lines += [f"  {kind:20} {report.kills[kind]:4}{_where(report, kind)}" for kind in KINDS if report.kills[kind]]
+    lines += [
+        f"  {kind:20} {report.kills[kind]:4}{_where(report, kind)}" for kind in report.kinds if report.kills[kind]
+    ]
     lines += [f"  {kind:20} not tried: {reason}" for kind, reason in report.lacking.items()]
     lines += [f"{text}: {number}" for text, number in _counts(report).items()]
     lines += [
@@ -79,7 +88,7 @@ def table(report: Report) -> str:
         "| Fault | What happens | Lost at most | Seen, and in which third of the epochs |",
         "| --- | --- | --- | --- |",
     ]
-    for name, kind in KINDS.items():
+    for name, kind in report.kinds.items():
         seen = report.lacking.get(name) or f"{report.kills[name]} times: {_thirds(report, name)}"
         lines.append(f"| {kind.fault} | {kind.happens} | {kind.lost} | {seen} |")
     counts = ", ".join(f"{text.lower()}: {number}" for text, number in _counts(report).items())

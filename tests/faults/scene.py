@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
@@ -15,6 +15,9 @@ from tests.faults.package import Package
 from tests.faults.proxy import Proxy
 from tests.faults.search import TroubledSearch
 from tests.postgresql import PostgresqlServer
+
+if TYPE_CHECKING:
+    from tests.faults.services.base import ServiceStage
 
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ class Scene:
         proxy: between it and the Prefect server.
         postgresql: the server with its store, if that is PostgreSQL.
         package: the copy of nasflow that it runs on, if it does not run on the installed one.
+        service: on which its jobs run, if that is not this machine.
         excused: epochs (trial, epoch) whose checkpoint was damaged: each is trained again as often, at most.
         restarts: of the search that were put down to a fault.
         promises: what to ask when the search has ended: each says in words what was broken, or None.
@@ -53,6 +57,7 @@ class Scene:
     proxy: Proxy | None = None
     postgresql: PostgresqlServer | None = None
     package: Package | None = None
+    service: "ServiceStage | None" = None
     excused: Counter[tuple[int, int]] = field(default_factory=Counter)
     restarts: int = 0
     promises: list[Callable[[], str | None]] = field(default_factory=list)

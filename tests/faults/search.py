@@ -25,6 +25,7 @@ POSTGRESQL = "postgresql"  # the config with its store there
 HERE = Path(__file__).parent
 
 STALLED = 10.0  # seconds: longer than `job-stop` and a full disk, short enough for a test
+STALLED_THERE = 60.0  # the same on services, whose news may come late
 _ROUND = ["ok", "ok", "raise", "ok", "stuck", "nan", "ok", "ok"]
 _PLAIN: dict[str, Any] = {
     "space": {"target": "spaces.py:conducts", "params": {"kinds": 2 * _ROUND}},

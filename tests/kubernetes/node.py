@@ -84,6 +84,17 @@ class Node:
             container.told = container.told or time.monotonic()
             container.process.terminate()
 
+    def running(self) -> list[Any]:
+        """Its pods whose processes run."""
+        with self._lock:
+            alive = {uid for uid, container in self._pods.items() if container.end is None}
+        return [pod for pod in self._mine() if pod.metadata.uid in alive] if alive else []
+
+    def kill(self, pod: Any) -> None:
+        """SIGKILL of all processes of a pod."""
+        with self._lock:
+            _kill_all(self._pods[pod.metadata.uid].process.pid)
+
     def logs(self) -> bytes:
         """Everything that containers have printed to their own logs."""
         return b"".join(file.read_bytes() for file in self._folder.glob("*.log"))

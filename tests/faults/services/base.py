@@ -1,0 +1,45 @@
+"""A training service under faults."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tests.faults.scene import Missed, Scene
+
+_GONE_WITHIN = 90.0  # seconds
+
+
+class ServiceStage(ABC):
+    """The servers of a training service, for the searches of a campaign.
+
+    Attributes:
+        section: `training_service` of the searches.
+    """
+
+    section: Mapping[str, Any]
+
+    @abstractmethod
+    def leftovers(self) -> list[str]:
+        """Return the names of what searches have on the service at this moment."""
+
+    def left(self) -> list[str]:
+        """Return what is still there after the time in which a search that has ended must have removed it."""
+        deadline = time.monotonic() + _GONE_WITHIN
+        while (found := self.leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+
+S = TypeVar("S", bound=ServiceStage)
+
+
+def stage_of(scene: Scene, kind: type[S]) -> S:
+    """Return the scene's service.
+
+    Raises:
+        Missed: the search runs on another.
+    """
+    if not isinstance(scene.service, kind):
+        raise Missed(f"the search does not run on {kind.__name__}")
+    return scene.service
