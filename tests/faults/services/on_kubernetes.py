@@ -37,7 +37,8 @@ class OnKubernetes(ServiceStage):
         from kubernetes import client
 
         jobs = client.BatchV1Api(self.cluster.api).list_namespaced_job("default").items
-        secrets = client.CoreV1Api(self.cluster.api).list_namespaced_secret("default").items
+        ours = "type!=kubernetes.io/service-account-token"  # which every namespace has
+        secrets = client.CoreV1Api(self.cluster.api).list_namespaced_secret("default", field_selector=ours).items
         running = [f"processes of {pod.metadata.name}" for _, pod in self.running()]
         named = [*(f"Job {job.metadata.name}" for job in jobs), *(f"Pod {pod}" for pod in self.cluster.pods(""))]
         return [*named, *(f"Secret {each.metadata.name}" for each in secrets), *running]

@@ -57,8 +57,13 @@ class TestObjectStoreOfAPool(FarNodesContract):
     def await_ends(self):
         """Those of killed flow runs end by themselves. What they leave is removed by the next that begins there."""
         until(lambda: not self.strays(self.scratch), "their ends", PATIENCE)
+        until(self.tidied, "a begin that finds their locks free", PATIENCE)  # held until after a process's last sign
+
+    def tidied(self):
+        """Begin and end as the next flow run; whether nothing is left then."""
         with own_folder(str(self.scratch)):
             pass
+        return not list(self.scratch.glob("nasflow-*/run-*"))
 
 
 def flow_run_of(service, handle):
