@@ -136,6 +136,7 @@ class Campaign:
         environment = {**stage.environment, **more}
         values = CONFIGS[config]
         if self._service is not None:
+            environment |= self._service.environment
             values = {**values, "training_service": dict(self._service.section), "limits": {"stalled": STALLED_THERE}}
         return TroubledSearch(self._folder / folder, stage.server, values, environment, store)
 

@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.faults.scene import Missed, Scene
@@ -15,9 +16,11 @@ class ServiceStage(ABC):
 
     Attributes:
         section: `training_service` of the searches.
+        environment: environment variables that they need for it.
     """
 
     section: Mapping[str, Any]
+    environment: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def leftovers(self) -> list[str]:

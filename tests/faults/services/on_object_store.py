@@ -1,5 +1,6 @@
 """An object store under faults: Slurm's jobs get and send all files through an S3 server, behind a proxy."""
 
+import os
 import random
 import subprocess
 import sys
@@ -27,6 +28,7 @@ class OnObjectStore(ServiceStage):
 
     def __init__(self, server: S3, proxy: Proxy):
         self.proxy, self._server = proxy, server
+        self.environment = {"SLURM_CONF": os.environ["SLURM_CONF"]}
         storage = {**server.storage(proxy.port), "python": sys.executable, "poll_seconds": 0.5}
         self.section = {"kind": "slurm", "max_jobs": 2, "poll_seconds": 0.5, "storage": storage}
 
