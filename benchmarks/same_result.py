@@ -25,7 +25,7 @@ Leaderboard = dict[str, dict[str, float]]
 def same_result(kinds: Sequence[str], folder: Path) -> dict[str, Any]:
     """Return, for each kind, how many trials it trained, which differ from `local`'s, and what it left running."""
     console = Console(stderr=True)
-    server = PrefectServer(folder / "prefect")
+    server = PrefectServer(folder / "server")
     try:
         console.log("local")
         expected = search({"kind": "local", "slots": 2}, server, folder / "local")
