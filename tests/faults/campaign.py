@@ -16,8 +16,8 @@ from tests.faults.kinds import KINDS, Fault, Kind, deal
 from tests.faults.package import Package
 from tests.faults.scene import Missed, Scene
 from tests.faults.search import CONFIGS, POSTGRESQL, STALLED_THERE, HungSearch, TroubledSearch
+from tests.faults.service_stage import ServiceStage
 from tests.faults.services.all import SERVICES, kinds_on
-from tests.faults.services.base import ServiceStage
 from tests.faults.small_disks import small_disks
 from tests.faults.stage import Stage, staged
 from tests.faults.storage import STORE

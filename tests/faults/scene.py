@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -14,10 +14,8 @@ from tests.faults.clock import Clock
 from tests.faults.package import Package
 from tests.faults.proxy import Proxy
 from tests.faults.search import TroubledSearch
+from tests.faults.service_stage import ServiceStage
 from tests.postgresql import PostgresqlServer
-
-if TYPE_CHECKING:
-    from tests.faults.services.base import ServiceStage
 
 T = TypeVar("T")
 
@@ -57,7 +55,7 @@ class Scene:
     proxy: Proxy | None = None
     postgresql: PostgresqlServer | None = None
     package: Package | None = None
-    service: "ServiceStage | None" = None
+    service: ServiceStage | None = None
     excused: Counter[tuple[int, int]] = field(default_factory=Counter)
     restarts: int = 0
     promises: list[Callable[[], str | None]] = field(default_factory=list)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.faults.kinds import KINDS, Kind
-from tests.faults.services.base import ServiceStage
+from tests.faults.service_stage import ServiceStage
 from tests.faults.services.on_kubernetes import KUBERNETES, kubernetes
 from tests.faults.services.on_object_store import OBJECT_STORE, object_store
 from tests.faults.services.on_prefect import PREFECT, prefect

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.faults.kinds import KINDS, Kind
 from tests.faults.scene import Missed, Scene
-from tests.faults.services.base import ServiceStage, stage_of
+from tests.faults.service_stage import ServiceStage
+from tests.faults.services.base import stage_of
 from tests.faults.stage import Stage
 from tests.kubernetes import programs
 from tests.kubernetes.cluster import Cluster

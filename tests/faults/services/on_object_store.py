@@ -14,7 +14,8 @@ from tests.faults.kinds import KINDS, Kind
 from tests.faults.processes import Strike, end
 from tests.faults.proxy import SLOW_SECONDS, Proxy
 from tests.faults.scene import Missed, Scene
-from tests.faults.services.base import ServiceStage, stage_of
+from tests.faults.service_stage import ServiceStage
+from tests.faults.services.base import stage_of
 from tests.faults.stage import Stage
 from tests.object_store.s3 import S3
 from tests.slurm import lacking, start_slurm

@@ -14,7 +14,8 @@ from nasflow.training_service.machine.processes import carriers, end_all
 from tests.faults.kinds import KINDS, Kind
 from tests.faults.processes import end
 from tests.faults.scene import Scene
-from tests.faults.services.base import ServiceStage, stage_of
+from tests.faults.service_stage import ServiceStage
+from tests.faults.services.base import stage_of
 from tests.faults.stage import Stage
 from tests.flows.pool.pools import Pools, kill
 
