@@ -9,13 +9,13 @@ from typing import Any
 
 from benchmarks.commands import ContestantError, PrefectServer
 from tests.dask import start_dask
-from tests.flows.pool.pools import Pools
+from tests.flows.pool.pools import FINAL, Pools
 from tests.flows.searches import PrefectServer as ServerOfTests
 from tests.hosted.azureml.emulator import SUBSCRIPTION, Azureml
 from tests.hosted.dlts import Dlts
 from tests.hosted.openpai import OpenPai
 from tests.kubernetes import programs as kubernetes_programs
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, start_cluster
 from tests.kubernetes.crds import install
 from tests.kubernetes.node import IMAGE
 from tests.kubernetes.operators import AdaptDL, FrameworkController, Operator, Trainer, TrainingOperator
@@ -80,7 +80,7 @@ def prefect(folder: Path, server: PrefectServer) -> Iterator[Section]:
     with pools.worker(pool):
         yield {"kind": "prefect", "work_pool": pool, "max_jobs": 2, "poll_seconds": 0.5}
         runs = pools.server.post("/flow_runs/filter", {"work_pools": {"name": {"any_": [pool]}}})
-        if left := [run["name"] for run in runs if run["state_type"] not in _FINAL]:
+        if left := [run["name"] for run in runs if run["state_type"] not in FINAL]:
             raise ContestantError(f"flow runs are left over: {left}")
 
 
@@ -89,15 +89,9 @@ def _cluster(folder: Path) -> Iterator[tuple[Cluster, Section]]:
     """Start an API server, a scheduler, a Job controller and a stand-in for a node; what all sections share."""
     if reason := kubernetes_programs.lacking():
         raise UnavailableError(f"needs {reason}")
-    folder.mkdir()
-    cluster = Cluster(folder)
-    try:
-        cluster.start()
-        cluster.node("node-0")
+    with start_cluster(folder) as cluster:
         where = {"kubeconfig": cluster.kubeconfig(), "image": IMAGE, "python": sys.executable}
         yield cluster, {**where, "poll_seconds": 0.5, "max_jobs": 2}
-    finally:
-        cluster.stop()
 
 
 @contextmanager
@@ -184,7 +178,6 @@ def several(folder: Path, server: PrefectServer) -> Iterator[Section]:
         yield {"kind": "several", "services": [{"kind": "local", "slots": 2}, {**host}, {**cluster}]}
 
 
-_FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 _HOSTED = {"image": "nasflow:1", "python": sys.executable, "poll_seconds": 0.5, "memory_gb": 2, "max_jobs": 2}
 
 SET_UPS: dict[str, SetUp] = {

@@ -68,13 +68,14 @@ class Kind:
     needs: str = ""
 
 
-_EPOCH = "the running epoch of the members of one job"
+AGAIN = "no trial is blamed; the batch is started again and goes on from its checkpoints"
+EPOCH = "the running epoch of the members of one job"
 _EPOCHS = "the running epoch of all members"
 
 KINDS: dict[str, Kind] = {
     "job-kill": Kind(
         10, kill("job"), "SIGKILL of a job",
-        "no trial is blamed; the batch is started again and goes on from its checkpoints", _EPOCH,
+        AGAIN, EPOCH,
     ),
     "job-preempted": Kind(
         3, preempt_job, "a job is asked to end (SIGTERM), as on a node that is taken back",
@@ -83,12 +84,12 @@ KINDS: dict[str, Kind] = {
     ),
     "job-hang": Kind(
         3, hang_job, "a job is stopped (SIGSTOP) for good",
-        "it is ended when `limits.stalled` has passed; no trial is blamed, and the batch is started again", _EPOCH,
+        "it is ended when `limits.stalled` has passed; no trial is blamed, and the batch is started again", EPOCH,
     ),
     "job-stop": Kind(3, stop("job"), "a job stands still (SIGSTOP) and goes on", "it goes on", "nothing"),
     "worker-kill": Kind(
         8, kill("worker"), "SIGKILL of a worker",
-        "its job ends with it; the next worker takes the batch up from its checkpoints", _EPOCH,
+        "its job ends with it; the next worker takes the batch up from its checkpoints", EPOCH,
     ),
     "worker-stop": Kind(3, stop("worker"), "a worker stands still and goes on", "its job trains meanwhile", "nothing"),
     "zygote-kill": Kind(
@@ -182,7 +183,7 @@ KINDS: dict[str, Kind] = {
         "members whose state it hits go on from the checkpoint before, with a warning", "the epochs of that checkpoint",
     ),
     "events-torn": Kind(
-        3, tear_events, "the last line of a job's events is torn", "the line is skipped", _EPOCH
+        3, tear_events, "the last line of a job's events is torn", "the line is skipped", EPOCH
     ),
     "clock-jump": Kind(
         2, jump_clock, "the clock is set by a minute, an hour or a day, forward or back", "nothing", "nothing",
@@ -205,7 +206,7 @@ KINDS: dict[str, Kind] = {
     ),
     "worker-files": Kind(
         2, exhaust_files("worker"), "a worker can open no more files for a while",
-        "it goes on, or ends; the next worker takes its batch up from its checkpoints", _EPOCH,
+        "it goes on, or ends; the next worker takes its batch up from its checkpoints", EPOCH,
     ),
     "controller-memory": Kind(
         1, starve_controller, "the kernel kills the controller for want of memory", "as for SIGKILL", "nothing",

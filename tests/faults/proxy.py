@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
 SLOW_SECONDS = 3.0
@@ -43,6 +44,15 @@ class Proxy:
                 connection.cancel()
 
         self._loop.call_soon_threadsafe(cut)
+
+    @contextmanager
+    def switched(self, mode: "str | HTTPStatus") -> Iterator[None]:
+        """Within it, the proxy does so; then it passes everything on again."""
+        self.switch(mode)
+        try:
+            yield
+        finally:
+            self.switch("pass")
 
     def close(self) -> None:
         """End it, and all connections."""

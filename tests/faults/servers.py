@@ -28,11 +28,8 @@ def prefect(how: str) -> Strike:
             raise Missed("there is no proxy before the Prefect server")
         mode: str | HTTPStatus = {"away": "cut", "slow": "slow"}.get(how) or rng.choice(_BROKEN)
         seconds = scene.pause(rng, 5.0, 30.0) if how != "away" else 6.0 if scene.brief else AWAY_SECONDS
-        scene.proxy.switch(mode)
-        try:
+        with scene.proxy.switched(mode):
             scene.search.tend_for(seconds, silent=True)
-        finally:
-            scene.proxy.switch("pass")
         words = {"cut": "was away", "slow": f"took {SLOW_SECONDS:.0f} s an answer"}
         return f"the Prefect server {words.get(str(mode), f'answered {mode}')} for {seconds:.0f} s"
 

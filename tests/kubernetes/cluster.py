@@ -175,19 +175,30 @@ class Cluster:
         return True
 
 
+@contextlib.contextmanager
+def start_cluster(folder: Path, nodes: int = 1) -> Iterator[Cluster]:
+    """A cluster in a folder, with so many nodes."""
+    folder.mkdir(exist_ok=True)
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        for number in range(nodes):
+            cluster.node(f"node-{number}")
+        yield cluster
+    finally:
+        cluster.stop()
+
+
 @pytest.fixture(scope="session")
 def kubernetes_cluster() -> Iterator[Cluster]:
     """The cluster, with one node of two GPUs."""
     if reason := lacking():
         pytest.skip(f"needs {reason}")
     folder = Path(tempfile.mkdtemp(prefix="nasflow-kubernetes-"))
-    cluster = Cluster(folder)
     try:
-        cluster.start()
-        cluster.node("node-0")
-        yield cluster
+        with start_cluster(folder) as cluster:
+            yield cluster
     finally:
-        cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.faults.kinds import KINDS, Kind
+from tests.faults.kinds import AGAIN, EPOCH, KINDS, Kind
 from tests.faults.scene import Missed, Scene
 from tests.faults.service_stage import ServiceStage
 from tests.faults.services.base import stage_of
 from tests.faults.stage import Stage
 from tests.kubernetes import programs
-from tests.kubernetes.cluster import Cluster
-
-_EPOCH = "the running epoch of the members of one job"
+from tests.kubernetes.cluster import Cluster, start_cluster
 
 
 class OnKubernetes(ServiceStage):
@@ -23,11 +21,9 @@ class OnKubernetes(ServiceStage):
 
     def __init__(self, cluster: Cluster, image: str):
         self.cluster = cluster
-        self._nodes = 0
+        self._nodes = len(cluster.nodes)
         where = {"kubeconfig": cluster.kubeconfig(), "image": image, "python": sys.executable}
         self.section = {"kind": "kubernetes", **where, "poll_seconds": 0.5, "max_jobs": 2}
-        for _ in range(2):
-            self.add_node()
 
     def add_node(self) -> None:
         """Add a node with a new name."""
@@ -56,13 +52,8 @@ def kubernetes(folder: Path, stage: Stage) -> Iterator[ServiceStage]:
         raise Missed(f"needs {reason}")
     from tests.kubernetes.node import IMAGE
 
-    folder.mkdir()
-    cluster = Cluster(folder)
-    try:
-        cluster.start()
+    with start_cluster(folder, nodes=2) as cluster:
         yield OnKubernetes(cluster, IMAGE)
-    finally:
-        cluster.stop()
 
 
 def _pod(scene: Scene, rng: random.Random) -> tuple[Any, Any]:
@@ -125,13 +116,12 @@ def stop_api_server(scene: Scene, rng: random.Random) -> str:
     return f"killed the API server and started it again after {seconds:.0f} s"
 
 
-_AGAIN = "no trial is blamed; the batch is started again and goes on from its checkpoints"
 KUBERNETES: dict[str, Kind] = {
-    "pod-kill": Kind(5, kill_pod, "SIGKILL of a pod's processes", _AGAIN, _EPOCH),
-    "pod-deleted": Kind(4, delete_pod, "a pod is deleted (`kubectl delete pod`)", _AGAIN, "nothing"),
-    "pod-evicted": Kind(4, evict_pod, "a pod is evicted by its node", _AGAIN, "nothing"),
+    "pod-kill": Kind(5, kill_pod, "SIGKILL of a pod's processes", AGAIN, EPOCH),
+    "pod-deleted": Kind(4, delete_pod, "a pod is deleted (`kubectl delete pod`)", AGAIN, "nothing"),
+    "pod-evicted": Kind(4, evict_pod, "a pod is evicted by its node", AGAIN, "nothing"),
     "node-silent": Kind(2, silence_node, "a node does not answer for a while", "its pods train", "nothing"),
-    "node-removed": Kind(2, remove_node, "a node ends with its pods and is removed", _AGAIN, _EPOCH),
+    "node-removed": Kind(2, remove_node, "a node ends with its pods and is removed", AGAIN, EPOCH),
     "api-server-kill": Kind(
         3, stop_api_server, "SIGKILL of the API server, started again later",
         "jobs train; the controller asks again until it is back", "nothing",

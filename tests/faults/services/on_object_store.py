@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from nasflow.training_service.machine.processes import carriers
-from tests.faults.kinds import KINDS, Kind
+from tests.faults.kinds import AGAIN, EPOCH, KINDS, Kind
 from tests.faults.processes import Strike, end
 from tests.faults.proxy import SLOW_SECONDS, Proxy
 from tests.faults.scene import Missed, Scene
@@ -20,7 +20,6 @@ from tests.faults.stage import Stage
 from tests.object_store.s3 import S3
 from tests.slurm import lacking, start_slurm
 
-_EPOCH = "the running epoch of the members of one job"
 _STATUSES = [HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT]
 
 
@@ -63,11 +62,8 @@ def disturb(mode: str, words: str) -> Strike:
     def strike(scene: Scene, rng: random.Random) -> str:
         proxy, seconds = stage_of(scene, OnObjectStore).proxy, scene.pause(rng, 3.0, 25.0)
         status = rng.choice(_STATUSES)
-        proxy.switch(status if mode == "broken" else mode)
-        try:
+        with proxy.switched(status if mode == "broken" else mode):
             scene.search.tend_for(seconds, silent=True)
-        finally:
-            proxy.switch("pass")
         return f"the object store {words} for {seconds:.0f} s" + (f": {status.value}" if mode == "broken" else "")
 
     return strike
@@ -89,7 +85,6 @@ def cancel_job(scene: Scene, rng: random.Random) -> str:
 
 
 _WAITS = "jobs train on and send what is missing later; the controller asks again"
-_AGAIN = "no trial is blamed; the batch is started again and goes on from its checkpoints"
 OBJECT_STORE: dict[str, Kind] = {
     "store-away": Kind(
         4, disturb("cut", "could not be reached"), "the object store can't be reached for a while", _WAITS, "nothing"
@@ -106,8 +101,8 @@ OBJECT_STORE: dict[str, Kind] = {
         4, disturb("mute", "did what it was asked and did not answer"),
         "the object store does what it is asked, and its answers are lost", _WAITS, "nothing",
     ),
-    "job-kill": Kind(5, kill_job, "SIGKILL of a job's processes on its node", _AGAIN, _EPOCH),
-    "job-cancelled": Kind(3, cancel_job, "a job is cancelled on the cluster (`scancel`)", _AGAIN, _EPOCH),
+    "job-kill": Kind(5, kill_job, "SIGKILL of a job's processes on its node", AGAIN, EPOCH),
+    "job-cancelled": Kind(3, cancel_job, "a job is cancelled on the cluster (`scancel`)", AGAIN, EPOCH),
     "controller-kill": KINDS["controller-kill"],
     "controller-stop": KINDS["controller-stop"],
 }  # fmt: skip

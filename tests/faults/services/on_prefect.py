@@ -11,17 +11,15 @@ from typing import Any
 import psutil
 
 from nasflow.training_service.machine.processes import carriers, end_all
-from tests.faults.kinds import KINDS, Kind
+from tests.faults.kinds import AGAIN, EPOCH, KINDS, Kind
 from tests.faults.processes import end
 from tests.faults.scene import Scene
 from tests.faults.service_stage import ServiceStage
 from tests.faults.services.base import stage_of
 from tests.faults.stage import Stage
-from tests.flows.pool.pools import Pools, kill
+from tests.flows.pool.pools import FINAL, Pools, kill
 
 _POOL, _RUN = "jobs", "PREFECT__FLOW_RUN_ID"
-_FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-_EPOCH = "the running epoch of the members of one job"
 
 
 class OnPrefect(ServiceStage):
@@ -50,13 +48,13 @@ class OnPrefect(ServiceStage):
 
     def leftovers(self) -> list[str]:
         alive = self.runs("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
-        programs = [process for run in self.runs(*_FINAL) for process in carriers(_RUN, run["id"])]
+        programs = [process for run in self.runs(*FINAL) for process in carriers(_RUN, run["id"])]
         return [*(f"flow run {run['name']}" for run in alive), *(f"process {process.pid}" for process in programs)]
 
     def close(self) -> None:
         """End the worker and what it has started."""
         kill(self.worker)
-        for run in self.runs("RUNNING", "CANCELLING", *_FINAL):
+        for run in self.runs("RUNNING", "CANCELLING", *FINAL):
             end_all(partial(carriers, _RUN, run["id"]))
 
 
@@ -115,12 +113,11 @@ def delete_run(scene: Scene, rng: random.Random) -> str:
     return f"deleted flow run {run['name']}"
 
 
-_AGAIN = "no trial is blamed; the batch is started again and goes on from its checkpoints"
 PREFECT: dict[str, Kind] = {
-    "worker-kill": Kind(4, kill_worker, "SIGKILL of the pool's worker; another starts later", _AGAIN, _EPOCH),
-    "run-kill": Kind(5, kill_run, "SIGKILL of a job's flow run and all its processes", _AGAIN, _EPOCH),
-    "run-cancelled": Kind(4, cancel_run, "a job's flow run is cancelled in Prefect's UI", _AGAIN, _EPOCH),
-    "run-deleted": Kind(2, delete_run, "a job's flow run is deleted in Prefect", _AGAIN, _EPOCH),
+    "worker-kill": Kind(4, kill_worker, "SIGKILL of the pool's worker; another starts later", AGAIN, EPOCH),
+    "run-kill": Kind(5, kill_run, "SIGKILL of a job's flow run and all its processes", AGAIN, EPOCH),
+    "run-cancelled": Kind(4, cancel_run, "a job's flow run is cancelled in Prefect's UI", AGAIN, EPOCH),
+    "run-deleted": Kind(2, delete_run, "a job's flow run is deleted in Prefect", AGAIN, EPOCH),
     "server-kill": KINDS["server-kill"],
     "server-stop": KINDS["server-stop"],
     "controller-kill": KINDS["controller-kill"],

@@ -14,6 +14,7 @@ from nasflow.training_service.cluster.runs import name_prefix
 from tests.flows.searches import PrefectServer
 
 _PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}  # states of flow runs
 PATIENCE = 300  # seconds, for machines that do much beside
 _OFTEN = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
 
