@@ -101,6 +101,9 @@ class TrainingConfig(Section):
     early_stopping: EarlyStoppingConfig | None = Field(
         default=None, description="stop trials that no longer improve; none: each trains to its end"
     )
+    callbacks: list[Target] = Field(
+        default=[], description="Lightning callbacks of each trial, such as an average of weights"
+    )
 
 
 class SupervisedConfig(TrainingConfig):

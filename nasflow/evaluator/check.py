@@ -5,6 +5,7 @@ import random
 
 from nasflow.config.search import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
+from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
 from nasflow.evaluator.data_source import Data, load_data
 from nasflow.evaluator.lazy_layers import first_batch
@@ -40,6 +41,7 @@ def check_search(config: SearchConfig) -> Space:
     data = load_data(candidate.config.data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
+    make_callbacks(candidate.config.callbacks, config.base_dir)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         try:
             optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())

@@ -30,11 +30,6 @@ class Lightning(Evaluator):
     def module(self, model: nn.Module) -> LightningModule:
         """Return the user's module."""
         module: LightningModule = self._class(model=model, **self.config.module.params)
-        if not module.automatic_optimization:
-            raise ConfigError(
-                f"evaluator.module: {self.config.module.target} sets automatic_optimization = False; members that "
-                "share a job need Lightning's automatic optimization: return the loss from training_step"
-            )
         return module
 
 

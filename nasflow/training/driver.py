@@ -174,6 +174,7 @@ class Driver(ABC):
                 member.prune()
             elif not member.finished and self.must_stop(member):
                 member.stop()
+        self._each(self._end_training)
         self.save_turn(list(self.turn))
         for member in [member for member in self.active if member.finished]:
             self.remove(member)
@@ -226,7 +227,7 @@ class Driver(ABC):
         self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
-        member.attach(self.trainer, "fit", sized_len(self.data.train) or math.inf)
+        member.attach(self.trainer, "fit", sized_len(self.data.train) or math.inf, self.data.module)
         member.module.to(self.trainer.strategy.root_device)  # after setup, as in Lightning: it may add modules
         self.trainer.precision_plugin.convert_module(member.module)
         member.start()
@@ -266,6 +267,10 @@ class Driver(ABC):
     def _end_epoch(self, member: Member) -> None:
         member.end_epoch()
         self.roster.take(member.number, member.history[-1], member.parameters)
+
+    def _end_training(self, member: Member) -> None:
+        if member.finished:
+            member.end_training()
 
     def _turning(self) -> list[Unit]:
         """The units with members in the current turn; all members of a unit are at the same epoch."""

@@ -18,6 +18,7 @@ from nasflow.clean_text import error_message
 from nasflow.config.durations import duration_text
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
+from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
@@ -363,10 +364,13 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
         candidate = space.build(spec.architecture)
+        if fingerprint(candidate.config.data) != fingerprint(job.data):
+            raise ConfigError(
+                f"trial {spec.trial} asks for other data than its job: {fingerprint(candidate.config.data)}"
+            )
         module = make_evaluator(candidate.config, job.base_dir).module(candidate.model)
-    if fingerprint(candidate.config.data) != fingerprint(job.data):
-        raise ConfigError(f"trial {spec.trial} asks for other data than its job: {fingerprint(candidate.config.data)}")
-    return Member(spec.trial, module, candidate, rng)
+        callbacks = make_callbacks(candidate.config.callbacks, job.base_dir)
+        return Member(spec.trial, module, candidate, rng, callbacks)
 
 
 def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:

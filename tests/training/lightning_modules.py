@@ -233,17 +233,6 @@ class NoOptimizer(Plain):
         return None
 
 
-class Manual(Plain):
-    def __init__(self, model: nn.Module):
-        super().__init__(model)
-        self.automatic_optimization = False
-
-
-class UsesOtherHooks(Plain):
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.lr *= 0.5
-
-
 class Own(Evaluator):
     """A user's evaluator, for `kind: custom`."""
 

@@ -9,92 +9,62 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
+from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
+from nasflow.training.member.batches import copied
+from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, EndsEpochError, Hooks
 from nasflow.training.member.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.optimization import EarlyStop, Fitting
+from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
-
-_NOT_CALLED = (
-    *("on_train_start", "on_train_batch_start", "on_train_batch_end"),
-    *("on_validation_start", "on_validation_batch_start", "on_validation_batch_end"),
-    *("on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step"),
-    *("on_before_zero_grad", "optimizer_zero_grad", "configure_gradient_clipping", "lr_scheduler_step"),
-    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
-    *("on_save_checkpoint", "on_load_checkpoint", "configure_model", "configure_callbacks"),
-)
+from nasflow.training.member.trainer_view import TrainerView
 
 _EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end")
-
-
-class TrainerView:
-    """The `self.trainer` of a member's module: the job's Trainer, but with the member's own progress.
-
-    The job's counters depend on which members are in it; a member's must not.
-    """
-
-    def __init__(self, trainer: Any, member: "Member", batches: float):
-        self._trainer = trainer
-        self._member = member
-        self.num_training_batches = batches
-
-    @property
-    def current_epoch(self) -> int:
-        """Epochs the member has finished."""
-        return self._member.finished_epochs
-
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps the member has made."""
-        return self._member.steps
-
-    @property
-    def max_epochs(self) -> int:
-        """Epochs the member is to train."""
-        return self._member.epochs
-
-    @property
-    def estimated_stepping_batches(self) -> float:
-        """Optimizer steps in the member's whole training; infinite if the loader does not know its length."""
-        return self.num_training_batches * self._member.epochs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
 
 
 class Member:
     """A trial being trained.
 
-    Hooks of its LightningModule that are called: `setup("fit")`, `configure_optimizers`, `on_fit_start`,
-    `on_train_epoch_start`, `training_step`, `on_validation_epoch_start`, `validation_step`,
-    `on_validation_epoch_end`, `on_train_epoch_end`, and `log` / `log_dict` within them. Each runs within the
-    member's own random stream. A module that overrides another training hook is refused, because without that hook it
-    would not train as its author meant.
+    Its LightningModule's hooks for training and validation are called as Lightning calls them, and so are its
+    callbacks', each within the member's own random stream.
 
     Args:
         number: the trial's number.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
+        callbacks: its own, beside those of the module's `configure_callbacks`.
 
     Attributes:
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
+        batch_index: of the running or last training step in its epoch.
+        hooks: of module and callbacks.
+        is_manual: whether the module steps its optimizers in its `training_step`.
 
     Raises:
-        ConfigError: the module overrides a hook that is not called.
+        ConfigError: the config clips gradients, which a module that steps its optimizers must do itself.
     """
 
-    def __init__(self, number: int, module: LightningModule, candidate: Candidate, rng: RngStream):
-        for name in _NOT_CALLED:
-            if getattr(type(module), name) is not getattr(LightningModule, name):
-                raise ConfigError(
-                    f"evaluator: {type(module).__name__} overrides {name}, which is not called for members that share "
-                    "a job; do its work in training_step, validation_step or an epoch hook"
-                )
+    def __init__(
+        self,
+        number: int,
+        module: LightningModule,
+        candidate: Candidate,
+        rng: RngStream,
+        callbacks: Sequence[Callback] = (),
+    ):
         config = candidate.config
+        own = module.configure_callbacks()
+        self.hooks = Hooks(module, [*callbacks, *(own if isinstance(own, Sequence) else [own])])
+        self.is_manual = not module.automatic_optimization
+        if self.is_manual and config.gradient_clip_val is not None:
+            raise ConfigError(
+                f"evaluator.gradient_clip_val: {type(module).__name__} optimizes manually; call self.clip_gradients in "
+                "its training_step instead"
+            )
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
@@ -112,6 +82,10 @@ class Member:
         self._started: Fitting | None = None
         self._busy = 0.0
         self.begun = 0
+        self.batch_index = 0
+        self._skips_epoch = False
+        self._trains = False
+        self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
         self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
         module.log = self._book.log  # type: ignore[method-assign]
@@ -134,28 +108,30 @@ class Member:
             raise RuntimeError(f"trial {self.number} was not started")
         return self._started
 
-    def attach(self, trainer: Any, stage: str, batches: float = math.inf) -> None:
+    def attach(
+        self, trainer: Any, stage: str, batches: float = math.inf, datamodule: LightningDataModule | None = None
+    ) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
-        self.module._trainer = TrainerView(trainer, self, batches)  # type: ignore[assignment]
+        self.module._trainer = TrainerView(trainer, self, batches, datamodule)  # type: ignore[assignment]
         with self.rng:
-            self.module.setup(stage)
+            self.hooks.call("setup", stage)
+            self.hooks.call("configure_model")
 
     def start(self) -> None:
         """Make the optimizer, once the module is on its device in its precision."""
         with self.rng:
-            clip = self._config.gradient_clip_val
-            self._started = Fitting(
-                self.module.configure_optimizers(),
-                None if clip is None else float(clip),  # type: ignore[arg-type]
-                self._config.gradient_clip_algorithm,
-            )
-            self.module.on_fit_start()
+            self._started = self._make_fitting()
+            self.hooks.call("on_fit_start")
 
     def start_epoch(self) -> None:
-        """Prepare for an epoch, and call the module's hook."""
+        """Prepare for an epoch, and call the hooks."""
         if not self.begun:
             self._busy = 0.0
-        self._call_hook("on_train_epoch_start")
+        self._skips_epoch = False
+        if not self._trains:
+            self._trains = True
+            self.call_hook("on_train_start")
+        self.call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one optimizer step on the shared batch.
@@ -164,19 +140,37 @@ class Member:
             TrialError: the loss is not finite.
         """
         began = time.perf_counter()
-        with self.rng:
-            loss = loss_in(self.call_step("training_step", copied(batch), index))
-            if loss is not None:
-                self.check_loss(loss, index)
-                self.fitting.step(loss)
-            self.fitting.end_batch(index + 1)
+        self.batch_index = index
+        if not self._skips_epoch:
+            with self.rng:
+                try:
+                    make_step(self, batch, index)
+                except EndsEpochError:
+                    self._skips_epoch = True
+                self.fitting.end_batch(index + 1)
         self._busy += time.perf_counter() - began
 
     def call_step(self, name: str, batch: Any, index: int) -> Any:
-        """Return what `training_step` or `validation_step` returns. The step may write into the batch."""
+        """Return what `training_step` or `validation_step` returns. The step may write into the batch.
+
+        Raises:
+            EndsEpochError: a hook skips the rest of the epoch.
+        """
         self._book.batch_size = batch_size_of(batch)
+        batch = self.hooks.start_batch(name, batch, index)
         step = getattr(self.module, name)
-        return step(batch, index) if self._takes_index[name] else step(batch)
+        output = step(batch, index) if self._takes_index[name] else step(batch)
+        if name == "validation_step":
+            self.hooks.call("on_validation_batch_end", output, batch, index)
+        elif "on_train_batch_end" in self.hooks.names:
+            self._last_batch = batch
+        return output
+
+    def end_step(self, output: Any, index: int) -> None:
+        """Call the hooks after an optimizer step, with what `training_step` returned."""
+        if "on_train_batch_end" in self.hooks.names:
+            batch, self._last_batch = self._last_batch, None
+            self.hooks.call("on_train_batch_end", outputs_of(output), batch, index)
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
         """Raise a TrialError if the loss of a batch is not finite."""
@@ -184,8 +178,9 @@ class Member:
             raise TrialError(f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}")
 
     def start_validation(self) -> None:
-        """Call the module's hook before the first validation batch."""
-        self._call_hook("on_validation_epoch_start")
+        """Call the hooks before the first validation batch."""
+        self.call_hook("on_validation_start")
+        self.call_hook("on_validation_epoch_start")
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score one validation batch."""
@@ -195,8 +190,9 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
-        """Call the module's hook after the last validation batch."""
-        self._call_hook("on_validation_epoch_end")
+        """Call the hooks after the last validation batch."""
+        self.call_hook("on_validation_epoch_end")
+        self.call_hook("on_validation_end")
 
     def end_epoch(self) -> None:
         """Close the epoch: record its metrics, step the schedules, and decide on early stopping.
@@ -204,18 +200,25 @@ class Member:
         Raises:
             TrialError: a loss or a weight is not finite.
         """
-        self._call_hook("on_train_epoch_end")
+        self.call_hook("on_train_epoch_end")
         metrics = self.metrics()
         self._refuse_not_finite(metrics)
         with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
             self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
+        stop |= bool(self.module.trainer.should_stop)
         self.finished_epochs += 1
         self.begun = 0
         self.history.append(metrics)
         self.seconds.append(self._busy)
         self.finished = stop or self.finished_epochs >= self.epochs
         self.stopped_early = stop and self.finished_epochs < self.epochs
+
+    def end_training(self) -> None:
+        """Call the hooks after the last epoch, which may still change the weights."""
+        self.call_hook("on_train_end")
+        self.call_hook("on_fit_end")
+        self.call_hook("teardown", "fit")
 
     def stop(self) -> None:
         """End training after this epoch."""
@@ -250,12 +253,19 @@ class Member:
         """Return of each number that was logged in this epoch the weighted sum and the sum of the weights."""
         return self._book.sums()
 
+    def logged_so_far(self) -> dict[str, float]:
+        """Return what it logged in its last epoch, with the means of what it has logged since."""
+        now = {name: total / count for name, (total, count) in self._book.sums().items()}
+        return {**(self.history[-1] if self.history else {}), **now}
+
     def metrics(self) -> dict[str, float]:
         """Return what was logged since the last call."""
         return self._book.close_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly; `packing.pack` takes it."""
+        weights = dict(self.module.state_dict())
+        hooks = self.hooks.state_dict(self._checkpoint(weights))
         return {
             "epoch": self.finished_epochs,
             "parameters": self.parameters,
@@ -264,10 +274,11 @@ class Member:
             "pruned": self.pruned,
             "history": self.history,
             "seconds": self.seconds,
-            "module": dict(self.module.state_dict()),
+            "module": weights,
             "fitting": self.fitting.state_dict(),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
+            **({"hooks": hooks} if hooks else {}),
         }
 
     def twin(self) -> "Member":
@@ -285,12 +296,11 @@ class Member:
             memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
         memo[id(self._book)] = twin._book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
+        twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
         twin.rng = RngStream(0, self.rng.device)
         twin.rng.load_state_dict(self.rng.state_dict())
         with twin.rng:
-            twin._started = Fitting(
-                twin.module.configure_optimizers(), self.fitting.clip_val, self.fitting.clip_algorithm
-            )
+            twin._started = twin._make_fitting()
         twin._started.load_state_dict(self.fitting.state_dict())
         twin.rng.load_state_dict(self.rng.state_dict())
         return twin
@@ -299,9 +309,9 @@ class Member:
     def can_stop_within(self) -> bool:
         """Whether all that an epoch has changed so far is known, so that it can be saved and continued.
 
-        A module with a hook for the begin or the end of an epoch may collect anything for it.
+        A module with a hook for the begin or the end of an epoch may collect anything for it, and so may callbacks.
         """
-        return all(getattr(type(self.module), name) is getattr(LightningModule, name) for name in _EPOCH_HOOKS)
+        return not self.hooks.callbacks and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
 
     def state_within(self, batches: int) -> dict[str, Any]:
         """Return all that is needed to continue after so many batches of the running epoch."""
@@ -328,6 +338,8 @@ class Member:
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
         self.rng.load_state_dict(state["rng"])
+        if hooks := state.get("hooks"):
+            self.hooks.load_state_dict(self._checkpoint(state["module"]), hooks)
         within = state.get("within")
         self.begun = within["batches"] if within else 0
         self._book.go_on(within["sums"] if within else {})
@@ -346,29 +358,22 @@ class Member:
         if not finite:
             raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
 
-    def _call_hook(self, name: str) -> None:
-        """Call a hook within the member's random stream, if its module overrides it: entering the stream takes time."""
-        hook = getattr(self.module, name)
-        if getattr(hook, "__func__", None) is not getattr(LightningModule, name):
+    def call_hook(self, name: str, *args: Any) -> None:
+        """Call a hook within the member's random stream, if it is overridden: entering the stream takes time."""
+        if name in self.hooks.names:
             with self.rng:
-                hook()
+                self.hooks.call(name, *args)
 
+    def _make_fitting(self) -> Fitting:
+        clip = self._config.gradient_clip_val
+        return Fitting(
+            self.module.configure_optimizers(),
+            None if clip is None else float(clip),  # type: ignore[arg-type]
+            self._config.gradient_clip_algorithm,
+            manual=self.is_manual,
+            step_schedule=self.module.lr_scheduler_step if "lr_scheduler_step" in self.hooks.names else None,
+        )
 
-def loss_in(output: Any) -> torch.Tensor | None:
-    """Return the loss that `training_step` returned; None skips the batch, as in Lightning."""
-    loss: torch.Tensor | None = output["loss"] if isinstance(output, dict) else output
-    return loss
-
-
-def copied(batch: Any) -> Any:
-    """Copy a batch, because a member that writes into it must not affect the others.
-
-    `deepcopy` would copy the whole storage of a tensor that is a slice.
-    """
-    if isinstance(batch, torch.Tensor):
-        return batch.clone()
-    if type(batch) in (tuple, list):
-        return type(batch)(map(copied, batch))
-    if type(batch) is dict:
-        return {key: copied(part) for key, part in batch.items()}
-    return copy.deepcopy(batch)
+    def _checkpoint(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Return what Lightning's hooks for checkpoints get."""
+        return {"state_dict": weights, "epoch": self.finished_epochs, "global_step": self.steps}

@@ -1,6 +1,8 @@
 """The moving parts around a member's weights: its optimizer, schedules, clipping and early stop."""
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,28 +14,68 @@ from nasflow.evaluator.optimizers import Schedule
 
 
 class Fitting:
-    """One optimizer and its schedules, from any form that `configure_optimizers` may return.
+    """Optimizers and their schedules, from any form that `configure_optimizers` may return.
+
+    Args:
+        manual: whether the module steps them in its `training_step`; else there is one optimizer, stepped here.
+        step_schedule: the module's own `lr_scheduler_step`, called with a schedule and its metric or None.
+
+    Attributes:
+        schedules: as dicts, with the `scheduler` and Lightning's other keys.
+        steps: optimizer steps made.
 
     Raises:
-        TrialError: there are several optimizers, or something that is not an optimizer.
+        TrialError: there is something that is not an optimizer, or not one that is stepped here.
     """
 
-    def __init__(self, configured: Any, clip_val: float | None, clip_algorithm: str):
-        self.optimizer, schedules = _normalize(configured)
-        self._schedules = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedules]
+    def __init__(
+        self,
+        configured: Any,
+        clip_val: float | None,
+        clip_algorithm: str,
+        *,
+        manual: bool = False,
+        step_schedule: Callable[[Any, Any], None] | None = None,
+    ):
+        self.optimizers, schedules = _normalize(configured)
+        if not manual and len(self.optimizers) != 1:
+            raise TrialError(
+                f"configure_optimizers gave {len(self.optimizers)} optimizers; to train with several, set "
+                "self.automatic_optimization = False and step them in training_step"
+            )
+        self.schedules = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedules]
         self.clip_val = clip_val
         self.clip_algorithm = clip_algorithm
         self.steps = 0
+        self._is_manual = manual
+        self._step_schedule = step_schedule
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The only optimizer."""
+        return self.optimizers[0]
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether the optimizer runs the step by itself, as LBFGS does several times."""
+        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
+        return closure is not None and closure.default is inspect.Parameter.empty
 
     @property
     def may_draw(self) -> bool:
         """Whether a schedule may draw random numbers."""
-        return any(type(entry["scheduler"]) is not Schedule for entry in self._schedules)
+        return self._step_schedule is not None or any(
+            type(entry["scheduler"]) is not Schedule for entry in self.schedules
+        )
 
     @property
     def steps_schedules(self) -> bool:
         """Whether a schedule has the interval "step"."""
-        return any(entry.get("interval", "epoch") == "step" for entry in self._schedules)
+        return any(entry.get("interval", "epoch") == "step" for entry in self.schedules)
+
+    def count_step(self) -> None:
+        """Count an optimizer step."""
+        self.steps += 1
 
     def step(self, loss: torch.Tensor) -> None:
         """Run backward, clip the gradients of the optimizer's parameters, and step."""
@@ -46,36 +88,47 @@ class Fitting:
             else:
                 torch.nn.utils.clip_grad_value_(parameters, self.clip_val)
         self.optimizer.step()
-        self.steps += 1
+        self.count_step()
 
     def end_batch(self, batch: int) -> None:
         """Step the schedules with the interval "step"; `batch` counts from 1 in each epoch, as in Lightning."""
-        for entry in self._schedules:
+        for entry in () if self._is_manual else self.schedules:
             if entry.get("interval", "epoch") == "step" and batch % entry.get("frequency", 1) == 0:
-                entry["scheduler"].step()
+                self._advance(entry["scheduler"], None)
 
     def end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
         """Step the schedules with the interval "epoch"; `epoch` counts from 1."""
-        for entry in self._schedules:
+        for entry in () if self._is_manual else self.schedules:
             if entry.get("interval", "epoch") != "epoch" or epoch % entry.get("frequency", 1):
                 continue
+            metric = None
             if isinstance(entry["scheduler"], ReduceLROnPlateau):
-                entry["scheduler"].step(pick_metric(metrics, entry.get("monitor", "val_loss"), "lr_scheduler.monitor"))
-            else:
-                entry["scheduler"].step()
+                metric = pick_metric(metrics, entry.get("monitor", "val_loss"), "lr_scheduler.monitor")
+            self._advance(entry["scheduler"], metric)
+
+    def _advance(self, schedule: Any, metric: float | None) -> None:
+        if self._step_schedule is not None:
+            self._step_schedule(schedule, metric)
+        elif metric is None:
+            schedule.step()
+        else:
+            schedule.step(metric)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of optimizer and schedules, and the number of steps."""
+        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
         return {
-            "optimizer": self.optimizer.state_dict(),
-            "schedules": [entry["scheduler"].state_dict() for entry in self._schedules],
+            "optimizer": optimizers if self._is_manual else optimizers[0],
+            "schedules": [entry["scheduler"].state_dict() for entry in self.schedules],
             "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        for entry, saved in zip(self._schedules, state["schedules"], strict=True):
+        states = state["optimizer"] if self._is_manual else [state["optimizer"]]
+        for optimizer, saved in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(saved)
+        for entry, saved in zip(self.schedules, state["schedules"], strict=True):
             entry["scheduler"].load_state_dict(saved)
         self.steps = state["steps"]
 
@@ -116,21 +169,22 @@ def pick_metric(metrics: dict[str, float], name: str, key: str) -> float:
     return metrics[name]
 
 
-def _normalize(configured: Any) -> tuple[torch.optim.Optimizer, list[Any]]:
-    """Return one optimizer and a list of schedules from any form that `configure_optimizers` may return."""
+def _normalize(configured: Any) -> tuple[list[torch.optim.Optimizer], list[Any]]:
+    """Return optimizers and schedules from any form that `configure_optimizers` may return."""
     schedules: list[Any] = []
     if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
         configured, schedules = list(configured[0]), list(configured[1])
-    if isinstance(configured, list | tuple):
-        if len(configured) != 1:
-            raise TrialError(f"configure_optimizers gave {len(configured)} optimizers; a member trains with one")
-        configured = configured[0]
-    if isinstance(configured, dict):
-        schedule = configured.get("lr_scheduler")
-        if schedule is not None and not isinstance(schedule, dict):
-            schedule = {"scheduler": schedule, "monitor": configured.get("monitor", "val_loss")}
-        schedules = [*schedules, schedule] if schedule is not None else schedules
-        configured = configured.get("optimizer")
-    if not isinstance(configured, torch.optim.Optimizer):
-        raise TrialError(f"configure_optimizers gave {type(configured).__name__}; it should give a torch optimizer")
-    return configured, schedules
+    entries = configured if isinstance(configured, list | tuple) else [configured]
+    optimizers = []
+    for entry in entries:
+        optimizer = entry
+        if isinstance(entry, dict):
+            schedule = entry.get("lr_scheduler")
+            if schedule is not None and not isinstance(schedule, dict):
+                schedule = {"scheduler": schedule, "monitor": entry.get("monitor", "val_loss")}
+            schedules += [schedule] if schedule is not None else []
+            optimizer = entry.get("optimizer")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TrialError(f"configure_optimizers gave {type(optimizer).__name__}; it should give a torch optimizer")
+        optimizers.append(optimizer)
+    return optimizers, schedules

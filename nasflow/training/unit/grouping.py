@@ -32,14 +32,16 @@ from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
+from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.member.member import Member
+from nasflow.training.member.own_step import why_alone
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.lockstep.comparison import differences as step_differences
 from nasflow.training.unit.lockstep.pausing import MODEL
 from nasflow.training.unit.lockstep.reading import Reading, read
-from nasflow.training.unit.lockstep.unit import CHANGES, INNER_BACKWARD, LockstepUnit
+from nasflow.training.unit.lockstep.unit import CHANGES, ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
 from nasflow.training.unit.member_step import Subject
 from nasflow.training.unit.stacked_unit import Merge
 
@@ -119,6 +121,8 @@ class Former:
         """Return what a member's model reads, or why the member can't be in a unit with others."""
         if self._config.fuse == "never":
             return "merge.fuse is never"
+        if why := why_alone(member):
+            return why
         ready = _is_ready_made(member)
         if ready and not _is_pair(batch):
             return "its batches are not pairs of tensors"
@@ -211,7 +215,7 @@ class Former:
 
     def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
         for member, what in wrong.items():
-            reason = what if what in (INNER_BACKWARD, CHANGES) else f"{DIFFERS}{when}: {what}"
+            reason = what if what in (INNER_BACKWARD, CHANGES, ENDS_EPOCH) else f"{DIFFERS}{when}: {what}"
             self._differing[member.number] = self.reasons[member.number] = reason
             logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
 
@@ -340,7 +344,9 @@ def _graph(member: Member, reading: Reading) -> Graph:
 
 
 def _is_ready_made(member: Member) -> bool:
-    return isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module])
+    """Whether a whole unit's losses and metrics can be computed at once, with no hooks in between."""
+    has_hooks = not member.hooks.names.isdisjoint((*BATCH_HOOKS, *GRADIENT_HOOKS))
+    return isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module]) and not has_hooks
 
 
 def _is_pair(batch: Any) -> bool:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from nasflow.job import activity
-from nasflow.training.member.member import Member, copied, loss_in
+from nasflow.training.member.batches import copied
+from nasflow.training.member.member import Member
+from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.comparison import in_full_precision, move_weights, nudge_weights
 from nasflow.training.unit.differences import gradient_distances, unlike_gradients, unlike_values
 from nasflow.training.unit.lockstep.unit import LockstepUnit, whole_step

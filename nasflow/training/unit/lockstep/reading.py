@@ -9,7 +9,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from nasflow.job import activity
-from nasflow.training.member.member import Member, copied, loss_in
+from nasflow.training.member.batches import copied
+from nasflow.training.member.member import Member
+from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.lockstep.pausing import MODEL, Call, PausingStep, proxied
 
 _MOST_STEPS = 8  # for members that skip batches

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 from nasflow.merge.run.merged_model import MergedModel
-from nasflow.training.member.member import Member, loss_in
+from nasflow.training.member.hooks import GRADIENT_HOOKS, EndsEpochError
+from nasflow.training.member.member import Member
+from nasflow.training.member.own_step import loss_in
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import DiffersError, guarding
+from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
 from nasflow.training.unit.lockstep.pausing import (
     MODEL,
@@ -28,6 +31,7 @@ from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 
 INNER_BACKWARD = "it runs a backward through the model in its step"
 CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
+ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
 
@@ -73,13 +77,15 @@ class LockstepUnit(StackedUnit):
         began = time.perf_counter()
         self._refuse_changes()
         self._optimizer.zero_grad()
-        losses = self._losses(self._run("training_step", batch, index), index)
-        self._backpropagate(losses)
-        self._refresh()
-        self._optimizer.step(self._idle(losses))
-        for member in losses:
-            member.fitting.steps += 1
+        outputs = self._run("training_step", batch, index)
+        losses = self._losses(outputs, index)
+        self._call_hooks("on_before_backward", losses)
+        self._backpropagate({member: loss for member, loss in losses.items() if member in self.members})
+        self._step_all(losses)
         self._end_steps(index + 1)
+        for member in [member for member in outputs if member in self.members]:
+            with guarding(member, self._fail), member.rng if member.hooks.names else nullcontext():
+                member.end_step(outputs[member], index)
         self._seconds += time.perf_counter() - began
 
     def validate_batch(self, batch: Any, index: int) -> None:
@@ -119,7 +125,27 @@ class LockstepUnit(StackedUnit):
         none = torch.zeros(())
         return {member: whole_step(member, losses.get(member, none).detach(), found) for member in tried}
 
+    def _step_all(self, losses: Mapping[Member, torch.Tensor]) -> None:
+        idle = self._idle(losses)
+        watching = [member for member in self.members if not member.hooks.names.isdisjoint(GRADIENT_HOOKS[1:])]
+        if watching:
+            with shown([pair for member in watching for pair in self._stacked[member]], idle):
+                self._call_hooks("on_after_backward", dict.fromkeys(losses))
+                optimizers = {member: member.fitting.optimizer for member in self.members}
+                self._call_hooks("on_before_optimizer_step", optimizers)
+        self._refresh()
+        self._optimizer.step(idle)
+        for member in self.members:
+            member.fitting.count_step()
+
     # --- the members' own code ---
+
+    def _call_hooks(self, name: str, about: Mapping[Member, Any]) -> None:
+        """Call a hook of the members that override it, each with what it is about, if that is not None."""
+        for member, thing in list(about.items()):
+            if member in self.members:
+                with guarding(member, self._fail):
+                    member.call_hook(name, *([] if thing is None else [thing]))
 
     def _run(self, name: str, batch: Any, index: int) -> dict[Member, Any]:
         """Return what the members' steps return, by member."""
@@ -147,8 +173,8 @@ class LockstepUnit(StackedUnit):
             yield
 
     def _fail(self, member: Member, error: BaseException) -> None:
-        if isinstance(error, InnerBackwardError):
-            self.wrong[member] = INNER_BACKWARD
+        if isinstance(error, InnerBackwardError | EndsEpochError):
+            self.wrong[member] = INNER_BACKWARD if isinstance(error, InnerBackwardError) else ENDS_EPOCH
         elif self.wrong and self._failing is None:
             return  # all train this epoch again, and those that fail by themselves fail then
         elif self._failing is not None:

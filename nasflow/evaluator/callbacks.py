@@ -1,0 +1,41 @@
+"""The Lightning callbacks that a config names for each trial."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nasflow.config.search import Target
+from nasflow.errors import ConfigError
+from nasflow.load_target import check_params, load_target
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback
+
+
+def make_callbacks(targets: Sequence[Target], base_dir: Path) -> "list[Callback]":
+    """Return new callbacks for one trial.
+
+    Raises:
+        ConfigError: one can't be imported, is no callback, does not take its params, or does what nasflow does itself.
+    """
+    if not targets:
+        return []
+    from pytorch_lightning import Callback  # noqa: PLC0415 - slow to import
+    from pytorch_lightning.callbacks import Checkpoint, ProgressBar  # noqa: PLC0415
+
+    callbacks = []
+    for place, config in enumerate(targets):
+        key = f"evaluator.callbacks.{place}"
+        kind = load_target(config.target, base_dir)
+        if not callable(kind):
+            raise ConfigError(f"{key}: {config.target} is not callable; it should be a Callback class")
+        check_params(key, config.target, kind, **config.params)
+        callback = kind(**config.params)
+        if not isinstance(callback, Callback):
+            raise ConfigError(f"{key}: {config.target} gave a {type(callback).__name__}; it should give a Callback")
+        if isinstance(callback, Checkpoint | ProgressBar):
+            raise ConfigError(
+                f"{key}: {config.target} is not needed: nasflow saves every trial and shows its progress; leave it out"
+            )
+        callbacks.append(callback)
+    return callbacks

@@ -1,0 +1,116 @@
+"""The step of a member by itself, in the order and with the hooks of Lightning's loop."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from nasflow.errors import TrialError
+from nasflow.training.member.batches import copied
+from nasflow.training.member.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
+from nasflow.training.member.trainer_view import Trained
+
+
+class Steps(Trained, Protocol):
+    """What a step needs of a member."""
+
+    def call_step(self, name: str, batch: Any, index: int) -> Any:
+        """Return what `training_step` returns."""
+
+    def end_step(self, output: Any, index: int) -> None:
+        """Call the hooks after an optimizer step."""
+
+    def check_loss(self, loss: torch.Tensor, index: int) -> None:
+        """Raise a TrialError if a loss is not finite."""
+
+
+def why_alone(member: Trained) -> str | None:
+    """Return why a member's steps can't be made together with those of others; None if they can."""
+    if member.is_manual:
+        return "it optimizes manually"
+    if own := sorted(member.hooks.names.intersection(OWN_STEP_HOOKS)):
+        return f"it makes its step in a way of its own: {', '.join(own)}"
+    if member.fitting.needs_closure:
+        return f"{type(member.fitting.optimizer).__name__} calls its step several times"
+    return None
+
+
+def make_step(member: Steps, batch: Any, index: int) -> None:
+    """Make a step of a member on a shared batch, with all of its hooks.
+
+    Raises:
+        EndsEpochError: a hook skips the rest of the epoch.
+    """
+
+    def run() -> Any:
+        return member.call_step("training_step", copied(batch), index)
+
+    if member.is_manual:
+        member.end_step(manual_step(run), index)
+    elif why_alone(member) or not member.hooks.names.isdisjoint(GRADIENT_HOOKS):
+        member.end_step(automatic_step(member, run, index), index)
+    else:
+        output = run()
+        if (loss := loss_in(output)) is None:
+            member.fitting.count_step()
+        else:
+            member.check_loss(loss, index)
+            member.fitting.step(loss)
+        member.end_step(output, index)
+
+
+def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> dict[str, Any]:
+    """Make an optimizer step through the module's `optimizer_step`. Return what `on_train_batch_end` gets.
+
+    Args:
+        run: the `training_step`; some optimizers call it several times.
+    """
+    module, hooks = member.module, member.hooks
+    [optimizer] = module.trainer.strategy._lightning_optimizers
+    epoch = member.finished_epochs
+    outputs: dict[str, Any] = {}
+
+    @torch.enable_grad()
+    def closure() -> torch.Tensor | None:
+        nonlocal outputs
+        output = run()
+        loss = loss_in(output)
+        outputs = outputs_of(output)
+        hooks.call("on_before_zero_grad", optimizer.optimizer)
+        module.optimizer_zero_grad(epoch, index, optimizer.optimizer)
+        if loss is None:
+            return None
+        member.check_loss(loss, index)
+        hooks.call("on_before_backward", loss)
+        module.backward(loss)
+        hooks.call("on_after_backward")
+        return loss.detach().clone()
+
+    module.optimizer_step(epoch, index, optimizer, closure)
+    member.fitting.count_step()
+    return outputs
+
+
+def manual_step(run: Callable[[], Any]) -> dict[str, Any]:
+    """Run the `training_step` of a module that steps its optimizers in it. Return what `on_train_batch_end` gets."""
+    output = run()
+    if output is not None and not isinstance(output, torch.Tensor | Mapping):
+        raise TrialError(
+            f"training_step returned a {type(output).__name__}; with manual optimization it should return a tensor, a "
+            "dict or nothing"
+        )
+    return outputs_of(output) if output is not None else {}
+
+
+def loss_in(output: Any) -> torch.Tensor | None:
+    """Return the loss that `training_step` returned; None skips the batch, as in Lightning."""
+    loss: torch.Tensor | None = output["loss"] if isinstance(output, dict) else output
+    return loss
+
+
+def outputs_of(output: Any) -> dict[str, Any]:
+    """Return the `outputs` that `on_train_batch_end` gets for what `training_step` returned."""
+    outputs = dict(output) if isinstance(output, Mapping) else {"loss": output}
+    if isinstance(outputs.get("loss"), torch.Tensor):
+        outputs["loss"] = outputs["loss"].detach().clone()
+    return outputs

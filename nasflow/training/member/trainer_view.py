@@ -1,0 +1,181 @@
+"""What a member's module and callbacks see as their Trainer."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.utilities import GradClipAlgorithmType
+from pytorch_lightning.utilities.types import LRSchedulerConfig
+
+from nasflow.training.member.hooks import Hooks
+from nasflow.training.member.optimization import Fitting
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule, LightningModule
+
+
+class Trained(Protocol):
+    """What the view shows of a member."""
+
+    module: "LightningModule"
+    hooks: Hooks
+    epochs: int
+    finished_epochs: int
+    batch_index: int
+    is_manual: bool
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps made."""
+
+    @property
+    def fitting(self) -> Fitting:
+        """Optimizers and schedules."""
+
+    def logged_so_far(self) -> dict[str, float]:
+        """Return what it logged in its last epoch, and in this one so far."""
+
+
+class TrainerView:
+    """The `self.trainer` of a member's module: the job's Trainer, but with the member's own progress.
+
+    The job's counters depend on which members are in it; a member's must not.
+
+    Args:
+        batches: training batches in an epoch; infinite if the loader does not know its length.
+        datamodule: what the data came from, if that is one.
+
+    Attributes:
+        should_stop: a callback sets it to end the member's training after the epoch.
+    """
+
+    def __init__(self, trainer: Any, member: Trained, batches: float, datamodule: "LightningDataModule | None" = None):
+        self._trainer = trainer
+        self._member = member
+        self.num_training_batches = batches
+        self.datamodule = datamodule
+        self.should_stop = False
+        self.strategy = StrategyView(trainer.strategy, member)
+
+    @property
+    def lightning_module(self) -> Any:
+        """The member's module."""
+        return self._member.module
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The member's callbacks."""
+        return self._member.hooks.callbacks
+
+    @property
+    def current_epoch(self) -> int:
+        """Epochs the member has finished."""
+        return self._member.finished_epochs
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps the member has made."""
+        return self._member.steps
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs the member is to train."""
+        return self._member.epochs
+
+    @property
+    def estimated_stepping_batches(self) -> float:
+        """Optimizer steps in the member's whole training; infinite if the loader does not know its length."""
+        return self.num_training_batches * self._member.epochs
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the step is the epoch's last, as far as the loader knows its length."""
+        return self._member.batch_index + 1 >= self.num_training_batches
+
+    @property
+    def callback_metrics(self) -> dict[str, torch.Tensor]:
+        """What the member logged in its last epoch, and in this one so far."""
+        return {name: torch.tensor(value) for name, value in self._member.logged_so_far().items()}
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The member's optimizers."""
+        return self._member.fitting.optimizers
+
+    @property
+    def lr_scheduler_configs(self) -> list[LRSchedulerConfig]:
+        """The member's schedules."""
+        return [
+            LRSchedulerConfig(
+                entry["scheduler"],
+                name=entry.get("name"),
+                interval=entry.get("interval", "epoch"),
+                frequency=entry.get("frequency", 1),
+            )
+            for entry in self._member.fitting.schedules
+        ]
+
+    @property
+    def gradient_clip_val(self) -> float | None:
+        """The member's, from its config."""
+        return self._member.fitting.clip_val
+
+    @property
+    def gradient_clip_algorithm(self) -> GradClipAlgorithmType | None:
+        """The member's, from its config; None without clipping."""
+        fitting = self._member.fitting
+        return None if fitting.clip_val is None else GradClipAlgorithmType(fitting.clip_algorithm)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+class StrategyView:
+    """The `self.trainer.strategy` of a member: it steps the member's own optimizers, with the member's hooks."""
+
+    def __init__(self, strategy: Any, member: Trained):
+        self._strategy = strategy
+        self._member = member
+
+    @property
+    def lightning_module(self) -> Any:
+        """The member's module."""
+        return self._member.module
+
+    @property
+    def _lightning_optimizers(self) -> list[LightningOptimizer]:
+        """The member's optimizers as its module gets them by `self.optimizers()`."""
+        member, wrapped = self._member, []
+        for optimizer in member.fitting.optimizers:
+            lightning_optimizer = LightningOptimizer(optimizer)
+            lightning_optimizer._strategy = self  # type: ignore[assignment]
+            if member.is_manual:
+                lightning_optimizer._on_after_step = member.fitting.count_step
+            wrapped.append(lightning_optimizer)
+        return wrapped
+
+    def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Run the backward hooks of a member that optimizes by itself."""
+        self._member.hooks.call("on_before_backward", loss)
+        self._member.module.backward(loss, *args, **kwargs)
+        self._member.hooks.call("on_after_backward")
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        """Step an optimizer; between the closure and the update come the last hooks and the clipping."""
+        member = self._member
+
+        def whole() -> Any:
+            result = closure()
+            member.hooks.call("on_before_optimizer_step", optimizer)
+            if not member.is_manual:
+                trainer: Any = member.module.trainer
+                member.module.configure_gradient_clipping(
+                    optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+                )
+            return result
+
+        return optimizer.step(closure=whole, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)

@@ -1,0 +1,32 @@
+"""Gradients in stacks, as hooks of the members see them: in `grad` of their own parameters."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from nasflow.training.optim.stacked import Stack
+
+
+@contextmanager
+def shown(parameters: Sequence[tuple[nn.Parameter, Stack]], idle: set[nn.Parameter]) -> Iterator[None]:
+    """Within this, parameters have their gradients. Afterwards, what was changed in them is in their stacks.
+
+    Args:
+        parameters: each with its stack.
+        idle: the parameters in stacks that have no gradient; it is brought up to date.
+    """
+    rows: dict[nn.Parameter, torch.Tensor] = {}
+    for parameter, stack in parameters:
+        if stack.rows and stack.tensor.grad is not None:
+            rows[parameter] = stack.tensor.grad[stack.parameters.index(parameter)]
+            parameter.grad = None if parameter in idle else rows[parameter]
+    yield
+    for parameter, row in rows.items():
+        if parameter.grad is None:
+            idle.add(parameter)
+        elif parameter.grad is not row:
+            row.copy_(parameter.grad)
+            idle.discard(parameter)
+        parameter.grad = None
