@@ -21,6 +21,7 @@ from .session.session import SearchSession, search_session
 from .session.signals import interruptible
 from .session.time_limit import time_limited
 from .ui.heartbeats import without_engine_heartbeats
+from .winner import score_best
 
 
 @flow(
@@ -53,6 +54,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
         while True:
             try:
                 _run_rounds(session)
+                score_best(session)
                 break
             except InterruptedSearchError as error:
                 if session.time_is_over:

@@ -147,10 +147,10 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
     if not trial.status.finished:
         before = trial.error
         again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), before))
-        ended = _follow(session, study.new_alone_attempt(number), [trial])
+        ended = _follow(session, study.new_attempt(number), [trial])
         while _goes_on(session, ended, [trial]):
             trial = study.trial(number)
-            ended = _follow(session, study.new_alone_attempt(number), [trial])
+            ended = _follow(session, study.new_attempt(number), [trial])
         if ended.failure is FailureKind.INFRASTRUCTURE:
             return failed(InfrastructureError(ended.error))
         trial = study.trial(number)

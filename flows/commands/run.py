@@ -40,20 +40,26 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
         checked = time.monotonic()
         with _without_collector():
             from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
+            from nasflow.report.text import error_headline  # noqa: PLC0415
 
             from ..search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
+            from ..winner import why_not_tested  # noqa: PLC0415
 
         result = _call(search, config)
         if result is None:
             return _say_interrupted(terminal, config)
         study = session.study
         trained, unfinished = study.seconds_spent(), unfinished_text(study)
-        board = leaderboard_table(study.leaderboard(10), config.objectives, 10)
+        best_trials = study.leaderboard(10)
+        board = leaderboard_table(best_trials, config.objectives, 10)
+        untested = why_not_tested(study, best_trials[0])
     terminal.print(board)
     say = functools.partial(terminal.print, soft_wrap=True)
     if unfinished:
         say(f"study '{config.name}'{unfinished}")
     best = result.best
+    if untested:
+        say(f"trial {best.trial.number} could not be scored on test data: {error_headline(untested)}", markup=False)
     say(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
     if export_best is not None:
         folder = best.export(export_best.absolute())

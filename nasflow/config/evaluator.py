@@ -88,6 +88,11 @@ class TrainingConfig(Section):
     """What every evaluator shares."""
 
     data: DataConfig = Field(description="what is trained and validated on")
+    test_data: DataConfig | None = Field(
+        default=None,
+        description="what the best trial is scored on once, at the end: a LightningDataModule class, or a callable "
+        "that gives a loader",
+    )
     epochs: SearchedInt = Field(default=10, description="of every trial that is not stopped early")
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
     gradient_clip_val: OptionalFloat = Field(

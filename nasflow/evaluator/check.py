@@ -7,7 +7,7 @@ from nasflow.config.search import ClassificationConfig, RegressionConfig, Search
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
-from nasflow.evaluator.data_source import Data, load_data
+from nasflow.evaluator.data_source import Data, load_data, load_test_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
@@ -39,6 +39,8 @@ def check_search(config: SearchConfig) -> Space:
     candidate: Candidate = space.build(sampled)
     del other
     data = load_data(candidate.config.data, config.base_dir)
+    if candidate.config.test_data is not None:
+        load_test_data(candidate.config.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
     make_callbacks(candidate.config.callbacks, config.base_dir)

@@ -35,11 +35,7 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
     Raises:
         ConfigError: the target returns none of these, or does not take the params.
     """
-    factory = load_target(config.target, base_dir)
-    if not callable(factory):
-        raise ConfigError(f"evaluator.data: {config.target} is not callable; it should give the data when called")
-    check_params("evaluator.data", config.target, factory, **config.params)
-    made = factory(**config.params)
+    made = _make(config, base_dir, "evaluator.data")
     if _is_data_module(made):
         return _from_module(config.target, made)
     if isinstance(made, tuple) and len(made) == 2 and all(_iterable(part) for part in made):
@@ -50,6 +46,36 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
         f"evaluator.data: {config.target} gave a {type(made).__name__}; "
         "it should give a LightningDataModule, a loader, or a pair (train, validation) of loaders"
     )
+
+
+def load_test_data(config: DataConfig, base_dir: Path) -> Data:
+    """Build the test data that `config` names, as validation data: a LightningDataModule, or one loader.
+
+    Raises:
+        ConfigError: the target returns neither, or does not take the params.
+    """
+    made = _make(config, base_dir, "evaluator.test_data")
+    if _is_data_module(made):
+        made.prepare_data()
+        made.setup("test")
+        loader = made.test_dataloader()
+        if isinstance(loader, list | tuple | dict):
+            raise ConfigError(f"evaluator.test_data: {config.target} gives several loaders at once; it should give one")
+        return Data((), loader, made)
+    if _iterable(made) and not isinstance(made, tuple):
+        return Data((), made)
+    raise ConfigError(
+        f"evaluator.test_data: {config.target} gave a {type(made).__name__}; it should give a LightningDataModule or a "
+        "loader"
+    )
+
+
+def _make(config: DataConfig, base_dir: Path, key: str) -> Any:
+    factory = load_target(config.target, base_dir)
+    if not callable(factory):
+        raise ConfigError(f"{key}: {config.target} is not callable; it should give the data when called")
+    check_params(key, config.target, factory, **config.params)
+    return factory(**config.params)
 
 
 def _from_module(target: str, module: "LightningDataModule") -> Data:

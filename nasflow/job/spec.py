@@ -76,6 +76,7 @@ class JobSpec(BaseModel):
         limits: how long the job and its parts may take.
         generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
         kernel_costs: figures by which members are fused, so that they are fused alike wherever the job runs.
+        tests: whether it scores its members, which have ended, on the evaluator's test data, and trains nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -97,6 +98,7 @@ class JobSpec(BaseModel):
     limits: LimitsConfig = LimitsConfig()
     generation: int = Field(default=0, ge=0)
     kernel_costs: KernelCosts = {}
+    tests: bool = False
 
     @classmethod
     def of_search(
@@ -110,6 +112,7 @@ class JobSpec(BaseModel):
         peers: Sequence[PeerSpec] = (),
         generation: int = 0,
         kernel_costs: KernelCosts | None = None,
+        tests: bool = False,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
         most = config.merge.max_members
@@ -131,6 +134,7 @@ class JobSpec(BaseModel):
             limits=config.limits,
             generation=generation,
             kernel_costs=kernel_costs or {},
+            tests=tests,
         )
 
 

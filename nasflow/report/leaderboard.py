@@ -18,11 +18,13 @@ def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], l
 
     Args:
         trials: best first, as `Study.leaderboard` returns them.
-        objectives: each has a column. With several, the column `front` is the trial's Pareto front, from 1.
+        objectives: each has a column, as has each metric of test data. With several, the column `front` is the trial's
+            Pareto front, from 1.
         limit: the most rows.
     """
     trials = trials[:limit]
     fronts = _fronts(trials, objectives)
+    tests = sorted({name for trial in trials for name in trial.metrics if name.startswith("test_")})
     return [
         {
             "rank": rank,
@@ -30,6 +32,7 @@ def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], l
             "trial": trial.number,
             "round": trial.round,
             **{objective.metric: plain_number(trial.metrics.get(objective.metric)) for objective in objectives},
+            **{name: plain_number(trial.metrics.get(name)) for name in tests},
             "parameters": plain_number(trial.metrics.get("parameters")),
             "epochs": trial.epochs,
             "note": _note(trial),

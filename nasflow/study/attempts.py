@@ -44,18 +44,18 @@ class AttemptLog(StudyBase):
         with self._read() as session:
             return self._attempts(session, round=round, kind=AttemptKind.BATCH)
 
-    def new_alone_attempt(self, trial_number: int) -> Attempt:
+    def new_attempt(self, trial_number: int, kind: AttemptKind = AttemptKind.ALONE) -> Attempt:
         """Record a new attempt at one trial, or return the one that a controller left unfinished."""
         with self._write() as session:
             round = self._trial_rows(session, [trial_number])[trial_number].round
             attempts = self._attempts(session, range(trial_number, trial_number + 1))
-            alone = [attempt for attempt in attempts if attempt.kind is AttemptKind.ALONE]
-            if unfinished := [attempt for attempt in alone if not attempt.state.finished]:
+            alike = [attempt for attempt in attempts if attempt.kind is kind]
+            if unfinished := [attempt for attempt in alike if not attempt.state.finished]:
                 return unfinished[0]
-            others = (AttemptRow.study_id == self._id, AttemptRow.round == round, AttemptRow.kind == AttemptKind.ALONE)
+            others = (AttemptRow.study_id == self._id, AttemptRow.round == round, AttemptRow.kind == kind)
             last = session.scalar(select(func.max(AttemptRow.number)).where(*others))
             number = 0 if last is None else last + 1
-            row = self._new_attempt(session, round, AttemptKind.ALONE, number, [trial_number])
+            row = self._new_attempt(session, round, kind, number, [trial_number])
             return _to_record(row, [trial_number])
 
     def start_attempt(self, id: int, job_id: str, handle: Mapping[str, Any] | None = None) -> Attempt:
@@ -103,7 +103,7 @@ class AttemptLog(StudyBase):
 
         Members with a final are TRAINED or STOPPED_EARLY, or FAILED if an objective is missing or not finite there.
         Those in `failures` are SUBMITTED again and keep their error text; `fail_trial` gives them up. The others are
-        SUBMITTED again. Members that had finished before stay as they are.
+        SUBMITTED again. Members that had finished before stay as they are; a test adds metrics to theirs.
 
         Args:
             attempt_id: `Attempt.id`.
@@ -126,7 +126,12 @@ class AttemptLog(StudyBase):
             if strangers := strangers - members.keys():
                 raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
             if not row.state.finished:
-                self._end_members(members, finals, failures)
+                if row.kind is AttemptKind.TEST:
+                    for final in finals:
+                        trial = members[final.trial]
+                        trial.metrics = {**(trial.metrics or {}), **finite_metrics(final.metrics)}
+                else:
+                    self._end_members(members, finals, failures)
                 row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
                 if state is not AttemptState.SUCCEEDED:
                     found = dict(evidence or {})

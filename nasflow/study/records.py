@@ -19,10 +19,11 @@ class RoundState(StrEnum):
 
 
 class AttemptKind(StrEnum):
-    """Whether an attempt's job trains several trials together or retries one on its own."""
+    """Whether an attempt's job trains several trials together, retries one on its own, or scores one on test data."""
 
     BATCH = "batch"
     ALONE = "alone"
+    TEST = "test"
 
 
 class AttemptState(StrEnum):

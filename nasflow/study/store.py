@@ -50,8 +50,8 @@ from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
-_CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: []}
+SCHEMA_VERSION = 4
+_CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: [], 4: []}
 """Statements that upgrade the tables to a version from the one before; new tables are created without them."""
 BUSY_SECONDS = 120
 """How long a transaction waits for a database that others have locked."""

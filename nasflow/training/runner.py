@@ -13,6 +13,7 @@ from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
 from nasflow.open_files import lacks_files
 from nasflow.training.driver import error_text
+from nasflow.training.scoring_job import ScoringJob
 from nasflow.training.training_job import TrainingJob
 
 
@@ -29,7 +30,8 @@ def run_job_file(path: Path) -> int:
         spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
-            TrainingJob(spec, path.parents[2], events.write).run()
+            kind = ScoringJob if spec.tests else TrainingJob
+            kind(spec, path.parents[2], events.write).run()
     except Exception as error:
         return _tell_why(events, error)
     finally:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pytorch_lightning import Trainer
 from safetensors.torch import load_file
 from torch import nn
 
@@ -12,6 +13,7 @@ from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
+from nasflow.job import activity
 from nasflow.training.driver import error_text
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
@@ -51,32 +53,46 @@ def score_model(
     member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
     trainer = make_trainer(candidate.config.precision)
     member.attach(trainer, "validate")
-    trainer.validate(_ScoredModule(member, data), dataloaders=data.validation, verbose=False)
-    return {**member.metrics(), "parameters": float(candidate.parameters)}
+    return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
+
+
+def score(member: Member, data: Data, trainer: Trainer, step: str = "validation_step") -> dict[str, float]:
+    """Return what a member logs in a step on each batch of the validation data, and in the hooks around them.
+
+    Raises:
+        TrialError: the member's code raises.
+    """
+    trainer.validate(_ScoredModule(member, data, step), dataloaders=data.validation, verbose=False)
+    return member.metrics()
 
 
 class _ScoredModule(FedModule):
-    """Validates one member. What the member raises is raised as a TrialError."""
+    """Scores one member by a step. What the member raises is raised as a TrialError."""
 
-    def __init__(self, member: Member, data: Data):
+    def __init__(self, member: Member, data: Data, step: str):
         super().__init__(data)
         self.module_of_member = member.module  # for Lightning to move
         self._member = member
+        self._step = step
+        self._stage = step.removesuffix("_step")
 
     def on_validation_epoch_start(self) -> None:
-        """Call the member's own hook."""
+        """Call the member's own hooks."""
         with guarding(self._member, _raise):
-            self._member.start_validation()
+            self._member.call_hook(f"on_{self._stage}_start")
+            self._member.call_hook(f"on_{self._stage}_epoch_start")
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Score the member on a batch."""
         with guarding(self._member, _raise):
-            self._member.validate_batch(batch, batch_idx)
+            self._member.validate_batch(batch, batch_idx, self._step)
+        activity.progress()
 
     def on_validation_epoch_end(self) -> None:
-        """Call the member's own hook."""
+        """Call the member's own hooks."""
         with guarding(self._member, _raise):
-            self._member.end_validation()
+            self._member.call_hook(f"on_{self._stage}_epoch_end")
+            self._member.call_hook(f"on_{self._stage}_end")
 
 
 def _raise(_: Member, error: BaseException) -> None:

@@ -375,8 +375,13 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
 
 def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
     """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
+    return seeded_data(lambda: load_data(config, base_dir), seed)
+
+
+def seeded_data(load: Callable[[], Data], seed: int) -> Data:
+    """Return what `load` gives, in an order that depends on `seed` and the epoch only."""
     with RngStream(derive_seed(seed, "data")):
-        data = load_data(config, base_dir)
+        data = load()
 
     def seeded(loader: Iterable[Any], name: str) -> SeededLoader:
         return SeededLoader(loader, derive_seed(seed, name), _device())

@@ -63,7 +63,7 @@ def search(study: Study) -> None:
         for attempt in study.plan_batches(number, groups):
             train(study, attempt)
         for trial in filter(fails, members):
-            train(study, study.new_alone_attempt(trial))
+            train(study, study.new_attempt(trial))
             study.fail_trial(trial, ERROR)
         study.end_round(number, RoundState.COMPLETED, f"{A_ROUND} trials")
 

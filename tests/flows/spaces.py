@@ -6,7 +6,10 @@ import threading
 import time
 
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
+
+from nasflow.evaluator.loaders import TensorLoader
 
 
 class Behaviour(nn.Module):
@@ -106,3 +109,17 @@ def unreached(pick):
     """Always the same."""
     pick("only", [1, 2])
     return Unreached()
+
+
+def unseen():
+    """Test data: digits with noise."""
+    inputs, targets = load_digits(return_X_y=True)
+    x = torch.as_tensor(inputs / 16.0, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(3)
+    return TensorLoader((x + 0.1 * torch.randn(x.shape, generator=generator), torch.as_tensor(targets)), 256)
+
+
+def broken_in_the_end():
+    """Test data that breaks."""
+    yield next(iter(unseen()))
+    raise ValueError("it breaks in its second batch")

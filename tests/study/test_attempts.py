@@ -92,7 +92,7 @@ def test_an_outcome_repeated_changes_nothing(study: Study) -> None:
     ended = study.record_outcome(
         attempt.id, AttemptState.FAILED, [FinalRecord(0, {"val_accuracy": 0.9}, 4)], {1: "boom"}
     )
-    alone = study.new_alone_attempt(1)
+    alone = study.new_attempt(1)
     study.start_attempt(alone.id, "a0")
     before = study.trials()
     assert study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.1}, 4)]) == ended
@@ -132,12 +132,12 @@ def test_a_lost_batch_starts_again_and_counts_it(study: Study) -> None:
 
 
 def test_one_unfinished_attempt_alone(study: Study) -> None:
-    first = study.new_alone_attempt(3)
-    assert study.new_alone_attempt(3) == first
+    first = study.new_attempt(3)
+    assert study.new_attempt(3) == first
     study.start_attempt(first.id, "a0", {"pid": 1})
-    assert study.new_alone_attempt(3).handle == {"pid": 1}  # a restarted controller finds the running job
+    assert study.new_attempt(3).handle == {"pid": 1}  # a restarted controller finds the running job
     study.record_outcome(first.id, AttemptState.FAILED, failures={3: "boom"}, failure=FailureKind.TRIAL)
-    other, second = study.new_alone_attempt(4), study.new_alone_attempt(3)
+    other, second = study.new_attempt(4), study.new_attempt(3)
     assert [(a.kind, a.number, a.members) for a in (first, other, second)] == [
         (AttemptKind.ALONE, 0, (3,)),
         (AttemptKind.ALONE, 1, (4,)),
@@ -150,7 +150,7 @@ def test_one_unfinished_attempt_alone(study: Study) -> None:
 
 
 def test_an_unknown_attempt_is_a_clear_error(study: Study, open_study: Callable[..., Study]) -> None:
-    attempt = study.new_alone_attempt(0)
+    attempt = study.new_attempt(0)
     with pytest.raises(StudyError, match=f"'other' has no attempt {attempt.id}"):
         open_study(name="other").start_attempt(attempt.id, "x")
     with pytest.raises(StudyError, match=f"'other' has no attempt {attempt.id}"):
@@ -250,3 +250,19 @@ def test_an_outcome_that_fails_half_way_leaves_nothing(study: Study) -> None:
     assert study.trial(0).metrics == {}
     study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
     assert statuses(study)[:2] == ["trained", "trained"]
+
+
+def test_a_test_adds_metrics_to_a_trial(study: Study) -> None:
+    batch = study.plan_batches(0, [[1]])[0]
+    study.start_attempt(batch.id, "b0")
+    study.record_outcome(batch.id, AttemptState.SUCCEEDED, [FinalRecord(1, {"val_accuracy": 0.5}, 4)])
+    test = study.new_attempt(1, AttemptKind.TEST)
+    assert (test.kind, test.number, test.members) == (AttemptKind.TEST, 0, (1,))
+    assert study.new_attempt(1, AttemptKind.TEST) == test, "it is not over"
+    study.start_attempt(test.id, "t0")
+    assert study.trial(1).status is TrialStatus.TRAINED
+    study.record_outcome(test.id, AttemptState.SUCCEEDED, [FinalRecord(1, {"test_accuracy": 0.4}, 4)])
+    tested = study.trial(1)
+    assert (tested.status, tested.epochs) == (TrialStatus.TRAINED, 4)
+    assert tested.metrics == {"val_accuracy": 0.5, "test_accuracy": 0.4}
+    assert study.new_attempt(1, AttemptKind.TEST).number == 1

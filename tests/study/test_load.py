@@ -29,7 +29,7 @@ MakeConfig = Callable[..., SearchConfig]
 def _tell(study: Study, numbers: range) -> None:
     """What a controller's follower of jobs does, for these trials."""
     for number in numbers:
-        attempt = study.new_alone_attempt(number)
+        attempt = study.new_attempt(number)
         study.start_attempt(attempt.id, f"job-{number}", {"number": number})
         for epoch in (1, 2):
             study.record_epochs([EpochRecord(number, epoch, {"val_accuracy": epoch / 10}, 0.1, attempt.id)])
@@ -83,7 +83,7 @@ def test_threads_and_processes_write_side_by_side(make_config: MakeConfig) -> No
 def test_threads_that_ask_for_the_same_attempt_get_one(make_config: MakeConfig) -> None:
     study = _new_study(make_config(), 2)
     with ThreadPoolExecutor(8) as threads:
-        attempts = list(threads.map(study.new_alone_attempt, [0, 1] * 8))
+        attempts = list(threads.map(study.new_attempt, [0, 1] * 8))
     assert len({attempt.id for attempt in attempts}) == 2
     study.close()
 

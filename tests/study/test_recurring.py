@@ -29,7 +29,7 @@ def search(config: SearchConfig, rounds: int, scores: list[float]) -> list[dict[
         rng = random.Random(f"{config.name} {number}")
         for trial in study.submit_trials(number, [space.sample(rng) for _ in scores]):
             tried.append(dict(trial.architecture))
-            attempt = study.new_alone_attempt(trial.number)
+            attempt = study.new_attempt(trial.number)
             study.start_attempt(attempt.id, f"job-{attempt.id}")
             score = scores[trial.number % len(scores)] - number
             final = FinalRecord(trial.number, {"val_accuracy": score, "parameters": 1.0}, 4)

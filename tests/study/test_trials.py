@@ -28,7 +28,7 @@ def train(study: Study, round: int, scores: dict[int, float | dict[str, float]],
         for number, score in scores.items()
     ]
     for final in finals:
-        attempt = study.new_alone_attempt(final.trial)
+        attempt = study.new_attempt(final.trial)
         study.start_attempt(attempt.id, f"job-{attempt.id}")
         epoch = EpochRecord(final.trial, 1, final.metrics, 2.5, attempt.id)
         study.record_epochs([epoch])

@@ -1,7 +1,7 @@
 """The hooks of a member: those that its LightningModule and its callbacks override."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytorch_lightning import Callback, LightningModule
 
@@ -15,6 +15,7 @@ OWN_STEP_HOOKS = (
 
 BATCH_HOOKS = (
     *("on_train_batch_start", "on_train_batch_end", "on_validation_batch_start", "on_validation_batch_end"),
+    *("on_test_batch_start", "on_test_batch_end"),
     *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
 )
 """Called for each batch."""
@@ -22,10 +23,23 @@ BATCH_HOOKS = (
 _OTHERS = (
     *("setup", "configure_model", "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end"),
     *("on_validation_start", "on_validation_epoch_start", "on_validation_epoch_end", "on_validation_end"),
+    *("on_test_start", "on_test_epoch_start", "on_test_epoch_end", "on_test_end"),
     *("on_train_end", "on_fit_end", "teardown", "lr_scheduler_step", "on_save_checkpoint", "on_load_checkpoint"),
 )
 
-_START = {"training_step": "on_train_batch_start", "validation_step": "on_validation_batch_start"}
+
+class Around(NamedTuple):
+    """The hooks before and after a step."""
+
+    start: str
+    end: str
+
+
+STEPS = {
+    "training_step": Around("on_train_batch_start", "on_train_batch_end"),
+    "validation_step": Around("on_validation_batch_start", "on_validation_batch_end"),
+    "test_step": Around("on_test_batch_start", "on_test_batch_end"),
+}
 
 
 class EndsEpochError(Exception):
@@ -76,7 +90,7 @@ class Hooks:
                 batch = module.transfer_batch_to_device(batch, module.device, 0)
             if "on_after_batch_transfer" in self._own:
                 batch = module.on_after_batch_transfer(batch, 0)
-            if self.call(_START[step], batch, index) == -1 and step == "training_step":
+            if self.call(STEPS[step].start, batch, index) == -1 and step == "training_step":
                 raise EndsEpochError
         return batch
 

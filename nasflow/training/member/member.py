@@ -15,7 +15,7 @@ from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member.batches import copied
-from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, EndsEpochError, Hooks
+from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.optimization import EarlyStop, Fitting
@@ -40,6 +40,7 @@ class Member:
 
     Attributes:
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
+        config: how it is trained, without searched values.
         batch_index: of the running or last training step in its epoch.
         hooks: of module and callbacks.
         is_manual: whether the module steps its optimizers in its `training_step`.
@@ -76,7 +77,7 @@ class Member:
         self.seconds: list[float] = []
         self.rng = rng
         self._candidate = candidate
-        self._config = config
+        self.config = config
         self._book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
@@ -87,7 +88,7 @@ class Member:
         self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
-        self._takes_index = {name: takes_index(getattr(module, name)) for name in ("training_step", "validation_step")}
+        self._takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
         module.log = self._book.log  # type: ignore[method-assign]
         module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
 
@@ -160,10 +161,10 @@ class Member:
         batch = self.hooks.start_batch(name, batch, index)
         step = getattr(self.module, name)
         output = step(batch, index) if self._takes_index[name] else step(batch)
-        if name == "validation_step":
-            self.hooks.call("on_validation_batch_end", output, batch, index)
-        elif "on_train_batch_end" in self.hooks.names:
-            self._last_batch = batch
+        if name == "training_step":
+            self._last_batch = batch if "on_train_batch_end" in self.hooks.names else None
+        else:
+            self.hooks.call(STEPS[name].end, output, batch, index)
         return output
 
     def end_step(self, output: Any, index: int) -> None:
@@ -182,11 +183,11 @@ class Member:
         self.call_hook("on_validation_start")
         self.call_hook("on_validation_epoch_start")
 
-    def validate_batch(self, batch: Any, index: int) -> None:
-        """Score one validation batch."""
+    def validate_batch(self, batch: Any, index: int, step: str = "validation_step") -> None:
+        """Score one validation batch, or a batch of test data by the `test_step`."""
         began = time.perf_counter()
         with self.rng:
-            self.call_step("validation_step", copied(batch), index)
+            self.call_step(step, copied(batch), index)
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
@@ -365,11 +366,11 @@ class Member:
                 self.hooks.call(name, *args)
 
     def _make_fitting(self) -> Fitting:
-        clip = self._config.gradient_clip_val
+        clip = self.config.gradient_clip_val
         return Fitting(
             self.module.configure_optimizers(),
             None if clip is None else float(clip),  # type: ignore[arg-type]
-            self._config.gradient_clip_algorithm,
+            self.config.gradient_clip_algorithm,
             manual=self.is_manual,
             step_schedule=self.module.lr_scheduler_step if "lr_scheduler_step" in self.hooks.names else None,
         )

@@ -1,0 +1,90 @@
+"""The last task of a search: its best trial is scored on test data that no trial has seen."""
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+from prefect.tasks import Task
+
+from nasflow.errors import InfrastructureError, TrialError
+from nasflow.job.events import Alert, Event
+from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.report.text import plain_number, shown
+from nasflow.study.records import AttemptKind
+from nasflow.study.study import Study
+from nasflow.trial import FailureKind, Trial
+
+from .session.control import cancelled_if_interrupted
+from .session.session import SearchSession
+from .ui.run_page import tag_task_run
+from .ui.task_messages import failed
+
+
+def score_best(session: SearchSession) -> None:
+    """Score the best trial on the config's test data, unless there is none or it was scored before.
+
+    A failure is shown by the task's state; the search does not fail for it.
+    """
+    best = session.study.leaderboard(1)
+    if session.config.evaluator.test_data is None or not best or is_tested(best[0]):
+        return
+    retry = session.config.retry
+    score = score_on_test_data.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
+    score(session, best[0].number, return_state=True)
+    session.refuse_interrupted()
+
+
+def is_tested(trial: Trial) -> bool:
+    """Whether a trial has metrics of test data."""
+    return any(name.startswith("test_") for name in trial.metrics)
+
+
+def why_not_tested(study: Study, trial: Trial) -> str | None:
+    """Return why the last job that was to test a trial has failed; None if it did not, or there was none."""
+    if is_tested(trial):
+        return None
+    tests = [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
+    return tests[-1].error if tests else None
+
+
+def _was_lost(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
+    """Whether to retry: what fails by the trial's own code or data would fail again."""
+    return isinstance(state.result(raise_on_failure=False), InfrastructureError)
+
+
+@task(
+    name="score on test data",
+    description="Score the best trial once on test data that no trial has seen.",
+    cache_policy=NO_CACHE,
+    task_run_name="score trial {number} on test data",
+    retry_condition_fn=_was_lost,
+)
+@cancelled_if_interrupted
+def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
+    """Score a trial in a job of the training service, and add the metrics to the trial's.
+
+    The state is FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial's code failed.
+    """
+    tag_task_run()
+    session.refuse_interrupted()
+    study = session.study
+    trial = study.trial(number)
+
+    def make_spec(job_id: str) -> JobSpec:
+        members = [MemberSpec(trial=number, architecture=trial.architecture, seed=trial.seed)]
+        data = session.outline(trial).data
+        return JobSpec.of_search(session.config, job_id, data, members, generation=study.generation, tests=True)
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Alert):
+            get_run_logger().warning(event.text)
+
+    ended = session.follower.follow(study.new_attempt(number, AttemptKind.TEST), make_spec, on_event)
+    if ended.failure is FailureKind.INFRASTRUCTURE:
+        return failed(InfrastructureError(ended.error))
+    trial = study.trial(number)
+    if not is_tested(trial):
+        return failed(TrialError(ended.error or "the job ended without a result for the trial"))
+    found = {name: value for name, value in trial.metrics.items() if name.startswith("test_")}
+    message = ", ".join(f"{name} {shown(plain_number(value))}" for name, value in sorted(found.items()))
+    return Completed(message=f"trial {number}: {message}", data=trial)

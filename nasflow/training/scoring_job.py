@@ -1,0 +1,76 @@
+"""A job that scores trained trials on test data, and trains nothing."""
+
+from pathlib import Path
+
+from pytorch_lightning import LightningModule
+
+from nasflow.errors import ConfigError, InfrastructureError
+from nasflow.evaluator.data_source import load_test_data
+from nasflow.gc_control import frozen
+from nasflow.job import activity
+from nasflow.job.events import Ended, Evicted, Final, Started
+from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.space.lazy_layers import make_by_weights
+from nasflow.training.driver import error_text
+from nasflow.training.lightning_loop import make_trainer
+from nasflow.training.member_checkpoints import MemberCheckpoints
+from nasflow.training.scoring import score
+from nasflow.training.training_job import Tell, make_member, seeded_data
+
+
+class ScoringJob:
+    """Scores the members of a spec on the test data of its evaluator, and calls `tell` with each event.
+
+    A LightningModule with a `test_step` is scored by that, any other by its `validation_step`. The metrics are named
+    `test_...`: `val_` at the begin of a name is replaced.
+    """
+
+    def __init__(self, spec: JobSpec, root: Path, tell: Tell):
+        self._spec = spec
+        self._tell = tell
+        self._checkpoints = MemberCheckpoints(spec, root, tell)
+
+    def run(self) -> None:
+        """Run the job to its end. What it raises is the whole job's failure; a member's failure only evicts it."""
+        with frozen():
+            try:
+                self._run()
+            finally:
+                self._checkpoints.close()
+
+    def _run(self) -> None:
+        states = {member.trial: self._checkpoints.newest(member.trial) for member in self._spec.members}
+        self._tell(Started(resumed={trial: state["epoch"] if state else 0 for trial, state in states.items()}))
+        for member in self._spec.members:
+            state = states[member.trial]
+            if state is None:
+                raise InfrastructureError(f"trial {member.trial} can't be tested: it has no checkpoint any more")
+            try:
+                with activity.running(member.trial):
+                    metrics = self._score(member, state)
+            except InfrastructureError:
+                raise
+            except (Exception, SystemExit) as error:  # the member's own code, or its data
+                self._tell(Evicted(trial=member.trial, epoch=state["epoch"], error=error_text(error)))
+            else:
+                self._tell(Final(trial=member.trial, epochs=state["epoch"], metrics=metrics))
+        self._tell(Ended())
+
+    def _score(self, spec: MemberSpec, state: dict[str, object]) -> dict[str, float]:
+        member = make_member(self._spec, spec)
+        config = member.config.test_data
+        if config is None:
+            raise ConfigError("evaluator.test_data: there is none")
+        data = seeded_data(lambda: load_test_data(config, self._spec.base_dir), self._spec.data_seed)
+        trainer = make_trainer(self._spec.evaluator.precision)
+        member.attach(trainer, "fit", datamodule=data.module)
+        trainer.precision_plugin.convert_module(member.module.to(trainer.strategy.root_device))
+        member.module.load_state_dict(state["module"])  # type: ignore[arg-type]
+        make_by_weights(member.module)
+        has_step = getattr(member.module.test_step, "__func__", None) is not LightningModule.test_step
+        step = "test_step" if has_step else "validation_step"
+        return {_test_name(name): value for name, value in score(member, data, trainer, step).items()}
+
+
+def _test_name(name: str) -> str:
+    return name if name.startswith("test_") else f"test_{name.removeprefix('val_')}"

@@ -1,0 +1,115 @@
+"""A job that tests: trained trials are scored on test data, and nothing else of them changes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nasflow.config.search import EvaluatorConfig, Target
+from nasflow.errors import ConfigError, InfrastructureError
+from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.data_source import load_test_data
+from nasflow.job.events import Ended, Event, Final, Started
+from nasflow.training.member.trained import trained_weights, with_weights
+from nasflow.training.scoring_job import ScoringJob
+from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
+from tests.training.tested_modules import unseen
+
+UNSEEN = {"target": "tested_modules.py:unseen"}
+LINEAR = {"classes": 3}
+
+
+def on_unseen(
+    config: EvaluatorConfig, root: Path, space: str = "spaces.py:linear", architecture: Mapping[str, Any] = LINEAR
+) -> list[Event]:
+    """Train a trial and test it; the events of the test."""
+    job = make_job(space, config, {3: architecture})
+    trained = train(job, root)
+    assert not evictions(trained)
+    before = outcome(trained, root, 3)
+    events: list[Event] = []
+    ScoringJob(job.model_copy(update={"tests": True}), root, events.append).run()
+    assert outcome(trained, root, 3) == before, "the trial is as it was"
+    assert [type(event) for event in (events[0], events[-1])] == [Started, Ended]
+    return events
+
+
+def metrics(events: list[Event]) -> dict[str, float]:
+    [final] = [event for event in events if isinstance(event, Final)]
+    assert final.trial == 3
+    return final.metrics
+
+
+@pytest.mark.parametrize("target", ["unseen", "UnseenModule"])
+def test_a_ready_made_evaluator(target: str, tmp_path: Path) -> None:
+    config = evaluator(test_data={"target": f"tested_modules.py:{target}"}, precision="64-true", metrics=["accuracy"])
+    found = metrics(on_unseen(config, tmp_path))
+    assert found.keys() == {"test_loss", "test_accuracy"}
+    model = candidate_space(Target(target="spaces.py:linear"), config, HERE).build(LINEAR).model
+    model = with_weights(model, trained_weights(trial_dir(tmp_path, 3))).eval()
+    x, y = unseen().tensors
+    logits = model(x.double()).detach()
+    assert found["test_loss"] == pytest.approx(float(F.cross_entropy(logits, y)), rel=1e-12)
+    assert found["test_accuracy"] == pytest.approx(float((logits.argmax(1) == y).float().mean()))
+
+
+def test_a_module_with_a_test_step(tmp_path: Path) -> None:
+    """Its own parameter is as it was trained, its hooks are called, its names are kept."""
+    module = {"target": "tested_modules.py:Tests"}
+    found = metrics(on_unseen(evaluator(kind="lightning", module=module, test_data=UNSEEN), tmp_path))
+    assert found.keys() == {"test_nll", "test_scale", "test_size"}
+    assert found["test_size"] == 24
+    assert found["test_scale"] != 1.0
+
+
+def test_a_module_without_one(tmp_path: Path) -> None:
+    module = {"target": "lightning_modules.py:Hooked"}
+    found = metrics(on_unseen(evaluator(kind="lightning", module=module, test_data=UNSEEN), tmp_path))
+    assert found.keys() == {"test_loss", "test_accuracy", "test_constant"}
+
+
+def test_lazy_layers_have_their_trained_sizes(tmp_path: Path) -> None:
+    config = evaluator(data={"target": "spaces.py:images"}, test_data={"target": "tested_modules.py:pictures"})
+    found = metrics(on_unseen(config, tmp_path, "lazy_spaces.py:images", {"width": 4, "kernel": 3}))
+    assert 0 <= found["test_accuracy"] <= 1
+
+
+def test_a_trial_that_can_not_be_tested_is_named(tmp_path: Path) -> None:
+    module = {"target": "tested_modules.py:Tests", "params": {"how": "raise"}}
+    events = on_unseen(evaluator(kind="lightning", module=module, test_data=UNSEEN), tmp_path)
+    assert evictions(events)[3].error.startswith("TrialError: ValueError: it can't be tested")
+
+
+def test_a_trial_without_a_checkpoint_is_nobodys_fault(tmp_path: Path) -> None:
+    job = make_job("spaces.py:linear", evaluator(test_data=UNSEEN), {3: LINEAR})
+    with pytest.raises(InfrastructureError, match="trial 3 can't be tested: it has no checkpoint any more"):
+        ScoringJob(job.model_copy(update={"tests": True}), tmp_path, print).run()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("pair", "tested_modules.py:pair gave a tuple; it should give a LightningDataModule or a loader"),
+        ("UNSEEN", "'tested_modules.py' has no 'UNSEEN'"),
+        ("torch", "tested_modules.py:torch is not callable"),
+    ],
+)
+def test_bad_test_data_is_refused(target: str, said: str) -> None:
+    config = evaluator(test_data={"target": f"tested_modules.py:{target}"})
+    with pytest.raises(ConfigError, match=said):
+        load_test_data(config.test_data, HERE)  # type: ignore[arg-type]
+
+
+def test_params_that_do_not_fit_are_refused() -> None:
+    config = evaluator(test_data={"target": "tested_modules.py:unseen", "params": {"size": 3}})
+    with pytest.raises(ConfigError, match=r"evaluator\.test_data: .* does not take these params"):
+        load_test_data(config.test_data, HERE)  # type: ignore[arg-type]
+
+
+def test_batches_come_in_the_same_order_each_time(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    config = evaluator(test_data={"target": "tested_modules.py:unseen", "params": {"batch_size": 5}})
+    assert metrics(on_unseen(config, tmp_path / "one")) == metrics(on_unseen(config, tmp_path / "two"))
