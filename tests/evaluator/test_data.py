@@ -9,7 +9,7 @@ import torch
 from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.data_source import Data, fingerprint, load_data
+from nasflow.evaluator.data_source import Data, fingerprint, load_data, load_test_data
 from nasflow.evaluator.loaders import TensorLoader
 
 HERE = Path(__file__).parent
@@ -166,6 +166,11 @@ def search(params: dict[str, Any], **evaluator: Any) -> SearchConfig:
         ({"val_fraction": -0.1}, "val_fraction: it should be a number between 0 and 1, not -0.1"),
         ({"val_fraction": 1e-6}, "val_fraction: "),
         ({"val_fraction": 0.999999}, "val_fraction: "),
+        ({"test_fraction": 1.5}, "test_fraction: it should be 0, or a number between 0 and 1, not 1.5"),
+        ({"test_fraction": True}, "test_fraction: it should be 0, or a number between 0 and 1, not True"),
+        ({"test_fraction": 0.001}, "test_fraction: "),
+        ({"part": "train"}, "part: it should be fit or test, not 'train'"),
+        ({"part": "test"}, "test_fraction: with part: test, it should be what evaluator.data has"),
         ({"int": [1, 5]}, "Digits does not take these params: got an unexpected keyword argument 'int'"),
         ({"pick": [1, 5]}, "Digits does not take these params: got an unexpected keyword argument 'pick'"),
     ],
@@ -183,3 +188,18 @@ def test_params_that_shipped_data_can_t_take(params: dict[str, Any], reason: str
 def test_values_that_an_optimizer_can_t_take(optimizer: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^evaluator\.optimizer: Invalid "):
         check_search(search({}, optimizer=optimizer))
+
+
+@pytest.mark.parametrize("name", ["Digits", "Wine", "Diabetes"])
+def test_what_is_put_aside_is_in_no_other_part(name: str) -> None:
+    target = f"nasflow.evaluator.data:{name}"
+    fit = load(target, test_fraction=0.2)
+    test = load_test_data(DataConfig(target=target, params={"test_fraction": 0.2, "part": "test"}), Path()).validation
+    parts = [fit.train, fit.validation, test]
+    rows = [{(tuple(x.flatten().tolist()), float(y)) for x, y in zip(*part.tensors, strict=True)} for part in parts]
+    whole = load(target)
+    assert sum(map(len, rows)) == len(set.union(*rows))
+    assert sum(len(part.tensors[0]) for part in parts) == sum(
+        len(p.tensors[0]) for p in (whole.train, whole.validation)
+    )
+    assert len(test.tensors[0]) == pytest.approx(0.2 * sum(len(part.tensors[0]) for part in parts), abs=1)
