@@ -11,10 +11,11 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import Task
 
+from nasflow.checkpoint.carried import carry_over
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
-from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec
+from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec, trial_dir
 from nasflow.merge.planning.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
@@ -171,6 +172,10 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     heard = False
 
     def make_spec(job_id: str) -> JobSpec:
+        for trial in trials:
+            if (ended := session.study.stopped_before(trial)) is not None:
+                folder = trial_dir(config.study_dir, trial.number)
+                carry_over(trial_dir(config.study_dir, ended.number), folder, session.study.generation)
         members = [MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials]
         data = session.outline(trials[0]).data
         return JobSpec.of_search(

@@ -32,9 +32,21 @@ class TrialStatus(StrEnum):
         return self in (TrialStatus.TRAINED, TrialStatus.STOPPED_EARLY)
 
 
+STOP_AFTER = "stop_after"
+"""The label of the epochs after which a trial ends (`evaluator.stop_after`)."""
+
+
+def without_stop(architecture: Architecture) -> Architecture:
+    """Return an architecture without the choice of when its trial ends."""
+    return Architecture({label: value for label, value in architecture.items() if label != STOP_AFTER})
+
+
 def trial_seed(study_seed: int, architecture: Architecture) -> int:
-    """Return the seed of an architecture's trials, which follows from it and the study's seed alone."""
-    return derive_seed(study_seed, architecture.to_json())
+    """Return the seed of an architecture's trials, which follows from it and the study's seed alone.
+
+    Trials that differ only in when they end have the same one, because one may go on where the other ended.
+    """
+    return derive_seed(study_seed, without_stop(architecture).to_json())
 
 
 class FailureKind(StrEnum):

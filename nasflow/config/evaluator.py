@@ -94,6 +94,11 @@ class TrainingConfig(Section):
         "that gives a loader",
     )
     epochs: SearchedInt = Field(default=10, description="of every trial that is not stopped early")
+    stop_after: SearchedInt | None = Field(
+        default=None,
+        description="epochs after which a trial ends before all of `epochs`; a later one that differs in nothing else "
+        "goes on from its checkpoint",
+    )
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
     gradient_clip_val: OptionalFloat = Field(
         default=None,

@@ -39,13 +39,14 @@ from nasflow.config.strategy import (
     EvolutionConfig,
     GridConfig,
     HalvingPrunerConfig,
+    HyperbandConfig,
     MedianPrunerConfig,
     OptunaConfig,
     PrunerConfig,
     RandomConfig,
     StrategyConfig,
 )
-from nasflow.config.values import Section
+from nasflow.config.values import Options, Section
 from nasflow.config.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
@@ -62,6 +63,7 @@ __all__ = [
     "EvolutionConfig",
     "GridConfig",
     "HalvingPrunerConfig",
+    "HyperbandConfig",
     "LightningConfig",
     "LimitsConfig",
     "MedianPrunerConfig",
@@ -145,6 +147,19 @@ class SearchConfig(Section):
     def _recordable(cls, values: Any) -> Any:
         refuse_unrecordable(values)
         return values
+
+    @model_validator(mode="after")
+    def _rungs(self) -> "SearchConfig":
+        """Let trials of a strategy that compares them on the way end there."""
+        if isinstance(self.strategy, HyperbandConfig) and self.evaluator.stop_after is None:
+            if not isinstance(self.evaluator.epochs, int):
+                raise ValueError(
+                    f"strategy: {self.strategy.kind} needs a number as evaluator.epochs, which it searches"
+                )
+            rungs = self.strategy.rungs(self.evaluator.epochs)
+            evaluator = self.evaluator.model_copy(update={"stop_after": Options[int](pick=rungs)})
+            self.__dict__["evaluator"] = evaluator  # the config is frozen from now on
+        return self
 
     @field_validator("work_dir", "base_dir")
     @classmethod

@@ -37,6 +37,26 @@ class OptunaConfig(Section):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the sampler")
 
 
+class HyperbandConfig(Section):
+    """Asynchronous successive halving (Li et al. 2020), in one bracket or, as in Hyperband, in several.
+
+    Trials end after few epochs, and the best 1 / `reduction_factor` of them go on from their checkpoints.
+    """
+
+    kind: Literal["asha", "hyperband"] = Field(description="one bracket, or one for each number of first epochs")
+    reduction_factor: int = Field(default=3, ge=2, description="one of so many goes on")
+    min_epochs: PositiveInt = Field(default=1, description="epochs after which trials are compared first")
+
+    def rungs(self, epochs: int) -> list[int]:
+        """Return the epochs after which trials of so many epochs are compared, and the last one."""
+        found = []
+        rung = self.min_epochs
+        while rung < epochs:
+            found.append(rung)
+            rung *= self.reduction_factor
+        return [*found, epochs]
+
+
 class CustomStrategyConfig(Section):
     """A user's `nasflow.strategy.base.Strategy` subclass."""
 
@@ -46,7 +66,8 @@ class CustomStrategyConfig(Section):
 
 
 StrategyConfig = Annotated[
-    RandomConfig | GridConfig | EvolutionConfig | OptunaConfig | CustomStrategyConfig, Field(discriminator="kind")
+    RandomConfig | GridConfig | EvolutionConfig | HyperbandConfig | OptunaConfig | CustomStrategyConfig,
+    Field(discriminator="kind"),
 ]
 """The section of any strategy, chosen by `kind`."""
 

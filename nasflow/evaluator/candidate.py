@@ -34,7 +34,8 @@ class Candidate:
     @property
     def epochs(self) -> int:
         """The number of epochs to train, if it is not stopped early."""
-        return int(self.config.epochs)  # type: ignore[arg-type]
+        epochs, stop = self.config.epochs, self.config.stop_after
+        return int(epochs if stop is None else min(epochs, stop))  # type: ignore[arg-type, type-var]
 
     @property
     def parameters(self) -> int:

@@ -8,6 +8,7 @@ from nasflow.config.search import (
     CustomStrategyConfig,
     EvolutionConfig,
     GridConfig,
+    HyperbandConfig,
     Objective,
     OptunaConfig,
     RandomConfig,
@@ -21,6 +22,7 @@ from nasflow.strategy.base import Strategy
 from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.evolution import Evolution
 from nasflow.strategy.grid import GridSearch
+from nasflow.strategy.hyperband import Hyperband
 from nasflow.strategy.random_search import RandomSearch
 
 
@@ -53,6 +55,8 @@ def make_strategy(
             return GridSearch(space, config.float_steps, first)
         case EvolutionConfig():
             return Evolution(space, config, objectives, seed, first)
+        case HyperbandConfig():
+            return Hyperband(space, config, objectives, seed, first)
         case OptunaConfig():
             from nasflow.strategy.optuna_sampler import OptunaStrategy, make_sampler  # noqa: PLC0415  # slow
 

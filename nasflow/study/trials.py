@@ -12,7 +12,7 @@ from nasflow.space.architecture import Architecture
 from nasflow.study.base import FINISHED, SCORED, StudyBase, best_first, chunks, now, to_trial
 from nasflow.study.records import RoundState
 from nasflow.study.store import EpochRow, RoundRow, TrialRow
-from nasflow.trial import Trial, TrialStatus, trial_seed
+from nasflow.trial import STOP_AFTER, Trial, TrialStatus, trial_seed, without_stop
 
 _ROUNDS_AT_ONCE = 10
 
@@ -70,6 +70,25 @@ class TrialLog(StudyBase):
         """Return one trial. Raises StudyError if no trial has this number."""
         with self._read() as session:
             return to_trial(self._trial_rows(session, [number])[number])
+
+    def stopped_before(self, trial: Trial) -> Trial | None:
+        """Return the scored trial that `trial` can go on from: it differs only in that it ended before.
+
+        Of several, it is the one with the most epochs.
+        """
+        until = trial.architecture.get(STOP_AFTER)
+        if until is None:
+            return None
+        alike = without_stop(trial.architecture)
+        with self._read() as session:
+            same_seed = self._query(SCORED).where(TrialRow.seed == trial.seed, TrialRow.replayed_from.is_(None))
+            found = [to_trial(row) for row in session.scalars(same_seed)]
+        earlier = [
+            other
+            for other in found
+            if without_stop(other.architecture) == alike and other.architecture[STOP_AFTER] < until
+        ]
+        return max(earlier, key=lambda other: other.epochs, default=None)
 
     def trials_numbered(self, numbers: Iterable[int]) -> list[Trial]:
         """Return these trials, by number. Raises StudyError for a number that does not exist."""

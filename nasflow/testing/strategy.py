@@ -11,7 +11,7 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.trial import Trial, TrialStatus
+from nasflow.trial import STOP_AFTER, Trial, TrialStatus
 
 ACCURACY = Objective(metric="val_accuracy", direction="maximize")
 """The only objective, or the first of two."""
@@ -44,6 +44,7 @@ def finished(number: int, round: int, architecture: Architecture) -> Trial:
         seed=0,
         status=TrialStatus.FAILED if failed else TrialStatus.TRAINED,
         metrics={} if failed else metrics,
+        epochs=architecture.get(STOP_AFTER, 1),
         error="it failed" if failed else None,
     )
     return Trial.model_validate_json(trial.model_dump_json())  # as read back from a study
@@ -54,10 +55,16 @@ class StrategyContract:
 
     per_round = 8
     rounds = 5
+    program = staticmethod(contract_program)
+    """The space's; a strategy that needs a label of its own overrides it."""
 
     @abstractmethod
     def make(self, space: Space, objectives: Sequence[Objective], seed: int) -> Strategy:
         """Return a new strategy, before any call of `ask` or `tell`."""
+
+    def space(self) -> Space:
+        """Return the space of the searches."""
+        return Space(self.program)
 
     @pytest.fixture(params=[[ACCURACY], [ACCURACY, PARAMETERS]], ids=["one-objective", "two-objectives"])
     def objectives(self, request: pytest.FixtureRequest) -> list[Objective]:
@@ -66,7 +73,7 @@ class StrategyContract:
 
     def test_proposes_valid_architectures(self, objectives: list[Objective]) -> None:
         """`ask` returns the requested number of architectures, each valid in the space."""
-        space = Space(contract_program)
+        space = self.space()
         for trials in self._search(self.make(space, objectives, seed=0), 0, self.rounds):
             assert len(trials) == self.per_round
             for trial in trials:
@@ -74,29 +81,29 @@ class StrategyContract:
 
     def test_same_seed_gives_same_proposals(self, objectives: list[Objective]) -> None:
         """Proposals depend only on the seed and the trials passed to `tell`."""
-        first, again = (self.make(Space(contract_program), objectives, seed=3) for _ in range(2))
+        first, again = (self.make(self.space(), objectives, seed=3) for _ in range(2))
         assert self._search(first, 0, self.rounds) == self._search(again, 0, self.rounds)
 
     def test_resumed_search_proposes_what_an_uninterrupted_one_does(self, objectives: list[Objective]) -> None:
         """Holds for a search killed after any round, with failed trials on record."""
-        record = self._search(self.make(Space(contract_program), objectives, seed=1), 0, self.rounds)
+        record = self._search(self.make(self.space(), objectives, seed=1), 0, self.rounds)
         assert any(trial.status is TrialStatus.FAILED for trials in record for trial in trials)
         for cut in range(1, self.rounds):
-            strategy = self.make(Space(contract_program), objectives, seed=1)
+            strategy = self.make(self.space(), objectives, seed=1)
             strategy.resume(record[:cut])
             assert self._search(strategy, cut, self.rounds) == record[cut:]
 
     def test_resumes_within_a_round(self, objectives: list[Objective]) -> None:
         """After a kill while a round trained, `tell` gets that round without another `ask` for it."""
-        record = self._search(self.make(Space(contract_program), objectives, seed=2), 0, self.rounds)
-        strategy = self.make(Space(contract_program), objectives, seed=2)
+        record = self._search(self.make(self.space(), objectives, seed=2), 0, self.rounds)
+        strategy = self.make(self.space(), objectives, seed=2)
         strategy.resume(record[:1])
         strategy.tell(record[1])
         assert self._search(strategy, 2, self.rounds) == record[2:]
 
     def test_failed_trials_are_harmless(self, objectives: list[Objective]) -> None:
         """Failed trials are harmless, even if all trials failed."""
-        space = Space(contract_program)
+        space = self.space()
         strategy = self.make(space, objectives, seed=0)
         for round in range(3):
             asked = strategy.ask(4)
@@ -106,7 +113,7 @@ class StrategyContract:
 
     def test_a_metric_that_is_missing_or_not_finite_is_harmless(self, objectives: list[Objective]) -> None:
         """The strategy learns nothing from such a trial."""
-        strategy = self.make(Space(contract_program), objectives, seed=0)
+        strategy = self.make(self.space(), objectives, seed=0)
         scores: list[dict[str, float]] = [{}, {"val_accuracy": float("nan"), "parameters": float("inf")}]
         for round in range(2):
             trials = [finished(4 * round + i, round, a) for i, a in enumerate(strategy.ask(4))]
@@ -116,7 +123,7 @@ class StrategyContract:
 
     def test_never_gives_more_than_was_asked_for(self, objectives: list[Objective]) -> None:
         """`ask(0)` returns nothing."""
-        strategy = self.make(Space(contract_program), objectives, seed=0)
+        strategy = self.make(self.space(), objectives, seed=0)
         assert strategy.ask(0) == []
         strategy.tell([])
         assert len(strategy.ask(1)) == 1

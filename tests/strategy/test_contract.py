@@ -3,11 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.config.search import EvolutionConfig, GridConfig, Objective, OptunaConfig, RandomConfig, StrategyConfig
+from nasflow.config.search import (
+    EvolutionConfig,
+    GridConfig,
+    HyperbandConfig,
+    Objective,
+    OptunaConfig,
+    RandomConfig,
+    StrategyConfig,
+)
+from nasflow.space.pick import Pick
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy
 from nasflow.testing.strategy import ACCURACY, PARAMETERS, StrategyContract, contract_program, finished
+from nasflow.trial import STOP_AFTER
 
 
 class ByConfig(StrategyContract):
@@ -31,6 +41,21 @@ class TestEvolution(ByConfig):
 
 class TestEvolutionWithCrossover(ByConfig):
     config = EvolutionConfig(population=8, tournament=3, crossover=0.5)
+
+
+def stopping_program(pick: Pick) -> None:
+    contract_program(pick)
+    pick(STOP_AFTER, [1, 3, 9])
+
+
+class TestASHA(ByConfig):
+    config = HyperbandConfig(kind="asha")
+    program = staticmethod(stopping_program)
+
+
+class TestHyperband(ByConfig):
+    config = HyperbandConfig(kind="hyperband")
+    program = staticmethod(stopping_program)
 
 
 class TestTPE(ByConfig):

@@ -69,6 +69,7 @@ class Member:
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
+        self._until = candidate.epochs
         self.finished_epochs = 0
         self.finished = False
         self.stopped_early = False
@@ -212,11 +213,13 @@ class Member:
         self.begun = 0
         self.history.append(metrics)
         self.seconds.append(self._busy)
-        self.finished = stop or self.finished_epochs >= self.epochs
-        self.stopped_early = stop and self.finished_epochs < self.epochs
+        self.finished = stop or self.finished_epochs >= self._until
+        self.stopped_early = stop and self.finished_epochs < self._until
 
     def end_training(self) -> None:
-        """Call the hooks after the last epoch, which may still change the weights."""
+        """Call the hooks after the last epoch, which may still change the weights; none if the trial may go on."""
+        if self.finished_epochs < self.epochs and not self.stopped_early:
+            return
         self.call_hook("on_train_end")
         self.call_hook("on_fit_end")
         self.call_hook("teardown", "fit")

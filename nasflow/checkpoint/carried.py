@@ -1,0 +1,31 @@
+"""A trial that goes on where another one ended begins with that one's checkpoint."""
+
+import logging
+from pathlib import Path
+
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+def carry_over(ended: Path, folder: Path, generation: int) -> None:
+    """Write the last state of an ended trial as the first checkpoint of another, unless that has one.
+
+    Without a checkpoint that can be read, the trial trains from the start, to the same results.
+
+    Args:
+        ended: the folder of the ended trial.
+        folder: of the trial that goes on.
+        generation: of the controller.
+    """
+    store = CheckpointStore(folder, generation=generation)
+    if store.newest() is not None:
+        return
+    try:
+        state = CheckpointStore(ended).load_newest()
+    except CheckpointError as error:
+        logger.warning("a trial trains from the start, because %s", error)
+        return
+    if state is not None:
+        store.save(state["epoch"], {**state, "finished": state["stopped_early"]})
