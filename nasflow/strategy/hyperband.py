@@ -1,8 +1,8 @@
 """Asynchronous successive halving (ASHA) and Hyperband.
 
 ASHA is that of Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning. Hyperband is that of Li et al.
-2018, A Novel Bandit-Based Approach to Hyperparameter Optimization, with asynchronous brackets. A trial that is promoted is a new trial of the same architecture that ends later; it goes on from the
-checkpoint of the first.
+2018, A Novel Bandit-Based Approach to Hyperparameter Optimization, with asynchronous brackets. A trial that is promoted
+is a new trial of the same architecture that ends later; it goes on from the checkpoint of the first.
 """
 
 import random

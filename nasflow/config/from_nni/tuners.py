@@ -62,15 +62,17 @@ def _advisor(advisor: Entries) -> dict[str, Any]:
     if name not in ("hyperband", "bohb"):
         advisor.notes.add(key, f"{_OWN} in `strategy`. random is used instead")
         return _common(args) | _finish(advisor, args)
-    halving: dict[str, Any] = {"kind": "halving"}
+    halving: dict[str, Any] = {}
     if (eta := args.count("eta")) is not None and eta >= 2:
         halving["reduction_factor"] = eta
     args.drop("the most that a trial trains is `evaluator.epochs`", "R", "max_budget")
     if budget := args.count("min_budget"):
         halving["min_epochs"] = budget
     args.drop("not needed: halving is asynchronous", "exec_mode")
-    strategy = {"kind": "tpe" if name == "bohb" else "random"}
-    return {"strategy": strategy, "pruner": halving, **_common(args)} | _finish(advisor, args)
+    parts: dict[str, Any] = {"strategy": {"kind": "hyperband", **halving}}
+    if name == "bohb":
+        parts = {"strategy": {"kind": "tpe"}, "pruner": {"kind": "halving", **halving}}
+    return {**parts, **_common(args)} | _finish(advisor, args)
 
 
 def _assessor(assessor: Entries) -> dict[str, Any] | None:
