@@ -230,6 +230,24 @@ def test_validate_says_what_is_wrong(open_service, s3):
     assert s3.objects() == []
 
 
+def test_a_later_check_removes_what_one_has_left(open_service, proxy, s3, tmp_path, monkeypatch):
+    """It got no answer, and its process has died since."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    proxy.switch("mute")
+    with pytest.raises(ServiceError, match="the storage does not answer as it should"):
+        open_service().validate()
+    proxy.switch("pass")
+    [left] = s3.objects()
+    [note] = (tmp_path / "cache").glob("nasflow/storage-checks/*/*")
+    assert note.name in left
+    open_service().validate()
+    assert s3.objects() == [left], "its process still runs"
+    note.write_text('{"pid": 1, "started": "before"}')
+    open_service().validate()
+    assert s3.objects() == []
+    assert not note.exists()
+
+
 def test_a_folder_is_a_storage_too(open_service, cluster, tmp_path):
     service = open_service(url=f"file://{tmp_path}/storage", options={})
     service.validate()

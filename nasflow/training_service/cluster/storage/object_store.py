@@ -31,7 +31,7 @@ from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.small_files import write_aside
 from nasflow.training_service.cluster.runs import Run
-from nasflow.training_service.cluster.storage import parcel
+from nasflow.training_service.cluster.storage import checked, parcel
 from nasflow.training_service.cluster.storage.base import RunOptions, Storage, StorageSilentError
 from nasflow.training_service.cluster.storage.bucket import KEY, SECRETS, Bucket, texts_of
 from nasflow.training_service.cluster.storage.parcel import Control, File, Input
@@ -97,17 +97,22 @@ class ObjectStore(Storage):
         return f"'{self._config.python} -m {module} --help' on a node may show why"
 
     def validate(self) -> None:
-        """Write, list and remove an object, and collect nothing.
+        """Write, list and remove an object, also one that an earlier check has left, and collect nothing.
 
         Raises:
             ServiceError: that is not possible.
         """
         try:
-            bucket = Bucket(self._config, self._known_texts(), f"nasflow-check-{secrets.token_hex(8)}")
-            with tempfile.NamedTemporaryFile() as file:
-                bucket.put(Path(file.name), "object")
-            there = bucket.list()
-            bucket.remove_all()
+            for earlier in checked.unfinished(self._config):
+                Bucket(self._config, self._known_texts(), earlier).remove_all()
+                checked.forget(self._config, earlier)
+            name = f"nasflow-check-{secrets.token_hex(8)}"
+            bucket = Bucket(self._config, self._known_texts(), name)
+            with checked.noted(self._config, name):
+                with tempfile.NamedTemporaryFile() as file:
+                    bucket.put(Path(file.name), "object")
+                there = bucket.list()
+                bucket.remove_all()
         except (StorageSilentError, FileNotFoundError) as error:
             raise ServiceError(f"{error}; check training_service.storage") from None
         if list(there) != ["object"]:
