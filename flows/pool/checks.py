@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import WorkerStatus, WorkPool, WorkQueue
+from prefect.client.schemas.objects import FlowRun, WorkerStatus, WorkPool, WorkQueue
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.schema_tools import ValidationError, validate
 
@@ -98,6 +98,16 @@ def _no_worker(client: SyncPrefectClient, pool: str) -> str:
     if any(worker.status is WorkerStatus.ONLINE for worker in workers):
         return ""
     return f"{_POOL}: no worker polls '{pool}'; start one where jobs are to run: prefect worker start --pool {pool}"
+
+
+def taker_is_gone(client: SyncPrefectClient, pool: str, run: FlowRun) -> bool:
+    """Whether no worker that polls now did so when a flow run was taken from the pool's queue, as PENDING says."""
+    if run.state is None:
+        return False
+    taken = run.state.timestamp
+    workers = client.read_workers_for_work_pool(pool, limit=_SHOWN)
+    online = [worker for worker in workers if worker.status is WorkerStatus.ONLINE]
+    return not any(worker.created is None or worker.created <= taken for worker in online)
 
 
 def _check_variables(given: Mapping[str, Any], pool: WorkPool) -> None:

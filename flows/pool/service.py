@@ -32,7 +32,7 @@ from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
-from .checks import check_pool, why_waiting
+from .checks import check_pool, taker_is_gone, why_waiting
 from .deployment import ensure_job_deployment, ensure_zombie_automation
 from .secret_blocks import SecretBlocks
 from .seen import seen
@@ -187,14 +187,17 @@ class PrefectService(ClusterService):
     def _waits(self, client: SyncPrefectClient, runs: Iterable[FlowRun]) -> str:
         """Return why flow runs have been waiting for long; empty if none has. The search's log says it once.
 
-        Flow runs whose worker has not started them in time are withdrawn: it is gone.
+        Flow runs whose worker has not started them, in time or because it is gone, are withdrawn.
         """
         waiting = {run.name: self._in_state(run) for run in runs if run.state_type in _WAITING}
         self._states = {run.name: self._states[run.name] for run in runs if run.name in self._states}
-        if overdue := [
-            run for run in runs if run.state_type is StateType.PENDING and waiting[run.name] > _STARTS_WITHIN
+        pending = [run for run in runs if run.state_type is StateType.PENDING and waiting[run.name] > _WAITS_LONG]
+        if left := [
+            run.name
+            for run in pending
+            if waiting[run.name] > _STARTS_WITHIN or taker_is_gone(client, self._config.work_pool, run)
         ]:
-            self._withdraw([run.name for run in overdue])
+            self._withdraw(left)
         why = ""
         if any(seconds > _WAITS_LONG for seconds in waiting.values()):
             why = why_waiting(client, self._config)

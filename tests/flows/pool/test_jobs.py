@@ -146,6 +146,7 @@ def test_the_server_is_away(pool, prefect_process: PrefectProcess, service, root
 
 
 def test_a_worker_that_never_starts_what_it_took(pools: Pools, tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "_WAITS_LONG", 0.5)
     monkeypatch.setattr(service_module, "_STARTS_WITHIN", 1.0)
     root, name = tmp_path / "root", pools.make("stuck")
     service = make(root, work_pool=name)
@@ -155,6 +156,22 @@ def test_a_worker_that_never_starts_what_it_took(pools: Pools, tmp_path, monkeyp
     pools.server.post(f"/flow_runs/{run['id']}/set_state", {"state": {"type": "PENDING"}, "force": True})
     assert finish(service, handle, PATIENCE).status is JobStatus.LOST
     assert pools.states(root) == ["CANCELLED"]
+
+
+def test_a_job_that_a_worker_took_before_it_died(pools: Pools, tmp_path, monkeypatch):
+    """Its flow run is PENDING, and no other worker takes it."""
+    monkeypatch.setattr(service_module, "_WAITS_LONG", 0.5)
+    root, name = tmp_path / "root", pools.make("taken")
+    service = make(root, work_pool=name)
+    handle = service.submit(script("job"))
+    until(lambda: service.status(handle) and pools.runs(root), "its flow run", PATIENCE)
+    (run,) = pools.runs(root)
+    pools.server.post(f"/flow_runs/{run['id']}/set_state", {"state": {"type": "PENDING"}, "force": True})
+    with pools.worker(name, "another"):
+        assert finish(service, handle, PATIENCE).status is JobStatus.LOST
+        again = service.submit(script("again"))
+        assert finish(service, again, PATIENCE).exit_code == 0
+        until(lambda: sorted(pools.states(root)) == ["CANCELLED", "COMPLETED"], "the ends of both", PATIENCE)
 
 
 def test_it_says_why_jobs_wait(pools: Pools, tmp_path, monkeypatch, caplog):
