@@ -6,6 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
@@ -13,6 +14,7 @@ from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
 from nasflow.open_files import lacks_files
 from nasflow.training.driver import error_text
+from nasflow.training.program.job import ProgramJob
 from nasflow.training.training_job import TrainingJob
 
 
@@ -29,7 +31,8 @@ def run_job_file(path: Path) -> int:
         spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
-            TrainingJob(spec, path.parents[2], events.write).run()
+            kind = ProgramJob if isinstance(spec.evaluator, ProgramConfig) else TrainingJob
+            kind(spec, path.parents[2], events.write).run()
     except Exception as error:
         return _tell_why(events, error)
     finally:

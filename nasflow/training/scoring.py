@@ -42,14 +42,14 @@ def score_model(
         ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
     """
     candidate = _load(search, architecture, weights, base_dir)
-    data = load_job_data(candidate.config.data, base_dir, int(search["seed"]))
+    data = load_job_data(candidate.training.data, base_dir, int(search["seed"]))
     rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(
-            f"evaluator.data: {candidate.config.data.target} gives no validation data to score a model on"
+            f"evaluator.data: {candidate.training.data.target} gives no validation data to score a model on"
         )
-    member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
-    trainer = make_trainer(candidate.config.precision)
+    member = Member(0, make_evaluator(candidate.training, base_dir).module(candidate.model), candidate, rng)
+    trainer = make_trainer(candidate.training.precision)
     member.attach(trainer, "validate")
     trainer.validate(_ScoredModule(member, data), dataloaders=data.validation, verbose=False)
     return {**member.metrics(), "parameters": float(candidate.parameters)}

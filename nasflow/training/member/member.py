@@ -94,7 +94,7 @@ class Member:
                     f"evaluator: {type(module).__name__} overrides {name}, which is not called for members that share "
                     "a job; do its work in training_step, validation_step or an epoch hook"
                 )
-        config = candidate.config
+        config = candidate.training
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]

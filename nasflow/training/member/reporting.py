@@ -1,14 +1,32 @@
 """The events that report a job's members."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nasflow.job.events import Epoch, Event, Final
 from nasflow.json_metrics import finite_metrics, json_metrics
-from nasflow.training.member.member import Member
 
 
-def events_of(member: Member) -> list[Event]:
+class Reported(Protocol):
+    """What a member needs so that its epochs are reported and saved; attributes as in `Member`."""
+
+    number: int
+    finished_epochs: int
+    history: list[dict[str, float]]
+    seconds: list[float]
+    finished: bool
+    stopped_early: bool
+    pruned: bool
+
+    @property
+    def parameters(self) -> int:
+        """The number of its model's parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue, at least what `replayed` takes."""
+
+
+def events_of(member: Reported) -> list[Event]:
     """Return the events of a member after an epoch; none before the first."""
     if not member.finished_epochs:
         return []
