@@ -6,6 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from nasflow.clean_text import error_text
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
@@ -13,7 +14,6 @@ from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
 from nasflow.open_files import lacks_files
-from nasflow.training.driver import error_text
 from nasflow.training.program.job import ProgramJob
 from nasflow.training.training_job import TrainingJob
 

@@ -7,12 +7,12 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file
 from torch import nn
 
+from nasflow.clean_text import error_text
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.training.driver import error_text
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
-from nasflow.clean_text import error_message
+from nasflow.clean_text import error_message, error_text
 from nasflow.config.durations import duration_text
 from nasflow.config.search import DataConfig, ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
@@ -29,7 +29,7 @@ from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.shared_layers import Owners
-from nasflow.training.driver import Driver, error_text
+from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer, run
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member

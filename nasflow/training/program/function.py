@@ -18,13 +18,13 @@ from pydantic import BaseModel
 
 from nasflow.checkpoint.bundle import read_state
 from nasflow.checkpoint.store import CheckpointStore
+from nasflow.clean_text import error_text
 from nasflow.config.search import FunctionConfig
 from nasflow.errors import ConfigError, TrainingEnded
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.function import load_function
 from nasflow.job.reports import append_report, parse_report
 from nasflow.job.spec import JobSpec
-from nasflow.training.driver import error_text
 from nasflow.training.member.rng import RngStream
 
 GO_ON, END = "go on", "end"

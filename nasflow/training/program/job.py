@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from nasflow.clean_text import error_text
 from nasflow.errors import ConfigError, InfrastructureError, JobError, PreemptedError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.job import activity
 from nasflow.job.events import Entered, Event, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
-from nasflow.training.driver import error_text
 from nasflow.training.member.reporting import Reported, events_of
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.preemption import Notice

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from nasflow.clean_text import clean_text, shortened
+from nasflow.clean_text import last_lines
 from nasflow.job import activity
 from nasflow.training.program import guard
 
 _PASSED = 2**20  # bytes that a program may print into the job's log
 _KEPT = 2**13  # of the end of its standard error
-_LINES, _LINE = 12, 500  # lines of it that are shown, and characters of a line
 
 
 class Process:
@@ -81,8 +80,7 @@ class Process:
 
     def last_errors(self) -> str:
         """Return the last lines of its standard error."""
-        lines = self._errors.kept.decode(errors="replace").strip().splitlines()[-_LINES:]
-        return "\n".join(clean_text(shortened(line, _LINE)) for line in lines)
+        return last_lines(self._errors.kept.decode(errors="replace"))
 
     def _join(self) -> None:
         for output in self._outputs:

@@ -16,17 +16,13 @@ from torch.nn import functional as F
 from nasflow.space.pick import Pick
 
 
-def build(pick: Pick) -> nn.Module:
-    return nn.Sequential(nn.Linear(8, pick.choice("width", [4, 8])), nn.Tanh(), nn.Dropout(0.1), nn.LazyLinear(1))
-
-
 def net(pick: Pick) -> nn.Module:
-    width = pick.choice("width", [4, 8])
+    width = pick("width", [4, 8])
     return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Dropout(0.1), nn.Linear(width, 1))
 
 
 def values(pick: Pick) -> dict[str, int]:
-    return {"width": pick.choice("width", [4, 8])}
+    return {"width": pick("width", [4, 8])}
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,7 +30,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.sum(1, keepdim=True)
 
 
-def train(model, report, checkpoint, seed, lr=0.05, epochs=4, die=None, wait=None):
+def train(model, report, checkpoint, *, lr=0.05, epochs=4, die=None):
     """Draws noise and dropout, so that a resumed one shows whether its random numbers went on."""
     optimizer = torch.optim.Adam(model.parameters(), lr)
     x, y = batch()
@@ -51,10 +47,6 @@ def train(model, report, checkpoint, seed, lr=0.05, epochs=4, die=None, wait=Non
         if die is not None and report.epoch == die and not Path("died").exists():
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if wait is not None and report.epoch == wait:
-            Path("waiting").touch()
-            while not Path("go").exists():
-                time.sleep(0.01)
         report(loss=loss)
 
 
@@ -113,6 +105,11 @@ def of_every_kind(report, checkpoint):
     same = json.dumps([state["a"], state[7], state["t"]["x"].tolist()])
     Path("loaded").write_text(same)
     report(loss=0.5)
+
+
+def diverges(report):
+    report(loss=1.0)
+    report(loss=float("inf"))
 
 
 def texts(report):
