@@ -74,7 +74,8 @@ def test_a_trial_whose_program_is_killed_is_trained_again(searches: Searches) ->
         "    if epoch == 3 and trial['architecture']['width'] == 16 and not os.path.exists('killed'):\n"
         "        pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(1000)\n"
         "    with open(os.environ['NASFLOW_METRICS'], 'a') as file:\n"
-        "        print(json.dumps({'epoch': epoch, 'val_accuracy': epoch / trial['architecture']['width']}), file=file)\n"
+        "        score = epoch / trial['architecture']['width']\n"
+        "        print(json.dumps({'epoch': epoch, 'val_accuracy': score}), file=file)\n"
         "    (folder / str(epoch)).touch()\n"
     )
     base = searches.folder / "code"

@@ -15,6 +15,7 @@ from nasflow.training.program import guard
 
 _PASSED = 2**20  # bytes that a program may print into the job's log
 _KEPT = 2**13  # of the end of its standard error
+_READ_WITHIN = 2.0  # seconds after its end
 
 
 class Process:
@@ -84,7 +85,7 @@ class Process:
 
     def _join(self) -> None:
         for output in self._outputs:
-            output.join()
+            output.join(_READ_WITHIN)  # longer only if the guard was killed and a process left that prints there
 
 
 class _Output(threading.Thread):

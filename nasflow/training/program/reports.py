@@ -48,9 +48,10 @@ class Reports:
             for line in lines:
                 self._note(line)
         found = self._known.pop(epoch, None)
-        if found is None and self._known.keys() - range(epoch + 1):
+        later = min((known for known in self._known if known > epoch), default=None)
+        if found is None and later is not None:
             raise TrialError(
-                f"the program reported epoch {max(self._known)}, but never epoch {epoch}; report an epoch before you "
+                f"the program reported epoch {later}, but never epoch {epoch}; report an epoch before you "
                 "save its checkpoint, so that no report is lost"
             )
         return found

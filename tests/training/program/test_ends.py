@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.config.evaluator import ProgramConfig
 from nasflow.job.events import Ended
 from nasflow.training.runner import run_job_file
 from tests.training.program.jobs import command, curve, events_of, function, make_job, write_job
@@ -114,14 +113,12 @@ def test_a_function_whose_job_is_killed_goes_on_to_the_same_bits(tmp_path: Path)
 
 
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
-    config: ProgramConfig = command("Path('pids').write_text(f'{os.getppid()} {os.getpid()}')\n" + PARENT)
-    job_file = write_job(tmp_path, make_job(config, tmp_path))
+    job_file = write_job(tmp_path, make_job(command(PARENT), tmp_path))
     runner = start(job_file, tmp_path)
-    program, _ = (int(pid) for pid in (tmp_path / "pids").read_text().split())
+    program, child = (int(pid) for pid in (tmp_path / "pids").read_text().split())
     guard = psutil.Process(program).parent()
     assert guard is not None
     guard.kill()
     assert runner.wait() == 0
     until(lambda: is_gone(program))
-    (tmp_path / "child").write_text((tmp_path / "pids").read_text().split()[1])
-    psutil.Process(int((tmp_path / "child").read_text())).kill()  # nothing was left to know of it
+    psutil.Process(child).kill()  # its session was its own, and the guard alone knew of it
