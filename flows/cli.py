@@ -335,6 +335,16 @@ def check_services(
     _exit(0 if all(service.in_order for service in found) else 2)
 
 
+@app.command()
+def report_metric(
+    metrics: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The metrics of an epoch.")],
+) -> None:
+    """Report the metrics of an epoch, in a trial of `evaluator: {kind: command}`. `epoch=N` says which epoch it is."""
+    from .commands.report_metric import report  # noqa: PLC0415
+
+    report(metrics)
+
+
 for command in (studies, show, leaderboard, report, export):
     app.command()(command)
 

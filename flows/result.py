@@ -8,7 +8,7 @@ from torch import nn
 
 from nasflow.config.search import SearchConfig
 from nasflow.job.spec import trial_dir
-from nasflow.report.export.folder import export_model
+from nasflow.report.export.folder import export_model, refuse_export
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study
 from nasflow.training.member.trained import trained_model, trained_weights
@@ -48,6 +48,7 @@ class BestTrial:
         return export_model(out, self.trial, self._config, self._weights())
 
     def _weights(self) -> dict[str, torch.Tensor]:
+        refuse_export(self._config)
         return trained_weights(self.checkpoint)
 
     def __repr__(self) -> str:

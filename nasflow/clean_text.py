@@ -1,11 +1,13 @@
 """Text that every store, terminal and JSON parser accepts."""
 
 import re
+import traceback
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 _LINE = 600  # characters
+_LINES, _SHOWN = 12, 500  # last lines that are shown, and characters of each
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -39,6 +41,16 @@ def error_message(error: BaseException) -> str:
     except (Exception, SystemExit) as second:
         text = f"<its text could not be made: {type(second).__name__}>"
     return clean_text(shortened(f"{type(error).__name__}: {text}"))
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as it is recorded: its type and message, then the last lines of its traceback."""
+    return "\n".join([error_message(error), last_lines("".join(traceback.format_exception(error)))])
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of what a program printed, clean and of bounded length."""
+    return "\n".join(clean_text(shortened(line, _SHOWN)) for line in text.strip().splitlines()[-_LINES:])
 
 
 def _clean(value: Any) -> Any:

@@ -57,5 +57,9 @@ class TrialError(JobError):
     """The job's members made it fail (exception, NaN, crash): they are retried alone."""
 
 
+class TrainingEnded(NasflowError):  # noqa: N818  # says what has happened, which is no error
+    """Raised by `report` in a user's training function: its trial ends here, so nothing that it still trains counts."""
+
+
 class InterruptedSearchError(NasflowError):
     """The controller was asked to stop; the study stays resumable."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nasflow.clean_text import error_message, shortened
-from nasflow.training.driver import error_text
+from nasflow.clean_text import error_message, error_text, shortened
 
 
 class UnprintableError(Exception):

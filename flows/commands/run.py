@@ -35,6 +35,10 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
     atexit.register(gc.freeze)
     began = time.monotonic()
     terminal = console()
+    if export_best is not None:
+        from nasflow.report.export.folder import refuse_export  # noqa: PLC0415 - slow
+
+        refuse_export(config)
     set_up_prefect(verbose)
     with _open_session(config, terminal, take_over) as session:
         checked = time.monotonic()

@@ -45,7 +45,7 @@ class Outline:
 
     epochs: int
     parameters: int
-    data: DataConfig
+    data: DataConfig | None
 
     @classmethod
     def of(cls, candidate: Candidate) -> "Outline":

@@ -1,6 +1,6 @@
 """The `evaluator` section of the search config: how a candidate is trained and scored."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -163,8 +163,42 @@ class CustomEvaluatorConfig(TrainingConfig):
     params: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
 
+class ProgramConfig(Section):
+    """What `function` and `command` share: each trial trains in a process of its own, by code that is never merged."""
+
+    data: ClassVar[None] = None
+    """The program has its own."""
+    test_data: ClassVar[None] = None
+    stop_after: ClassVar[None] = None
+    """A program goes on by itself."""
+
+    params: dict[str, Any] = Field(default={}, description="what the program is given; any value may be searched")
+    epochs: SearchedInt = Field(default=10, description="reports of every trial that is not stopped early")
+    early_stopping: EarlyStoppingConfig | None = Field(
+        default=None, description="stop trials that no longer improve; none: each trains to its end"
+    )
+
+
+class FunctionConfig(ProgramConfig):
+    """A user's function that trains a model and reports every epoch.
+
+    It is called with those of `model`, `report`, `checkpoint` and `seed` that its signature names, and with the params.
+    """
+
+    kind: Literal["function"] = Field(default="function", description="a function of yours that trains")
+    target: str = Field(description="package.module:name, or file.py:name relative to the config")
+
+
+class CommandConfig(ProgramConfig):
+    """Any program; it finds architecture and params in a file, and writes its metrics into another."""
+
+    kind: Literal["command"] = Field(default="command", description="any program that trains")
+    command: list[str] = Field(min_length=1, description="program and arguments, started in the config's folder")
+
+
 # if all keys of one kind are keys of another, a form takes the first
 EvaluatorConfig = Annotated[
-    RegressionConfig | ClassificationConfig | LightningConfig | CustomEvaluatorConfig, Field(discriminator="kind")
+    RegressionConfig | ClassificationConfig | LightningConfig | FunctionConfig | CommandConfig | CustomEvaluatorConfig,
+    Field(discriminator="kind"),
 ]
 """The section of any evaluator, chosen by `kind`."""

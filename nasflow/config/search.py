@@ -11,12 +11,15 @@ from nasflow.config.checkpoint import CheckpointConfig
 from nasflow.config.errors import explain
 from nasflow.config.evaluator import (
     ClassificationConfig,
+    CommandConfig,
     CustomEvaluatorConfig,
     DataConfig,
     EarlyStoppingConfig,
     EvaluatorConfig,
+    FunctionConfig,
     LightningConfig,
     OptimizerConfig,
+    ProgramConfig,
     RegressionConfig,
     ScheduleConfig,
     SupervisedConfig,
@@ -54,6 +57,7 @@ __all__ = [
     "Budget",
     "CheckpointConfig",
     "ClassificationConfig",
+    "CommandConfig",
     "CustomEvaluatorConfig",
     "CustomPrunerConfig",
     "CustomStrategyConfig",
@@ -61,6 +65,7 @@ __all__ = [
     "EarlyStoppingConfig",
     "EvaluatorConfig",
     "EvolutionConfig",
+    "FunctionConfig",
     "GridConfig",
     "HalvingPrunerConfig",
     "HyperbandConfig",
@@ -71,6 +76,7 @@ __all__ = [
     "Objective",
     "OptimizerConfig",
     "OptunaConfig",
+    "ProgramConfig",
     "PrunerConfig",
     "RandomConfig",
     "RecurringConfig",
@@ -151,6 +157,11 @@ class SearchConfig(Section):
     @model_validator(mode="after")
     def _rungs(self) -> "SearchConfig":
         """Let trials of a strategy that compares them on the way end there."""
+        if isinstance(self.strategy, HyperbandConfig) and isinstance(self.evaluator, FunctionConfig | CommandConfig):
+            raise ValueError(
+                f"strategy: {self.strategy.kind} ends trials and goes on with the best, which evaluator.kind "
+                f"{self.evaluator.kind} does not allow; choose another strategy, and a pruner"
+            )
         if isinstance(self.strategy, HyperbandConfig) and self.evaluator.stop_after is None:
             if not isinstance(self.evaluator.epochs, int):
                 raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from nasflow.config.search import Target, TrainingConfig
+from nasflow.config.search import CommandConfig, ProgramConfig, Target, TrainingConfig
 from nasflow.errors import ConfigError, SharedLayerError
 from nasflow.evaluator.data_source import fingerprint, load_data
 from nasflow.evaluator.lazy_layers import bare_trainer, complete, first_batch
@@ -29,7 +29,16 @@ class Candidate:
     """The model that an architecture builds, and the training config with the architecture's values."""
 
     model: nn.Module
-    config: TrainingConfig
+    config: TrainingConfig | ProgramConfig
+
+    @property
+    def training(self) -> TrainingConfig:
+        """The config of a candidate that nasflow trains. Raises ConfigError for one that has a program of its own."""
+        if not isinstance(self.config, TrainingConfig):
+            raise ConfigError(
+                "evaluator.kind: trials are trained by their own program, which nasflow can't merge or score"
+            )
+        return self.config
 
     @property
     def epochs(self) -> int:
@@ -43,7 +52,7 @@ class Candidate:
         return count_parameters(self.model)
 
 
-def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) -> Space:
+def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, base_dir: Path) -> Space:
     """Return the space of a search. Its `build(architecture)` returns a Candidate; model labels come first.
 
     Models that it builds for inspection have their lazy layers initialized from a batch of the data. If that fails, it
@@ -61,6 +70,8 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
 
     def program(pick: Pick) -> Candidate:
         model: Any = build(pick, **space.params)
+        if isinstance(evaluator, CommandConfig) and not isinstance(model, nn.Module):
+            model = nn.Module()  # the program makes its own
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"space.target: {space.target} gave a {type(model).__name__}; it should give an nn.Module"
@@ -75,11 +86,11 @@ def candidate_space(space: Target, evaluator: TrainingConfig, base_dir: Path) ->
     batches: dict[str, Any] = {}
 
     def completed(candidate: Candidate) -> bool:
-        if not lazy_layers(candidate.model):
+        if not lazy_layers(candidate.model) or isinstance(candidate.config, ProgramConfig):
             return True
         device = torch.get_default_device()
         try:
-            data = candidate.config.data
+            data = candidate.training.data
             if (name := fingerprint(data)) not in batches:
                 with torch.device("cpu"), torch.random.fork_rng(devices=[]):
                     batches[name] = first_batch(load_data(data, base_dir))
@@ -105,7 +116,7 @@ def complete_candidate(candidate: Candidate, batch: Any, base_dir: Path) -> None
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, torch.float32 if tensor.is_floating_point() else None)  # as models are built
 
-    module = make_evaluator(candidate.config, base_dir).module(candidate.model)
+    module = make_evaluator(candidate.training, base_dir).module(candidate.model)
     module.trainer = bare_trainer()
     module.setup("fit")
     complete(module, tree_map_only(torch.Tensor, moved, batch))

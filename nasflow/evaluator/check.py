@@ -3,11 +3,12 @@
 import logging
 import random
 
-from nasflow.config.search import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
+from nasflow.config.search import ClassificationConfig, ProgramConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
 from nasflow.evaluator.data_source import Data, load_data, load_test_data
+from nasflow.evaluator.function import check_program
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, try_optimizer
@@ -38,12 +39,15 @@ def check_search(config: SearchConfig) -> Space:
     other = space.validate(sampled)  # kept, so that its memory is not reused: equal addresses mean sharing
     candidate: Candidate = space.build(sampled)
     del other
-    data = load_data(candidate.config.data, config.base_dir)
-    if candidate.config.test_data is not None:
-        load_test_data(candidate.config.test_data, config.base_dir)
+    if isinstance(candidate.config, ProgramConfig):
+        check_program(candidate.config, config.base_dir, config.training_service.kind in ("local", "debug"))
+        return space
+    data = load_data(candidate.training.data, config.base_dir)
+    if candidate.training.test_data is not None:
+        load_test_data(candidate.training.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
-        make_evaluator(candidate.config, config.base_dir)
-    make_callbacks(candidate.config.callbacks, config.base_dir)
+        make_evaluator(candidate.training, config.base_dir)
+    make_callbacks(candidate.training.callbacks, config.base_dir)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         try:
             optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())

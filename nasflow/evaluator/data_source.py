@@ -24,9 +24,9 @@ class Data:
     module: "LightningDataModule | None" = None
 
 
-def fingerprint(config: DataConfig) -> str:
+def fingerprint(config: DataConfig | None) -> str:
     """Return an identifier of a closed config's data; trials with equal ones can share one pass over the data."""
-    return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)})"
+    return "" if config is None else f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)})"
 
 
 def load_data(config: DataConfig, base_dir: Path) -> Data:

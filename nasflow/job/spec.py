@@ -8,6 +8,7 @@ Everything a job reads or writes is below one root folder, so that a service can
                          activity        what it is doing and since when (nasflow.job.activity)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs (nasflow.checkpoint.names)
                            stop             asks the job to end the trial after its present epoch
+                           program          the files of the trial's own program (nasflow.training.program)
 
 Trials of a job that are saved at the same time have one checkpoint file, which has a name, as a hard link, in the
 folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
@@ -66,7 +67,7 @@ class JobSpec(BaseModel):
     Attributes:
         job_id: unique within the study; letters, digits and dashes.
         evaluator: as in the config, with its searched values still open; each member's architecture chooses them.
-        data: the data of all members, with its searched values chosen.
+        data: the data of all members, with its searched values chosen; None if their own programs load it.
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
         merge: whether and how members are fused.
@@ -85,7 +86,7 @@ class JobSpec(BaseModel):
     study: str
     space: Target
     evaluator: EvaluatorConfig
-    data: DataConfig
+    data: DataConfig | None
     checkpoint: CheckpointConfig
     data_seed: int
     base_dir: Path
@@ -105,7 +106,7 @@ class JobSpec(BaseModel):
         cls,
         config: SearchConfig,
         job_id: str,
-        data: DataConfig,
+        data: DataConfig | None,
         members: Sequence[MemberSpec],
         *,
         places: int | None = None,
@@ -146,6 +147,11 @@ def job_dir(root: Path, job_id: str) -> Path:
 def trial_dir(root: Path, number: int) -> Path:
     """The folder that holds a trial's checkpoints."""
     return root / "trials" / f"{number:05d}"
+
+
+def program_dir(root: Path, number: int) -> Path:
+    """The folder of the files of a trial's own program, if it has one. It stays on the machine of the job."""
+    return trial_dir(root, number) / "program"
 
 
 def stop_mark(root: Path, number: int) -> Path:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from torch import nn
 
-from nasflow.clean_text import clean_text, error_message, shortened
+from nasflow.clean_text import error_message, error_text
 from nasflow.errors import InfrastructureError
 from nasflow.evaluator.data_source import Data
 from nasflow.job import activity
@@ -23,9 +22,6 @@ from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
 
 logger = logging.getLogger(__name__)
-
-_TRACE_LINES = 12
-_LINE = 500  # characters of a line of a traceback
 
 
 class Driver(ABC):
@@ -296,10 +292,3 @@ class Driver(ABC):
             self.turn = [member for member in self.turn if member not in members]
             self._broken.update(member.number for member in members)
             self.split(members, error)
-
-
-def error_text(error: BaseException) -> str:
-    """An error as it is recorded: its type and message, then the last lines of its traceback."""
-    trace = traceback.format_exception(error)
-    tail = "".join(trace).strip().splitlines()[-_TRACE_LINES:]
-    return "\n".join([error_message(error), *[clean_text(shortened(line, _LINE)) for line in tail]])

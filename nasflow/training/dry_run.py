@@ -102,7 +102,8 @@ def rehearse(spec: JobSpec) -> JobPlan:
     driver = _DryRun(spec)
     run(driver, validate=False)
     if not driver.is_planned and len(driver.plan.failed) < len(spec.members):
-        raise ConfigError(f"evaluator.data: {spec.data.target} gives no batch to train on")
+        target = "" if spec.data is None else spec.data.target
+        raise ConfigError(f"evaluator.data: {target} gives no batch to train on")
     return driver.plan
 
 

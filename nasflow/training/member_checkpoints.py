@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nasflow.checkpoint.background import Background
 from nasflow.checkpoint.names import WITHIN
@@ -22,10 +22,11 @@ from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
-from nasflow.training.member.reporting import events_of
-from nasflow.training.unit.grouping import Failed
+from nasflow.training.member.reporting import Reported, events_of
 
 logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Reported)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +117,22 @@ class MemberCheckpoints:
         """Whether a trial has ever been saved here."""
         return bool(self._store(trial).epochs())
 
-    def save(self, members: Sequence[Member], failed: Failed) -> None:
+    def file(self, trial: int) -> Path:
+        """Return the path of a trial's newest checkpoint."""
+        store = self._store(trial)
+        return store.path(store.epochs()[-1])
+
+    def save(
+        self,
+        members: Sequence[M],
+        failed: Callable[[M, BaseException], None],
+        events: Callable[[M], list[Event]] = events_of,
+    ) -> None:
         """Copy the states that are due; they are written, and their epochs reported, while training goes on.
 
         Args:
             failed: called with a member and the error if its state can't be copied.
+            events: returns what is reported of a member once it is saved.
         """
         if not members:
             return
@@ -134,7 +146,7 @@ class MemberCheckpoints:
             for position, error in errors.items():
                 failed(due[position], error)
             lost = {due[position] for position in errors}
-            by_trial = {member.number: events_of(member) for member in some if member not in lost}
+            by_trial = {member.number: events(member) for member in some if member not in lost}
             self._background.do(partial(self._commit, parts, [member.number for member in due], by_trial))
 
     def save_within(self, members: Sequence[Member], batches: int) -> bool:
@@ -210,7 +222,7 @@ class MemberCheckpoints:
         name = trial_dir(Path(), trial).as_posix()
         return UrlStore(f"{self._url.rstrip('/')}/{self._study}/{name}", self._config.keep, self._generation)
 
-    def _is_due(self, member: Member) -> bool:
+    def _is_due(self, member: Reported) -> bool:
         epoch, now = member.finished_epochs, time.monotonic()
         last = self._last_saves.setdefault(member.number, now)
         late = self._config.every_minutes is not None and now - last >= 60 * self._config.every_minutes
@@ -219,7 +231,7 @@ class MemberCheckpoints:
         self._last_saves[member.number] = now
         return True
 
-    def _as_save(self, member: Member) -> Save:
+    def _as_save(self, member: Reported) -> Save:
         ranking = _ranking(self._config.best, member.history)
         return Save(self._store(member.number), member.finished_epochs, partial(_state, member), ranking)
 
@@ -282,7 +294,7 @@ def _state_within(member: Member, batches: int) -> dict[str, Any]:
         return member.state_within(batches)
 
 
-def _state(member: Member) -> dict[str, Any]:
+def _state(member: Reported) -> dict[str, Any]:
     with activity.running(member.number):  # its modules may have a `state_dict` of their own
         return member.state_dict()
 

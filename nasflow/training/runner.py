@@ -6,13 +6,15 @@ import sys
 import traceback
 from pathlib import Path
 
+from nasflow.clean_text import error_text
+from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, JobSpec
 from nasflow.open_files import lacks_files
-from nasflow.training.driver import error_text
+from nasflow.training.program.job import ProgramJob
 from nasflow.training.scoring_job import ScoringJob
 from nasflow.training.training_job import TrainingJob
 
@@ -30,13 +32,18 @@ def run_job_file(path: Path) -> int:
         spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
-            kind = ScoringJob if spec.tests else TrainingJob
-            kind(spec, path.parents[2], events.write).run()
+            _kind(spec)(spec, path.parents[2], events.write).run()
     except Exception as error:
         return _tell_why(events, error)
     finally:
         events.close()
     return 0
+
+
+def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob]:
+    if spec.tests:
+        return ScoringJob
+    return ProgramJob if isinstance(spec.evaluator, ProgramConfig) else TrainingJob
 
 
 def _read_spec(path: Path) -> JobSpec:

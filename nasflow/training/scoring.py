@@ -8,13 +8,13 @@ from pytorch_lightning import Trainer
 from safetensors.torch import load_file
 from torch import nn
 
+from nasflow.clean_text import error_text
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
-from nasflow.training.driver import error_text
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
@@ -44,14 +44,14 @@ def score_model(
         ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
     """
     candidate = _load(search, architecture, weights, base_dir)
-    data = load_job_data(candidate.config.data, base_dir, int(search["seed"]))
+    data = load_job_data(candidate.training.data, base_dir, int(search["seed"]))
     rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(
-            f"evaluator.data: {candidate.config.data.target} gives no validation data to score a model on"
+            f"evaluator.data: {candidate.training.data.target} gives no validation data to score a model on"
         )
-    member = Member(0, make_evaluator(candidate.config, base_dir).module(candidate.model), candidate, rng)
-    trainer = make_trainer(candidate.config.precision)
+    member = Member(0, make_evaluator(candidate.training, base_dir).module(candidate.model), candidate, rng)
+    trainer = make_trainer(candidate.training.precision)
     member.attach(trainer, "validate")
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 

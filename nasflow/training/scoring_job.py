@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pytorch_lightning import LightningModule
 
+from nasflow.clean_text import error_text
 from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.data_source import load_test_data
 from nasflow.gc_control import frozen
@@ -11,7 +12,6 @@ from nasflow.job import activity
 from nasflow.job.events import Ended, Evicted, Final, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.lazy_layers import make_by_weights
-from nasflow.training.driver import error_text
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.scoring import score
@@ -62,7 +62,7 @@ class ScoringJob:
         if config is None:
             raise ConfigError("evaluator.test_data: there is none")
         data = seeded_data(lambda: load_test_data(config, self._spec.base_dir), self._spec.data_seed)
-        trainer = make_trainer(self._spec.evaluator.precision)
+        trainer = make_trainer(member.config.precision)
         member.attach(trainer, "fit", datamodule=data.module)
         trainer.precision_plugin.convert_module(member.module.to(trainer.strategy.root_device))
         member.module.load_state_dict(state["module"])  # type: ignore[arg-type]

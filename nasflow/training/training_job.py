@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
-from nasflow.clean_text import error_message
-from nasflow.config.durations import duration_text
-from nasflow.config.search import DataConfig
+from nasflow.clean_text import error_message, error_text
+from nasflow.config.search import DataConfig, ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import candidate_space
@@ -24,17 +23,17 @@ from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.gc_control import frozen
-from nasflow.job.events import Alert, Ended, Entered, Event, Evicted, Started
+from nasflow.job.events import Ended, Entered, Event, Evicted, Started
 from nasflow.job.spec import JobSpec, MemberSpec, stop_mark
 from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.shared_layers import Owners
-from nasflow.training.driver import Driver, error_text
+from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer, run
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
-from nasflow.training.member.reporting import replayed
+from nasflow.training.member.reporting import must_stop, replayed
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.preemption import Notice
@@ -81,12 +80,16 @@ class TrainingJob:
         runner.begin(state)
         try:
             if not runner.is_over(state):
-                driver = _JobDriver(self._spec, self._root, state, runner, self._checkpoints)
-                with driver.excused():
-                    run(driver)
+                self.train(state, runner)
             runner.finish(state)
         finally:
             self._checkpoints.close()
+
+    def train(self, state: State, runner: JobRunner) -> None:
+        """Train the trials of the state's roster to their ends; `runner` takes the steps of each turn's end."""
+        driver = _JobDriver(self._spec, self._root, state, runner, self._checkpoints)
+        with driver.excused():
+            run(driver)
 
     def _load(self, state: State) -> None:
         """Find out what each trial has finished, and report it."""
@@ -134,6 +137,8 @@ class SpecDriver(Driver):
     """
 
     def __init__(self, spec: JobSpec, roster: Roster):
+        if spec.data is None or isinstance(spec.evaluator, ProgramConfig):
+            raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
         trainer = make_trainer(spec.evaluator.precision)
         super().__init__(roster, load_job_data(spec.data, spec.base_dir, spec.data_seed), trainer)
         self.limits: dict[int, int] = {}
@@ -276,17 +281,10 @@ class _JobDriver(SpecDriver):
 
     def must_stop(self, member: Member) -> bool:
         """Whether a member has trained for longer than a trial may, or someone has asked for its end; report which."""
-        limit, mark = self._spec.limits.trial, stop_mark(self._root, member.number)
-        if mark.exists():
-            mark.unlink()
-            why = "that was asked for"
-        elif limit is not None and sum(member.seconds) > limit:
-            why = f"limits.trial is {duration_text(limit)}"
-        else:
-            return False
-        text = f"trial {member.number} stops after epoch {member.finished_epochs}: {why}"
-        self._checkpoints.tell_later(Alert(text=text))
-        return True
+        told = must_stop(self._spec, self._root, member)
+        if told is not None:
+            self._checkpoints.tell_later(told)
+        return told is not None
 
     def split(self, members: Sequence[Member], error: Exception) -> None:
         """Take members back to their checkpoints; their next units have at most half as many members."""

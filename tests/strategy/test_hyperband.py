@@ -140,6 +140,7 @@ def test_a_space_without_rungs_is_refused() -> None:
 def config(**values: Any) -> SearchConfig:
     data = {"target": "nasflow.evaluator.data:Digits"}
     evaluator = {"kind": "classification", "data": data, "epochs": 20, **values.pop("evaluator", {})}
+    evaluator = {key: value for key, value in evaluator.items() if value is not None}
     return parse_config({"name": "s", "space": {"target": "s.py:build"}, "evaluator": evaluator, **values})
 
 
@@ -160,3 +161,8 @@ def test_searched_epochs_are_refused() -> None:
 def test_trials_that_differ_in_their_end_have_one_seed() -> None:
     ends = [Architecture({"x": 0.5, STOP_AFTER: epochs}) for epochs in (1, 3)]
     assert trial_seed(7, ends[0]) == trial_seed(7, ends[1]) == trial_seed(7, Architecture({"x": 0.5}))
+
+
+def test_programs_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"strategy: asha .* which evaluator\.kind command does not"):
+        config(strategy={"kind": "asha"}, evaluator={"kind": "command", "command": ["true"], "data": None})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nasflow.config.search import SearchConfig
+from nasflow.config.search import ProgramConfig, SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.union import ServiceConfig, each_service
 from nasflow.errors import UserError
@@ -38,6 +38,9 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
     terminal = console()
     if not config.merge.enabled:
         raise UserError("merge.enabled is false, so every trial trains in a job of its own: there is nothing to plan")
+    if isinstance(config.evaluator, ProgramConfig):
+        kind = config.evaluator.kind
+        raise UserError(f"evaluator.kind is {kind}: every trial trains in its own process, so there is nothing to plan")
     if draw is not None and not draw.absolute().parent.is_dir():
         raise UserError(f"--draw: there is no folder {draw.absolute().parent}")
     count = trials or min(config.budget.trials_per_round, config.merge.max_members)

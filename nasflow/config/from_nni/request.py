@@ -127,7 +127,8 @@ _NO_FOLDER = (
 )
 TRIAL_COMMAND = (
     "trials are candidates of a space, not programs; their code is `space.target`, `evaluator.data` and, if need be, "
-    "`evaluator.module`: write these, and put their names in place of the printed ones"
+    "`evaluator.module`: write these, and put their names in place of the printed ones; or have your program train, by "
+    "`evaluator: {kind: command}`"
 )
 
 

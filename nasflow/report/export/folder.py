@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nasflow.config.search import CustomEvaluatorConfig, LightningConfig, SearchConfig
+from nasflow.config.search import CustomEvaluatorConfig, LightningConfig, ProgramConfig, SearchConfig
 from nasflow.errors import UserError
 from nasflow.report.export.code_files import collect_code
 from nasflow.report.export.score_script import SCORE_SCRIPT
@@ -52,6 +52,15 @@ def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping
     return out
 
 
+def refuse_export(config: SearchConfig) -> None:
+    """Raise UserError if the trials of a search have no weights that nasflow knows."""
+    if isinstance(config.evaluator, ProgramConfig):
+        raise UserError(
+            f"trials of evaluator.kind {config.evaluator.kind} save what their own programs save, so there is no model "
+            "to export; its checkpoints are in the trial's folder"
+        )
+
+
 def _write(folder: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> None:
     from safetensors.torch import save_file  # noqa: PLC0415
 
@@ -90,7 +99,8 @@ def _search(trial: Trial, config: SearchConfig, renamed: Mapping[str, str]) -> d
 
 def _targets(config: SearchConfig) -> Iterator[str]:
     yield config.space.target
-    yield config.evaluator.data.target
+    if config.evaluator.data is not None:
+        yield config.evaluator.data.target
     if isinstance(config.evaluator, LightningConfig):
         yield config.evaluator.module.target
     if isinstance(config.evaluator, CustomEvaluatorConfig):

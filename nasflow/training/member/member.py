@@ -57,7 +57,7 @@ class Member:
         rng: RngStream,
         callbacks: Sequence[Callback] = (),
     ):
-        config = candidate.config
+        config = candidate.training
         own = module.configure_callbacks()
         self.hooks = Hooks(module, [*callbacks, *(own if isinstance(own, Sequence) else [own])])
         self.is_manual = not module.automatic_optimization

@@ -1,14 +1,35 @@
 """The events that report a job's members."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from nasflow.job.events import Epoch, Event, Final
+from nasflow.config.durations import duration_text
+from nasflow.job.events import Alert, Epoch, Event, Final
+from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.json_metrics import finite_metrics, json_metrics
-from nasflow.training.member.member import Member
 
 
-def events_of(member: Member) -> list[Event]:
+class Reported(Protocol):
+    """What a member needs so that its epochs are reported and saved; attributes as in `Member`."""
+
+    number: int
+    finished_epochs: int
+    history: list[dict[str, float]]
+    seconds: list[float]
+    finished: bool
+    stopped_early: bool
+    pruned: bool
+
+    @property
+    def parameters(self) -> int:
+        """The number of its model's parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue, at least what `replayed` takes."""
+
+
+def events_of(member: Reported) -> list[Event]:
     """Return the events of a member after an epoch; none before the first."""
     if not member.finished_epochs:
         return []
@@ -42,3 +63,16 @@ def _final(
     metrics = finite_metrics(history[-1]) | {"parameters": float(parameters)}
     epochs = len(history)
     return Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned)
+
+
+def must_stop(spec: JobSpec, root: Path, member: Reported) -> Alert | None:
+    """Return the alert if a member trained for longer than a trial may, or someone asked for its end; else None."""
+    limit, mark = spec.limits.trial, stop_mark(root, member.number)
+    if mark.exists():
+        mark.unlink()
+        why = "that was asked for"
+    elif limit is not None and sum(member.seconds) > limit:
+        why = f"limits.trial is {duration_text(limit)}"
+    else:
+        return None
+    return Alert(text=f"trial {member.number} stops after epoch {member.finished_epochs}: {why}")

@@ -1,0 +1,181 @@
+"""The process of a trial of `kind: function`: `python -m nasflow.training.program.function FILE`.
+
+FILE says what to train (`Task`). Reports go to a file, and after each the process waits for a line on its standard
+input: whether to go on.
+"""
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from pydantic import BaseModel
+
+from nasflow.checkpoint.bundle import read_state
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.clean_text import error_text
+from nasflow.config.search import FunctionConfig
+from nasflow.errors import ConfigError, TrainingEnded
+from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.function import load_function
+from nasflow.job.reports import append_report, parse_report
+from nasflow.job.spec import JobSpec
+from nasflow.training.member.rng import RngStream
+
+GO_ON, END = "go on", "end"
+"""The answers to a report."""
+
+
+class Saved(BaseModel):
+    """Where a saved state is: the file, the trial's name in it, and the epochs it is of."""
+
+    file: Path
+    trial: str
+    epoch: int
+
+
+class Task(BaseModel):
+    """What the process trains.
+
+    Attributes:
+        job: the job of the trial.
+        trial: its number.
+        reported: its epochs on record; they are not reported again.
+        saved: the checkpoint with the state that the function saved last.
+        folder: for its files: `reports`, `error`, and its `checkpoint`.
+    """
+
+    job: JobSpec
+    trial: int
+    reported: int
+    saved: Saved | None
+    folder: Path
+
+
+class Report:
+    """Ends an epoch: `report(val_accuracy=0.97)`, or `report({"val_accuracy": 0.97})`.
+
+    Attributes:
+        epoch: the epochs so far, those of the loaded checkpoint included.
+    """
+
+    def __init__(self, file: Path, reported: int, answers: IO[str]):
+        self.epoch = 0
+        self._file, self._reported, self._answers = file, reported, answers
+
+    def __call__(self, metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Report the metrics of an epoch; what was saved since the last report is kept with them.
+
+        Raises:
+            TrainingEnded: the trial ends here: it had all its epochs, stopped early, or was stopped.
+            TypeError: a metric is no number.
+        """
+        values = {name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()}
+        line = {**values, "epoch": self.epoch + 1}
+        try:
+            parse_report(json.dumps(line))
+        except ValueError as error:
+            raise TypeError(f"report(...) can't be used: {error}") from None
+        self.epoch += 1
+        if self.epoch <= self._reported:
+            return
+        append_report(self._file, line)
+        if self._answers.readline().strip() != GO_ON:
+            raise TrainingEnded(f"the trial ends after epoch {self.epoch}")
+
+
+class Checkpoint:
+    """What a function saves, to go on from there when its process was killed.
+
+    Random numbers of torch, NumPy and Python are saved beside, and go on where they were when the state is loaded.
+    """
+
+    def __init__(self, store: CheckpointStore, report: Report, rng: RngStream, saved: Saved | None):
+        self._store, self._report, self._rng = store, report, rng
+        self._earlier: dict[str, Any] | None = None  # saved by another process
+        if saved is not None:
+            self._earlier = read_state(saved.file, saved.trial, saved.epoch)["program"]
+
+    def save(self, state: Any) -> None:
+        """Save nested dicts, lists and tuples of tensors, numbers and text. It counts from the next report on.
+
+        Raises:
+            CheckpointError: there is something else in it; the message says where.
+        """
+        with _paused(self._rng):
+            kept = {"state": state, "epoch": self._report.epoch + 1, "rng": self._rng.state_dict()}
+        self._store.save(self._report.epoch + 1, kept)
+        self._earlier = None
+
+    def load(self) -> Any:
+        """Return what was saved last, with its tensors on the CPU; None if nothing was."""
+        state = self._earlier
+        if state is not None:
+            self._report.epoch = state["epoch"]
+        else:
+            state = self._store.load_newest()
+        if state is None:
+            return None
+        with _paused(self._rng):
+            self._rng.load_state_dict(state["rng"])
+        return state["state"]
+
+
+def train(task: Task, answers: IO[str]) -> None:
+    """Build the trial's model from its seed, and call the function. Raises whatever that raises."""
+    job, config = task.job, cast(FunctionConfig, task.job.evaluator)
+    (member,) = (each for each in job.members if each.trial == task.trial)
+    rng = RngStream(member.seed, torch.device("cuda", 0) if torch.cuda.is_available() else None)
+    space = candidate_space(job.space, config, job.base_dir)
+    report = Report(task.folder / "reports", task.reported, answers)
+    checkpoint = Checkpoint(CheckpointStore(task.folder / "checkpoint", 1), report, rng, task.saved)
+    function = load_function(config, job.base_dir)
+    with rng:
+        candidate: Candidate = space.build(member.architecture)
+        ours = {"model": candidate.model, "report": report, "checkpoint": checkpoint, "seed": member.seed}
+        named = inspect.signature(function).parameters
+        params = cast(FunctionConfig, candidate.config).params
+        try:
+            function(**{name: value for name, value in ours.items() if name in named}, **params)
+        except TrainingEnded:
+            return
+
+
+def main() -> None:
+    """Train the trial of the file that the command line names. What is raised is written into the file `error`."""
+    answers = os.fdopen(os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    task = Task.model_validate_json(Path(sys.argv[1]).read_bytes())
+    try:
+        train(task, answers)
+    except (Exception, SystemExit) as error:
+        text = str(error) if isinstance(error, ConfigError) else error_text(error)
+        (task.folder / "error").write_text(text)
+        sys.exit(1)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a number of NumPy or a tensor with one number as Python's."""
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return value.item()
+    return value if isinstance(value, bool | int | float) else repr(value)[:80]
+
+
+@contextmanager
+def _paused(rng: RngStream) -> Iterator[None]:
+    """Within this the stream is left, so that it can be read or set."""
+    rng.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        rng.__enter__()
+
+
+if __name__ == "__main__":
+    main()

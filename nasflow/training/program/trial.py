@@ -1,0 +1,249 @@
+"""A trial that is trained by its own program: its record, its process, and its reports."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from nasflow.checkpoint.store import CheckpointStore
+from nasflow.clean_text import one_line
+from nasflow.config.search import CheckpointConfig, CommandConfig, FunctionConfig, ProgramConfig
+from nasflow.errors import TrialError
+from nasflow.evaluator.candidate import Candidate
+from nasflow.evaluator.function import find_program, program_path
+from nasflow.job import reports
+from nasflow.job.spec import JobSpec, MemberSpec, program_dir
+from nasflow.training.member.optimization import EarlyStop
+from nasflow.training.program.function import END, GO_ON, Saved, Task
+from nasflow.training.program.process import Process
+from nasflow.training.program.reports import Reports
+
+_POLL = 0.01  # seconds between two looks at the reports
+_LEAVES = 60.0  # seconds in which a program may end by itself once nothing that it trains counts any more
+
+
+class ProgramTrial:
+    """The counterpart of a `Member`, with the same attributes; its process is started when an epoch is asked for.
+
+    Args:
+        job: of the trial.
+        spec: the trial.
+        root: below which its folder is.
+        candidate: what its architecture gives; the model is not used.
+    """
+
+    def __init__(self, job: JobSpec, spec: MemberSpec, root: Path, candidate: Candidate):
+        self.number, self.parameters, self.epochs = spec.trial, candidate.parameters, candidate.epochs
+        self.finished_epochs = 0
+        self.history: list[dict[str, float]] = []
+        self.seconds: list[float] = []
+        self.finished = self.stopped_early = self.pruned = False
+        self._job, self._spec, self._config = job, spec, cast(ProgramConfig, candidate.config)
+        self._folder = program_dir(root, spec.trial)
+        self._saved: dict[str, Any] | None = None  # by its function, with the epoch it was of
+        self._checkpoint: Saved | None = None
+        self._process: Process | None = None
+        self._reports = self._new_reports()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its record, and what its function saved last."""
+        return {
+            "epoch": self.finished_epochs,
+            "parameters": self.parameters,
+            "finished": self.finished,
+            "stopped_early": self.stopped_early,
+            "pruned": self.pruned,
+            "history": self.history,
+            "seconds": self.seconds,
+            "program": self._saved,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], file: Path) -> None:
+        """Go on from a saved state, which is in `file`."""
+        self.finished_epochs, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
+        self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
+        self._saved = state["program"]
+        if self._saved is not None:
+            self._checkpoint = Saved(file=file, trial=file.parent.name, epoch=state["epoch"])
+
+    def train_epoch(self, look_up: Callable[[], None]) -> dict[str, float] | None:
+        """Return the metrics of the next epoch; None if the program has ended without one.
+
+        Args:
+            look_up: called while it waits; what it raises ends the wait.
+
+        Raises:
+            TrialError: the program has failed, can't be started, or reported something else.
+            ConfigError: there is no such program.
+        """
+        epoch, began = self.finished_epochs + 1, time.monotonic()
+        while True:
+            code = None if self._process is None else self._process.exit_code()
+            metrics = self._take(epoch)
+            if metrics is not None:
+                self._refuse(metrics, epoch)
+                self._keep_saved(epoch)
+                self.seconds.append(time.monotonic() - began)
+                return metrics
+            if code is not None:
+                self._refuse_failed(code, look_up)
+                return None
+            if self._process is None:
+                self._start()
+            look_up()
+            time.sleep(_POLL)
+
+    def end_epoch(self, metrics: dict[str, float] | None) -> None:
+        """Take the metrics of an epoch, or that there are no further ones; decide on early stopping.
+
+        Raises:
+            TrialError: there is no epoch at all, or early stopping misses its metric.
+        """
+        if metrics is None:
+            if not self.history:
+                raise TrialError("the program ended without a report; report the metrics of each epoch")
+            self.stop()
+            return
+        self.history.append(metrics)
+        self.finished_epochs += 1
+        stopping = self._config.early_stopping
+        stops = False
+        if stopping is not None:
+            early_stop = EarlyStop(stopping)
+            stops = [early_stop.update(epoch) for epoch in self.history][-1]
+        self.finished = stops or self.finished_epochs >= self.epochs
+        self.stopped_early = stops and self.finished_epochs < self.epochs
+
+    def stop(self) -> None:
+        """End training after this epoch."""
+        self.finished = self.stopped_early = True
+
+    def prune(self) -> None:
+        """End training after this epoch, because other trials do better."""
+        self.stop()
+        self.pruned = True
+
+    def go_on(self) -> None:
+        """Let a function that waits after a report go on, or end; a program that had all epochs may end by itself."""
+        if self._process is None:
+            return
+        is_told = isinstance(self._config, FunctionConfig)
+        if is_told:
+            self._process.answer(END if self.finished else GO_ON)
+        if self.finished and (is_told or not self.stopped_early):
+            self._process.leave(_LEAVES)
+
+    def close(self) -> None:
+        """End its processes."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def _new_reports(self) -> Reports:
+        return Reports(self._folder / "reports", self.epochs)
+
+    def _take(self, epoch: int) -> dict[str, float] | None:
+        try:
+            return self._reports.take(epoch)
+        except TrialError:  # tried again, it begins anew
+            self.close()
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+            raise
+
+    def _start(self) -> None:
+        config, folder = self._config, self._folder
+        environment = {**os.environ, "PATH": program_path()}
+        if isinstance(config, CommandConfig):
+            command = find_program(config, self._job.base_dir)
+            checkpoints = folder / "checkpoints"
+            checkpoints.mkdir(parents=True, exist_ok=True)
+            self._reports.begin(goes_on=any(checkpoints.iterdir()))
+            (folder / "trial.json").write_text(json.dumps(self._described(config.params)))
+            environment |= {
+                reports.TRIAL: str(folder / "trial.json"),
+                reports.METRICS: str(folder / "reports"),
+                reports.SEED: str(self._spec.seed),
+                reports.CHECKPOINTS: str(checkpoints),
+            }
+            self._process = Process(command, self._job.base_dir, environment)
+            return
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        self._reports = self._new_reports()
+        job = self._job.model_copy(
+            update={"members": [self._spec], "peers": [], "kernel_costs": {}, "checkpoint": CheckpointConfig()}
+        )
+        task = Task(
+            job=job,
+            trial=self.number,
+            reported=self.finished_epochs,
+            saved=self._checkpoint,
+            folder=folder,
+        )
+        (folder / "task.json").write_text(task.model_dump_json())
+        command = [sys.executable, "-P", "-m", "nasflow.training.program.function", str(folder / "task.json")]
+        self._process = Process(command, self._job.base_dir, environment, asks=True)
+
+    def _described(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "trial": self.number,
+            "architecture": dict(self._spec.architecture),
+            "params": params,
+            "seed": self._spec.seed,
+            "epochs": self.epochs,
+            "reported": self.finished_epochs,
+        }
+
+    def _keep_saved(self, epoch: int) -> None:
+        """Take over what the function has saved for this epoch."""
+        store = CheckpointStore(self._folder / "checkpoint", 1)
+        newest = max((saved for saved in store.epochs() if saved <= epoch), default=0)
+        if newest > (0 if self._saved is None else self._saved["epoch"]):
+            self._saved = store.load(newest)
+
+    def _refuse(self, metrics: dict[str, float], epoch: int) -> None:
+        stopping = self._config.early_stopping
+        needed = [("objectives", objective.metric) for objective in self._job.objectives]
+        needed += [] if stopping is None else [("evaluator.early_stopping", stopping.metric)]
+        for key, name in needed:
+            if name not in {*metrics, "parameters"}:
+                raise TrialError(
+                    f"{key}: no metric '{name}' was reported in epoch {epoch}; there are: "
+                    f"{', '.join(map(one_line, sorted(metrics)))}"
+                )
+        for name, value in metrics.items():
+            if "loss" in name and not float("-inf") < value < float("inf"):
+                raise TrialError(f"{one_line(name)} is {value} after epoch {epoch}")
+
+    def _refuse_failed(self, code: int, look_up: Callable[[], None]) -> None:
+        """Raise TrialError if the program has failed."""
+        if code == 0:
+            return
+        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # the job may be told, too
+            deadline = time.monotonic() + 1.0
+            while time.monotonic() < deadline:
+                look_up()
+                time.sleep(_POLL)
+        error = self._folder / "error"
+        if isinstance(self._config, FunctionConfig) and error.exists():
+            raise TrialError(error.read_text())
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was ended by {_signal_name(-code)}"
+            how += ", as when the machine has too little memory" if code == -signal.SIGKILL else ""
+        said = "" if self._process is None else self._process.last_errors()
+        raise TrialError(f"the trial's program {how}" + (f"\n{said}" if said else ""))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,97 @@
+"""Searches whose trials are trained by a function or a program of the user's own."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tests.flows.searches import HERE, Searches
+
+LR = {"lr": {"pick": [0.1, 0.4]}}
+EVALUATORS: dict[str, dict[str, Any]] = {
+    "lightning": {
+        "kind": "lightning",
+        "module": {"target": "program_kinds.py:Module", "params": LR},
+        "data": {"target": "program_kinds.py:data"},
+        "epochs": 4,
+    },
+    "function": {"kind": "function", "target": "program_kinds.py:train", "params": LR, "epochs": 4},
+    "command": {"kind": "command", "command": ["python", "program_train.py"], "params": LR, "epochs": 4},
+}
+
+
+def config(kind: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "space": {"target": "program_kinds.py:net"},
+        "evaluator": EVALUATORS[kind],
+        "strategy": {"kind": "grid"},
+        "objectives": [{"metric": "val_accuracy", "direction": "maximize"}, {"metric": "parameters"}],
+        "budget": {"rounds": 2, "trials_per_round": 3},
+        "merge": {"fuse": "never"},
+        "retry": {"delay_seconds": [0.1]},
+        "training_service": {"kind": "local", "slots": 2},
+        **changes,
+    }
+
+
+def results(searches: Searches, study: str) -> list[dict[str, Any]]:
+    """The trials with their curves, by their choices; labels of params begin with where these are."""
+    trials = searches.json("show", study)["trials"]
+    for trial in trials:
+        choices = {name.rpartition(".")[2]: value for name, value in trial["architecture"].items()}
+        trial["architecture"] = dict(sorted(choices.items()))
+    kept = ("architecture", "status", "metrics", "epochs", "rank")
+    return [{key: trial.get(key) for key in kept} for trial in trials]
+
+
+@pytest.mark.long
+def test_the_same_search_three_ways_gives_the_same_leaderboard(searches: Searches) -> None:
+    for kind in EVALUATORS:
+        searches.write(kind, **config(kind))
+        searches.run("run", f"{kind}.yaml")
+    boards = {
+        kind: [(trial["number"], trial["metrics"]) for trial in searches.json("leaderboard", kind)]
+        for kind in EVALUATORS
+    }
+    assert len(results(searches, "lightning")) == 6
+    for kind in ("function", "command"):
+        assert results(searches, kind) == results(searches, "lightning")
+        assert boards[kind] == boards["lightning"]
+    refused = searches.run("export", "function", "--out", "exported", code=2)
+    assert "save what their own programs save" in " ".join(refused.split())
+    assert "nothing to plan" in " ".join(searches.run("plan", "command.yaml", code=2).split())
+
+
+@pytest.mark.long
+def test_a_trial_whose_program_is_killed_is_trained_again(searches: Searches) -> None:
+    code = (
+        "import json, os, pathlib, time\n"
+        "folder = pathlib.Path(os.environ['NASFLOW_CHECKPOINTS'])\n"
+        "trial = json.loads(pathlib.Path(os.environ['NASFLOW_TRIAL']).read_text())\n"
+        "for epoch in range(1 + len(list(folder.iterdir())), 5):\n"
+        "    if epoch == 3 and trial['architecture']['width'] == 16 and not os.path.exists('killed'):\n"
+        "        pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(1000)\n"
+        "    with open(os.environ['NASFLOW_METRICS'], 'a') as file:\n"
+        "        score = epoch / trial['architecture']['width']\n"
+        "        print(json.dumps({'epoch': epoch, 'val_accuracy': score}), file=file)\n"
+        "    (folder / str(epoch)).touch()\n"
+    )
+    base = searches.folder / "code"
+    base.mkdir()
+    (base / "train.py").write_text(code)
+    (base / "program_kinds.py").write_text((HERE / "program_kinds.py").read_text())
+    evaluator = {"kind": "command", "command": ["python", "train.py"], "epochs": 4}
+    searches.write("killed", **config("command", evaluator=evaluator, base_dir=str(base)))
+    with searches.start("run", "killed.yaml") as process:
+        while not (base / "pid").exists() or not (base / "pid").read_text():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        (base / "killed").touch()
+        os.kill(int((base / "pid").read_text()), signal.SIGKILL)
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    trials = searches.json("show", "killed")["trials"]
+    assert [(trial["status"], trial["epochs"]) for trial in trials] == [("trained", 4)] * 3
+    assert [trial["metrics"]["val_accuracy"] for trial in trials] == [0.5, 0.25, 4 / 24]
