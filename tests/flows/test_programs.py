@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.flows.searches import HERE, Searches
@@ -110,3 +111,28 @@ def test_programs_run_where_the_job_runs(searches: Searches, tmp_path: Path) -> 
             searches.run("run", f"{kind}.yaml")
     function, command = (searches.json("leaderboard", kind) for kind in ("function", "command"))
     assert len(function) == 2 and function == command
+
+
+@pytest.mark.long
+def test_a_program_that_hangs_is_blamed_and_the_others_go_on(searches: Searches, tmp_path: Path) -> None:
+    base = tmp_path / "code"
+    base.mkdir()
+    (base / "space.py").write_text("def build(pick):\n    return pick('width', [8, 16, 24])\n")
+    (base / "train.sh").write_text(
+        "grep -q '16' $NASFLOW_TRIAL && echo $$ >> pids && sleep 1000\nnasflow report-metric loss=0.5\n"
+    )
+    changes = {
+        "space": {"target": "space.py:build"},
+        "objectives": [{"metric": "loss", "direction": "minimize"}],
+        "evaluator": {"kind": "command", "command": ["sh", "train.sh"], "epochs": 1},
+        "budget": {"rounds": 1, "trials_per_round": 3},
+        "limits": {"trial": "5s"},
+        "training_service": {"kind": "local", "slots": 1},
+    }
+    searches.write("hangs", **config("command", base_dir=str(base), **changes))
+    searches.run("run", "hangs.yaml")
+    trials = searches.json("show", "hangs")["trials"]
+    assert [trial["status"] for trial in trials] == ["trained", "failed", "trained"]
+    assert trials[1]["error"].startswith("a trial took longer than limits.trial allows (5s)")
+    pids = [int(pid) for pid in (base / "pids").read_text().split()]
+    assert pids and not any(psutil.pid_exists(pid) for pid in pids)
