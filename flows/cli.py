@@ -13,6 +13,7 @@ from nasflow.errors import NasflowError, UserError
 
 from .commands.console import console
 from .commands.options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, load_study, print_out
+from .commands.report_metric import report_metric
 from .commands.results import export, leaderboard, report, show, studies
 from .server.errors import clear_prefect_errors
 from .server.lost_threads import end_without_event_loops
@@ -335,17 +336,7 @@ def check_services(
     _exit(0 if all(service.in_order for service in found) else 2)
 
 
-@app.command()
-def report_metric(
-    metrics: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The metrics of an epoch.")],
-) -> None:
-    """Report the metrics of an epoch, in a trial of `evaluator: {kind: command}`. `epoch=N` says which epoch it is."""
-    from .commands.report_metric import report  # noqa: PLC0415
-
-    report(metrics)
-
-
-for command in (studies, show, leaderboard, report, export):
+for command in (studies, show, leaderboard, report, export, report_metric):
     app.command()(command)
 
 

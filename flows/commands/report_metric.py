@@ -2,22 +2,22 @@
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from nasflow.errors import UserError
 from nasflow.job.reports import EPOCH, METRICS, append_report, parse_report
 
 
-def report(pairs: Sequence[str]) -> None:
-    """Report metrics that are given as `name=value`.
-
-    Raises:
-        UserError: one is no number, or this is not run in a trial.
-    """
+def report_metric(
+    metrics: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The metrics of an epoch.")],
+) -> None:
+    """Report the metrics of an epoch, in a trial of `evaluator: {kind: command}`. `epoch=N` says which epoch it is."""
     if METRICS not in os.environ:
         raise UserError(f"report-metric: {METRICS} is not set, so this is no trial of 'evaluator: {{kind: command}}'")
-    values = dict(map(_pair, pairs))
+    values = dict(map(_pair, metrics))
     try:
         parse_report(json.dumps(values))
     except ValueError as error:

@@ -3,11 +3,14 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.flows.searches import HERE, Searches
+from tests.sshd import start_sshd
 
 LR = {"lr": {"pick": [0.1, 0.4]}}
 EVALUATORS: dict[str, dict[str, Any]] = {
@@ -36,14 +39,11 @@ def config(kind: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def results(searches: Searches, study: str) -> list[dict[str, Any]]:
-    """The trials with their curves, by their choices; labels of params begin with where these are."""
-    trials = searches.json("show", study)["trials"]
+def same_labels(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The trials with the labels that params of a function or a command have."""
     for trial in trials:
-        choices = {name.rpartition(".")[2]: value for name, value in trial["architecture"].items()}
-        trial["architecture"] = dict(sorted(choices.items()))
-    kept = ("architecture", "status", "metrics", "epochs", "rank")
-    return [{key: trial.get(key) for key in kept} for trial in trials]
+        trial["architecture"] = trial["architecture"].replace("module.params", "params")
+    return trials
 
 
 @pytest.mark.long
@@ -51,14 +51,12 @@ def test_the_same_search_three_ways_gives_the_same_leaderboard(searches: Searche
     for kind in EVALUATORS:
         searches.write(kind, **config(kind))
         searches.run("run", f"{kind}.yaml")
-    boards = {
-        kind: [(trial["number"], trial["metrics"]) for trial in searches.json("leaderboard", kind)]
-        for kind in EVALUATORS
-    }
-    assert len(results(searches, "lightning")) == 6
-    for kind in ("function", "command"):
-        assert results(searches, kind) == results(searches, "lightning")
-        assert boards[kind] == boards["lightning"]
+    boards = {kind: same_labels(searches.json("leaderboard", kind)) for kind in EVALUATORS}
+    assert len(boards["lightning"]) > 1 and len(searches.json("show", "lightning")["trials"]) == 6
+    assert boards["function"] == boards["lightning"], "to the last bit"
+    assert boards["command"] == boards["lightning"]
+    curves = {kind: [trial["metrics"] for trial in searches.json("show", kind)["trials"]] for kind in EVALUATORS}
+    assert curves["function"] == curves["command"] == curves["lightning"]
     refused = searches.run("export", "function", "--out", "exported", code=2)
     assert "save what their own programs save" in " ".join(refused.split())
     assert "nothing to plan" in " ".join(searches.run("plan", "command.yaml", code=2).split())
@@ -95,3 +93,46 @@ def test_a_trial_whose_program_is_killed_is_trained_again(searches: Searches) ->
     trials = searches.json("show", "killed")["trials"]
     assert [(trial["status"], trial["epochs"]) for trial in trials] == [("trained", 4)] * 3
     assert [trial["metrics"]["val_accuracy"] for trial in trials] == [0.5, 0.25, 4 / 24]
+
+
+@pytest.mark.long
+def test_programs_run_where_the_job_runs(searches: Searches, tmp_path: Path) -> None:
+    with start_sshd(tmp_path / "host") as host:
+        (searches.folder / "known_hosts").write_text(host.known_hosts_line())
+        service = {
+            "kind": "ssh",
+            "hosts": [host.config_host(slots=1)],
+            "known_hosts": str(searches.folder / "known_hosts"),
+            "ssh_config": "/dev/null",
+        }
+        there = {"training_service": service, "budget": {"rounds": 1, "trials_per_round": 2}}
+        for kind in ("function", "command"):
+            searches.write(kind, **config(kind, **there))
+            searches.run("run", f"{kind}.yaml")
+    function, command = (searches.json("leaderboard", kind) for kind in ("function", "command"))
+    assert len(function) == 2 and function == command
+
+
+@pytest.mark.long
+def test_a_program_that_hangs_is_blamed_and_the_others_go_on(searches: Searches, tmp_path: Path) -> None:
+    base = tmp_path / "code"
+    base.mkdir()
+    (base / "space.py").write_text("def build(pick):\n    return pick('width', [8, 16, 24])\n")
+    (base / "train.sh").write_text(
+        "grep -q '16' $NASFLOW_TRIAL && echo $$ >> pids && sleep 1000\nnasflow report-metric loss=0.5\n"
+    )
+    changes = {
+        "space": {"target": "space.py:build"},
+        "objectives": [{"metric": "loss", "direction": "minimize"}],
+        "evaluator": {"kind": "command", "command": ["sh", "train.sh"], "epochs": 1},
+        "budget": {"rounds": 1, "trials_per_round": 3},
+        "limits": {"trial": "5s"},
+        "training_service": {"kind": "local", "slots": 1},
+    }
+    searches.write("hangs", **config("command", base_dir=str(base), **changes))
+    searches.run("run", "hangs.yaml")
+    trials = searches.json("show", "hangs")["trials"]
+    assert [trial["status"] for trial in trials] == ["trained", "failed", "trained"]
+    assert trials[1]["error"].startswith("a trial took longer than limits.trial allows (5s)")
+    pids = [int(pid) for pid in (base / "pids").read_text().split()]
+    assert pids and not any(psutil.pid_exists(pid) for pid in pids)

@@ -94,7 +94,7 @@ class ProgramTrial:
                 self._refuse_failed(code, look_up)
                 return None
             if self._process is None:
-                self._start()
+                self._process = self._start()
             look_up()
             time.sleep(_POLL)
 
@@ -156,40 +156,40 @@ class ProgramTrial:
                 shutil.rmtree(self._folder)
             raise
 
-    def _start(self) -> None:
-        config, folder = self._config, self._folder
+    def _start(self) -> Process:
         environment = {**os.environ, "PATH": program_path()}
-        if isinstance(config, CommandConfig):
-            command = find_program(config, self._job.base_dir)
-            checkpoints = folder / "checkpoints"
-            checkpoints.mkdir(parents=True, exist_ok=True)
-            self._reports.begin(goes_on=any(checkpoints.iterdir()))
-            (folder / "trial.json").write_text(json.dumps(self._described(config.params)))
-            environment |= {
-                reports.TRIAL: str(folder / "trial.json"),
-                reports.METRICS: str(folder / "reports"),
-                reports.SEED: str(self._spec.seed),
-                reports.CHECKPOINTS: str(checkpoints),
-            }
-            self._process = Process(command, self._job.base_dir, environment)
-            return
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        if isinstance(self._config, CommandConfig):
+            return self._start_command(self._config, environment)
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(parents=True)
         self._reports = self._new_reports()
-        job = self._job.model_copy(
-            update={"members": [self._spec], "peers": [], "kernel_costs": {}, "checkpoint": CheckpointConfig()}
-        )
+        without = {"members": [self._spec], "peers": [], "kernel_costs": {}, "checkpoint": CheckpointConfig()}
         task = Task(
-            job=job,
+            job=self._job.model_copy(update=without),
             trial=self.number,
             reported=self.finished_epochs,
             saved=self._checkpoint,
-            folder=folder,
+            folder=self._folder,
         )
-        (folder / "task.json").write_text(task.model_dump_json())
-        command = [sys.executable, "-P", "-m", "nasflow.training.program.function", str(folder / "task.json")]
-        self._process = Process(command, self._job.base_dir, environment, asks=True)
+        file = self._folder / "task.json"
+        file.write_text(task.model_dump_json())
+        command = [sys.executable, "-P", "-m", "nasflow.training.program.function", str(file)]
+        return Process(command, self._job.base_dir, environment, asks=True)
+
+    def _start_command(self, config: CommandConfig, environment: dict[str, str]) -> Process:
+        command = find_program(config, self._job.base_dir)
+        checkpoints, described = self._folder / "checkpoints", self._folder / "trial.json"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        self._reports.begin(goes_on=any(checkpoints.iterdir()))
+        described.write_text(json.dumps(self._described(config.params)))
+        own = {
+            reports.TRIAL: str(described),
+            reports.METRICS: str(self._folder / "reports"),
+            reports.SEED: str(self._spec.seed),
+            reports.CHECKPOINTS: str(checkpoints),
+        }
+        return Process(command, self._job.base_dir, environment | own)
 
     def _described(self, params: dict[str, Any]) -> dict[str, Any]:
         return {
