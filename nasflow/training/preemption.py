@@ -23,5 +23,10 @@ class Notice:
         if self._ours:
             signal.signal(signal.SIGTERM, self._note)
 
+    def stop_listening(self) -> None:
+        """Let the signal do what it did before, where Lightning does not see to that."""
+        if self._ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     def _note(self, number: int, _: object) -> None:
         self.came = True

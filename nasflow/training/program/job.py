@@ -50,6 +50,12 @@ class _Course:
     def run(self) -> None:
         """Train to the end of the job."""
         self._notice.listen()
+        try:
+            self._follow()
+        finally:
+            self._notice.stop_listening()
+
+    def _follow(self) -> None:
         while self._roster.open_turn():
             (number,) = self._roster.turn
             activity.begin_epoch()
