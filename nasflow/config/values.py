@@ -127,4 +127,5 @@ SearchedInt = Annotated[
 ]
 SearchedBool = Annotated[Annotated[bool, _Value, Tag("value")] | Annotated[Options[bool], Tag("pick")], SearchedTags]
 OptionalFloat = Annotated[SearchedFloat, Field(title="Number")] | None
+OptionalInt = Annotated[SearchedInt, Field(title="Number")] | None
 OptionalBool = Annotated[SearchedBool, Field(title="Yes or no")] | None

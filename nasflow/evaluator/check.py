@@ -1,7 +1,9 @@
 """Find a config's mistakes before anything trains."""
 
 import logging
+import math
 import random
+from collections.abc import Sized
 
 from nasflow.config.search import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
@@ -45,7 +47,8 @@ def check_search(config: SearchConfig) -> Space:
             optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
-        make_schedule(candidate.config.schedule, optimizer, 1)
+        steps = len(data.train) if isinstance(data.train, Sized) else math.inf
+        make_schedule(candidate.config.schedule, optimizer, candidate.epochs, steps)
     needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
     if data.validation is None and needs_validation:
         raise ConfigError(f"objectives: '{needs_validation[0]}' needs validation data, and evaluator.data gives none")
@@ -78,6 +81,11 @@ def _check_metrics(config: SearchConfig) -> None:
                 f"objectives: no metric '{objective.metric}' is logged; there are: {', '.join(known)}, parameters "
                 "(evaluator.metrics adds more)"
             )
+    schedule = config.evaluator.schedule
+    if schedule.metric not in known:
+        raise ConfigError(
+            f"evaluator.schedule.metric: no metric '{schedule.metric}' is logged; there are: {', '.join(known)}"
+        )
     stopping = config.evaluator.early_stopping
     if stopping is not None and stopping.metric not in known:
         raise ConfigError(

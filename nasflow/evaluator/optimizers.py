@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
@@ -60,49 +60,143 @@ class Schedule(LambdaLR):
     """A built-in learning-rate schedule; it draws no random numbers."""
 
 
-def make_schedule(config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int) -> Schedule:
-    """Return a schedule that steps once per epoch, for `epochs` epochs. Raises ConfigError for an unknown name."""
-    shape = _SHAPES.get(str(config.name))
-    if shape is None:
-        raise ConfigError(f"evaluator.schedule.name: there is no '{config.name}'; known: {', '.join(_SHAPES)}")
-    warmup = int(config.warmup_epochs)  # type: ignore[arg-type]
-    rest = max(1, epochs - warmup)
+def make_schedule(
+    config: ScheduleConfig, optimizer: torch.optim.Optimizer, epochs: int, steps: float = math.inf
+) -> Schedule | ReduceLROnPlateau:
+    """Return a schedule for `epochs` epochs, to be stepped as `config.interval` says.
 
-    def factor(epoch: int) -> float:
-        if epoch < warmup:
-            return (epoch + 1) / (warmup + 1)
-        return shape(config, epoch - warmup, rest)
+    Args:
+        steps: optimizer steps of an epoch, read if the interval is "step"; not finite if they are not known.
+
+    Raises:
+        ConfigError: the name is unknown, a number is out of its range, or the number of steps is needed and not known.
+    """
+    name = str(config.name)
+    if name == "plateau":
+        return _make_plateau(config, optimizer)
+    shape = _SHAPES.get(name)
+    if shape is None:
+        raise ConfigError(f"evaluator.schedule.name: there is no '{name}'; known: {', '.join(_SHAPES)}, plateau")
+    by_step = config.interval == "step"
+    period = _whole(config.restart_steps or 0) + _in_units(config, "restart_epochs", steps)
+    warmup = _whole(config.warmup_steps) * by_step + _in_units(config, "warmup_epochs", steps)
+    rest = math.inf
+    if period and name == "cosine":
+        shape = _restarting(period, _whole(config.restart_mult))
+    elif name in _TO_THE_END or not by_step:
+        rest = max(1, epochs * _known_steps(config, steps) - warmup)
+
+    def factor(place: int) -> float:
+        if place < warmup:
+            return (place + 1) / (warmup + 1)
+        return shape(config, place - warmup, rest)
 
     return Schedule(optimizer, factor)
 
 
-def _cosine(config: ScheduleConfig, epoch: int, epochs: int) -> float:
+_Shape = Callable[[ScheduleConfig, int, float], float]
+
+
+def _whole(number: Any) -> int:
+    return int(number)
+
+
+def _known_steps(config: ScheduleConfig, steps: float) -> int:
+    """Return how often the schedule is stepped in an epoch."""
+    if config.interval == "epoch":
+        return 1
+    if not (math.isfinite(steps) and steps > 0):
+        raise ConfigError(
+            f"evaluator.schedule: '{config.name}' by step needs the number of steps in an epoch, and the training "
+            "loader does not know its length; give the loader a __len__, or use 'interval: epoch'"
+        )
+    return int(steps)
+
+
+def _in_units(config: ScheduleConfig, key: str, steps: float) -> int:
+    """Return a number of epochs as how often the schedule is stepped in them."""
+    epochs = _whole(getattr(config, key) or 0)
+    return epochs * _known_steps(config, steps) if epochs else 0
+
+
+def _make_plateau(config: ScheduleConfig, optimizer: torch.optim.Optimizer) -> ReduceLROnPlateau:
+    if _whole(config.warmup_epochs):
+        raise ConfigError("evaluator.schedule.warmup_epochs: plateau has no warm-up; leave it out")
+    gamma, end = float(config.gamma), float(config.end_factor)  # type: ignore[arg-type]
+    if not 0 <= gamma < 1:
+        raise ConfigError(f"evaluator.schedule.gamma: is {gamma}; plateau needs a number from 0 to below 1")
+    mode: Any = "min" if config.direction == "minimize" else "max"
+    lowest = [end * float(group["lr"]) for group in optimizer.param_groups]
+    return ReduceLROnPlateau(optimizer, mode, gamma, _whole(config.patience), min_lr=lowest)
+
+
+def _end(config: ScheduleConfig) -> float:
+    return float(config.end_factor)  # type: ignore[arg-type]
+
+
+def _half_cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _cosine(config: ScheduleConfig, place: int, length: float) -> float:
     """Return the factor of cosine annealing (Loshchilov and Hutter 2017), without restarts."""
-    end = float(config.end_factor)  # type: ignore[arg-type]
-    return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * min(epoch, epochs) / epochs))
+    return _half_cosine(1, _end(config), min(place, length) / length)
 
 
-def _linear(config: ScheduleConfig, epoch: int, epochs: int) -> float:
-    end = float(config.end_factor)  # type: ignore[arg-type]
-    return 1 - (1 - end) * min(epoch, epochs) / epochs
+def _restarting(period: int, mult: int) -> _Shape:
+    """Return cosine annealing with restarts after `period` places, then `period * mult` more, and so on."""
+    if period < 1 or mult < 1:
+        raise ConfigError("evaluator.schedule: restart_epochs, restart_steps and restart_mult should be at least 1")
+
+    def shape(config: ScheduleConfig, place: int, _: float) -> float:
+        if mult == 1:
+            return _cosine(config, place % period, period)
+        length = period
+        while place >= length:
+            place, length = place - length, length * mult
+        return _cosine(config, place, length)
+
+    return shape
 
 
-def _step(config: ScheduleConfig, epoch: int, epochs: int) -> float:
-    return float(config.gamma ** (epoch // int(config.step_size)))  # type: ignore[arg-type,operator]
+def _one_cycle(config: ScheduleConfig, place: int, length: float) -> float:
+    """Return the factor of the one-cycle policy (Smith and Topin 2018), by cosines, as torch's OneCycleLR."""
+    rise, start = float(config.rise), float(config.start_factor)  # type: ignore[arg-type]
+    top, last = rise * length - 1, length - 1
+    if place <= top:
+        return _half_cosine(start, 1, place / top if top > 0 else 1)
+    top = max(top, 0)
+    return _half_cosine(1, _end(config), min(1, (place - top) / (last - top)) if last > top else 1)
 
 
-def _exponential(config: ScheduleConfig, epoch: int, epochs: int) -> float:
-    return float(config.gamma**epoch)  # type: ignore[operator]
+def _polynomial(config: ScheduleConfig, place: int, length: float) -> float:
+    share = 1 - min(place, length) / length
+    return float(_end(config) + (1 - _end(config)) * share**config.power)  # type: ignore[operator]
 
 
-def _constant(config: ScheduleConfig, epoch: int, epochs: int) -> float:
+def _linear(config: ScheduleConfig, place: int, length: float) -> float:
+    return 1 - (1 - _end(config)) * min(place, length) / length
+
+
+def _step(config: ScheduleConfig, place: int, _: float) -> float:
+    return float(config.gamma ** (place // int(config.step_size)))  # type: ignore[arg-type,operator]
+
+
+def _exponential(config: ScheduleConfig, place: int, _: float) -> float:
+    return float(config.gamma**place)  # type: ignore[operator]
+
+
+def _constant(config: ScheduleConfig, place: int, _: float) -> float:
     return 1.0
 
 
-_SHAPES: dict[str, Callable[[ScheduleConfig, int, int], float]] = {
+_SHAPES: dict[str, _Shape] = {
     "constant": _constant,
     "cosine": _cosine,
     "step": _step,
     "exponential": _exponential,
     "linear": _linear,
+    "polynomial": _polynomial,
+    "one_cycle": _one_cycle,
 }
+_TO_THE_END = ("cosine", "linear", "polynomial", "one_cycle")  # their shape depends on how long the training is

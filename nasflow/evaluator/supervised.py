@@ -1,5 +1,6 @@
 """The ready-made evaluators: classification and regression."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -72,10 +73,17 @@ class SupervisedModule(LightningModule):
             self.log(f"val_{name}", metric, on_epoch=True)
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer of all trainable parameters, and its schedule, which steps once per epoch."""
+        """Return one optimizer of all trainable parameters, and its schedule."""
+        config = self.config.schedule
         optimizer = make_optimizer(self.config.optimizer, (p for p in self.parameters() if p.requires_grad))
-        schedule = make_schedule(self.config.schedule, optimizer, int(self.config.epochs))  # type: ignore[arg-type]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+        steps = self._steps_of_epoch() if config.interval == "step" else math.inf
+        schedule = make_schedule(config, optimizer, int(self.config.epochs), steps)  # type: ignore[arg-type]
+        entry = {"scheduler": schedule, "interval": config.interval, "monitor": config.metric}
+        return {"optimizer": optimizer, "lr_scheduler": entry}
+
+    def _steps_of_epoch(self) -> float:
+        """Return the number of optimizer steps in an epoch; not finite if the loader does not know its length."""
+        return self.trainer.estimated_stepping_batches / (self.trainer.max_epochs or 1)
 
 
 class ClassificationModule(SupervisedModule):

@@ -43,7 +43,10 @@ def test_the_readme_names_every_command():
         assert re.search(rf"`(nasflow )?{name}\b", README), name
 
 
-@pytest.mark.parametrize("block", blocks((ROOT / "docs" / "config.md").read_text(), "yaml"))
+@pytest.mark.parametrize(
+    "block",
+    [block for page in ("config.md", "evaluators.md") for block in blocks((ROOT / "docs" / page).read_text(), "yaml")],
+)
 def test_the_configs_of_the_reference_parse(block):
     parse_config(yaml.safe_load(block))
 

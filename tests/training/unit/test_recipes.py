@@ -1,0 +1,171 @@
+"""Recipes of the ready-made evaluators: as plain PyTorch, fused as by themselves, and to the same bits when resumed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+
+from nasflow.job.events import Epoch, Planned
+from nasflow.job.spec import JobSpec
+from nasflow.training.training_job import load_job_data, make_member
+from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
+from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
+from tests.training.test_resume import interrupted
+
+EPOCHS, RATE = 3, 0.02
+MIXED = "fused_spaces.py:mixed"
+EXACT: dict[str, Any] = {"precision": "64-true", "epochs": EPOCHS, "data": BLOBS | {"params": {"batch_size": 24}}}
+LR = {"float": [1e-3, 1e-1], "log": True}
+Make = Callable[[nn.Module, int], tuple[torch.optim.Optimizer, Any]]
+
+
+def plainly(spec: JobSpec, trial: int, make: Make, loss: Any = F.cross_entropy) -> tuple[nn.Module, list[float]]:
+    """Train a trial by a loop of plain PyTorch: its model, and its validation loss after each epoch.
+
+    Args:
+        make: gives the optimizer and what is called after each step (without arguments) and each epoch (with the loss).
+    """
+    data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
+    loaders: Any = (data.train, data.validation)
+    member = make_member(spec, spec.members[trial])
+    model: Any = member.module.model.double()
+    optimizer, schedule = make(model, len(loaders[0]))
+    losses = []
+    for epoch in range(EPOCHS):
+        for loader in loaders:
+            loader.epoch = epoch
+        model.train()
+        with member.rng:
+            for x, y in loaders[0]:
+                optimizer.zero_grad()
+                loss(model(x.double()), y).backward()
+                optimizer.step()
+                schedule()
+        model.eval()
+        with torch.no_grad():
+            found = [(loss(model(x.double()), y).item(), len(y)) for x, y in loaders[1]]
+        losses.append(sum(value * size for value, size in found) / sum(size for _, size in found))
+        schedule(losses[-1])
+    return model, losses
+
+
+def by_step(scheduler: Any) -> Callable[..., None]:
+    def schedule(*epoch: float) -> None:
+        if not epoch:
+            scheduler.step()
+
+    return schedule
+
+
+def by_epoch(step: Callable[[float], None]) -> Callable[..., None]:
+    def schedule(*epoch: float) -> None:
+        if epoch:
+            step(*epoch)
+
+    return schedule
+
+
+def adamw(make: Callable[[torch.optim.Optimizer, int], Callable[..., None]]) -> Make:
+    def both(model: nn.Module, steps: int) -> tuple[torch.optim.Optimizer, Any]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        return optimizer, make(optimizer, steps)
+
+    return both
+
+
+def nothing(*_: float) -> None:
+    """Step no schedule."""
+
+
+RECIPES: dict[str, tuple[dict[str, Any], Make]] = {
+    "one cycle by step": (
+        {"schedule": {"name": "one_cycle", "interval": "step", "end_factor": 0.01}},
+        adamw(
+            lambda o, steps: by_step(
+                lr_scheduler.OneCycleLR(o, RATE, EPOCHS * steps, cycle_momentum=False, final_div_factor=4)
+            )
+        ),
+    ),
+    "restarts by step": (
+        {"schedule": {"name": "cosine", "interval": "step", "restart_steps": 3, "restart_mult": 2}},
+        adamw(lambda o, steps: by_step(lr_scheduler.CosineAnnealingWarmRestarts(o, 3, 2))),
+    ),
+    "polynomial by step": (
+        {"schedule": {"name": "polynomial", "interval": "step", "power": 2}},
+        adamw(lambda o, steps: by_step(lr_scheduler.PolynomialLR(o, EPOCHS * steps, 2))),
+    ),
+    "plateau": (
+        {"schedule": {"name": "plateau", "gamma": 0.5, "patience": 0, "direction": "maximize"}},
+        adamw(lambda o, steps: by_epoch(lr_scheduler.ReduceLROnPlateau(o, "max", 0.5, 0).step)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_fused_is_plain_pytorch(name: str, tmp_path: Path) -> None:
+    values, make = RECIPES[name]
+    config = evaluator(**EXACT | {"optimizer": {"lr": RATE}} | values)
+    spec = make_job(MIXED, config, sample(MIXED, config, 3), fuse="always")
+    events = train(spec, tmp_path)
+    assert fused_members(events) == {0, 1, 2}
+    for trial in range(3):
+        model, losses = plainly(spec, trial, make)
+        told = [e.metrics["val_loss"] for e in events if isinstance(e, Epoch) and e.trial == trial]
+        assert told == pytest.approx(losses, rel=TOLERANCE)
+        for key, tensor in weights(tmp_path, trial).items():
+            wanted = model.state_dict()[key.removeprefix("model.")]
+            torch.testing.assert_close(tensor, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+SEARCHED: dict[str, dict[str, Any]] = {
+    "by step": {
+        "schedule": {
+            "name": {"pick": ["cosine", "one_cycle", "polynomial", "step"]},
+            "interval": "step",
+            "warmup_steps": {"int": [0, 5]},
+            "restart_epochs": {"pick": [0, 1]},
+            "power": {"float": [0.5, 2.0]},
+            "rise": {"float": [0.1, 0.6]},
+        },
+    },
+    "by epoch": {
+        "schedule": {"name": {"pick": ["plateau", "polynomial"]}, "direction": "maximize", "patience": {"int": [0, 1]}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_searched_recipes_fused_and_apart(name: str, tmp_path: Path) -> None:
+    config = evaluator(**EXACT, **{"optimizer": {"name": {"pick": ["sgd", "adamw"]}, "lr": LR}, **SEARCHED[name]})
+    fused_and_apart(MIXED, config, tmp_path, 6)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    config = evaluator(**EXACT, **{"optimizer": {"name": {"pick": ["sgd", "adamw"]}, "lr": LR}, **SEARCHED[name]})
+    spec = make_job(MIXED, config, sample(MIXED, config, 4), fuse="always")
+    whole = train(spec, tmp_path / "once")
+    interrupted(spec, tmp_path / "twice", trial=2, epoch=2)
+    again = train(spec, tmp_path / "twice")
+    assert not evictions(whole) and not evictions(again)
+    for trial in range(4):
+        assert outcome(again, tmp_path / "twice", trial) == outcome(whole, tmp_path / "once", trial)
+
+
+def test_no_length_is_said(tmp_path: Path) -> None:
+    config = evaluator(
+        **EXACT | {"data": {"target": "fused_spaces.py:unsized"}}, schedule={"name": "cosine", "interval": "step"}
+    )
+    events = train(make_job(MIXED, config, sample(MIXED, config, 2)), tmp_path)
+    assert all("the training loader does not know its length" in e.error for e in evictions(events).values())
+    assert len(evictions(events)) == 2
+
+
+def alone(events: Any) -> dict[int, str]:
+    """Why trials train by themselves."""
+    return {trial: why for event in events if isinstance(event, Planned) for trial, why in event.alone.items()}
