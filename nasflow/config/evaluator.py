@@ -38,7 +38,10 @@ class Target(Section):
 
 
 class OptimizerConfig(Section):
-    """A torch optimizer by name; every number may be searched. Keys left out keep torch's default."""
+    """A torch optimizer by name, or any by import path; every number may be searched.
+
+    Keys left out keep torch's default.
+    """
 
     name: Annotated[
         Annotated[OptimizerName, Field(title="Value"), Tag("value")]
@@ -53,6 +56,20 @@ class OptimizerConfig(Section):
     )
     eps: OptionalFloat = Field(default=None, title="Epsilon", description="added to denominators")
     nesterov: OptionalBool = Field(default=None, description="Nesterov momentum, in sgd")
+    no_decay: list[Literal["norm", "bias"]] = Field(
+        default=[], description="which parameters have no weight decay: those of norms, and biases"
+    )
+    target: str | None = Field(
+        default=None,
+        description="another optimizer class, as package.module:Name or file.py:Name; none: by name",
+    )
+    params: dict[str, Any] = Field(default={}, description="keyword arguments of the class beside the keys above")
+
+    @model_validator(mode="after")
+    def _name_or_target(self) -> "OptimizerConfig":
+        if self.target is not None and "name" in self.model_fields_set:
+            raise ValueError("give 'name' or 'target', not both")
+        return self
 
 
 class ScheduleConfig(Section):

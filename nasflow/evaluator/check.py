@@ -11,7 +11,7 @@ from nasflow.evaluator.candidate import Candidate, candidate_space, complete_can
 from nasflow.evaluator.data_source import Data, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.optimizers import make_schedule, try_optimizer
+from nasflow.evaluator.optimizers import make_schedule, parameter_groups, try_optimizer
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
@@ -44,7 +44,8 @@ def check_search(config: SearchConfig) -> Space:
         make_evaluator(candidate.config, config.base_dir)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         try:
-            optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
+            groups = parameter_groups(candidate.model, candidate.config.optimizer.no_decay)
+            optimizer = try_optimizer(candidate.config.optimizer, groups, config.base_dir)
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
         steps = len(data.train) if isinstance(data.train, Sized) else math.inf

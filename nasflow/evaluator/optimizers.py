@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
+from nasflow.load_target import load_target
 
 _OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -23,37 +25,98 @@ _OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 
-def make_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the torch optimizer of a closed config.
+def parameter_groups(module: torch.nn.Module, no_decay: Collection[str]) -> list[Any]:
+    """Return the trainable parameters of a module, for an optimizer.
+
+    Args:
+        module: a model, or what trains it.
+        no_decay: "norm" and "bias" give the parameters of modules with a class that is named as a norm, and parameters
+            that are named as a bias, a group without weight decay.
+    """
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not no_decay:
+        return [parameter for _, parameter in named]
+    norms = [part for part in module.modules() if "norm" in type(part).__name__.lower()] if "norm" in no_decay else []
+    of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+    spared = [
+        id(parameter) in of_norms or ("bias" in no_decay and "bias" in name.rpartition(".")[2])
+        for name, parameter in named
+    ]
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for (_, parameter), is_spared in zip(named, spared, strict=True):
+        groups[is_spared]["params"].append(parameter)
+    return [group for group in groups if group["params"]]
+
+
+def make_optimizer(
+    config: OptimizerConfig, parameters: Iterable[Any], base_dir: Path | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimizer of a closed config.
+
+    Args:
+        parameters: as torch takes them, such as what `parameter_groups` gives.
+        base_dir: the folder of the user's code.
 
     Raises:
-        ConfigError: the name is unknown, or the optimizer does not take a key that is set.
+        ConfigError: the name is unknown, the class can't be imported, or it does not take a key that is set.
     """
-    kind, options = _kind_and_options(config)
+    kind, options = _kind_and_options(config, base_dir)
     return kind(parameters, **options)
 
 
-def try_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def try_optimizer(
+    config: OptimizerConfig, parameters: Iterable[Any], base_dir: Path | None = None
+) -> torch.optim.Optimizer:
     """Make an optimizer as `make_optimizer` does, only to find mistakes; it is not meant for training.
 
     An optimizer's first parameter group makes torch import its compiler, which takes a second. This skips the import.
     """
-    kind, options = _kind_and_options(config)
+    kind, options = _kind_and_options(config, base_dir)
     add = inspect.unwrap(kind.add_param_group)  # torch wraps it to disable its compiler there
     plain: type[torch.optim.Optimizer] = type(kind.__name__, (kind,), {"add_param_group": add})
     return plain(parameters, **options)
 
 
-def _kind_and_options(config: OptimizerConfig) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    kind = _OPTIMIZERS.get(str(config.name))
-    if kind is None:
-        raise ConfigError(f"evaluator.optimizer.name: there is no '{config.name}'; known: {', '.join(_OPTIMIZERS)}")
-    options = {key: value for key, value in config.model_dump(exclude={"name"}).items() if value is not None}
-    accepted = inspect.signature(kind).parameters
+_OF_GROUPS = ("name", "target", "params", "no_decay")
+
+
+def _kind_and_options(
+    config: OptimizerConfig, base_dir: Path | None
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    kind = _kind(config, base_dir)
+    options = {key: value for key, value in config.model_dump(exclude=set(_OF_GROUPS)).items() if value is not None}
+    options.update(config.params)
+    taken = inspect.signature(kind).parameters.values()
+    accepted = {parameter.name for parameter in taken}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken)
+    shown = config.target or config.name
+    if config.no_decay and not (takes_any or "weight_decay" in accepted):
+        raise ConfigError(f"evaluator.optimizer.no_decay: {shown} has no weight decay; leave it out")
+    if not takes_any and "lr" not in accepted and options.get("lr") == OptimizerConfig().lr:
+        options.pop("lr", None)  # it is nasflow's default, not the user's
     for key in options:
-        if key not in accepted:
-            raise ConfigError(f"evaluator.optimizer.{key}: {config.name} does not take it; leave it out")
+        if not (takes_any or key in accepted):
+            place = "params." if key in config.params else ""
+            raise ConfigError(f"evaluator.optimizer.{place}{key}: {shown} does not take it; leave it out")
     return kind, options
+
+
+def _kind(config: OptimizerConfig, base_dir: Path | None) -> type[torch.optim.Optimizer]:
+    if config.target is None:
+        kind = _OPTIMIZERS.get(str(config.name))
+        if kind is None:
+            raise ConfigError(f"evaluator.optimizer.name: there is no '{config.name}'; known: {', '.join(_OPTIMIZERS)}")
+        return kind
+    found = load_target(config.target, base_dir or Path())
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise ConfigError(f"evaluator.optimizer.target: {config.target} should be a torch.optim.Optimizer class")
+    [_, *others] = inspect.signature(found.step).parameters.values()
+    if any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
+        raise ConfigError(
+            f"evaluator.optimizer.target: {config.target} needs a closure in every step, which members that "
+            "share a job do not have; take an optimizer with a step() of its own"
+        )
+    return found
 
 
 class Schedule(LambdaLR):

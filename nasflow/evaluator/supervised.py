@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from nasflow.config.search import ClassificationConfig, RegressionConfig, SupervisedConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule
+from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -24,12 +25,17 @@ REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class SupervisedModule(LightningModule):
-    """Base class of the ready-made modules; logs `train_loss`, `val_loss`, and `val_<metric>` for each metric."""
+    """Base class of the ready-made modules; logs `train_loss`, `val_loss`, and `val_<metric>` for each metric.
 
-    def __init__(self, model: nn.Module, config: SupervisedConfig):
+    Args:
+        base_dir: the folder of the user's code that the config names.
+    """
+
+    def __init__(self, model: nn.Module, config: SupervisedConfig, base_dir: Path | None = None):
         super().__init__()
         self.model = model
         self.config = config
+        self._base_dir = base_dir
         self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,15 +81,29 @@ class SupervisedModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """Return one optimizer of all trainable parameters, and its schedule."""
         config = self.config.schedule
-        optimizer = make_optimizer(self.config.optimizer, (p for p in self.parameters() if p.requires_grad))
+        groups = parameter_groups(self, self.config.optimizer.no_decay)
+        optimizer = make_optimizer(self.config.optimizer, groups, self._base_dir)
         steps = self._steps_of_epoch() if config.interval == "step" else math.inf
         schedule = make_schedule(config, optimizer, int(self.config.epochs), steps)  # type: ignore[arg-type]
         entry = {"scheduler": schedule, "interval": config.interval, "monitor": config.metric}
         return {"optimizer": optimizer, "lr_scheduler": entry}
 
+    def why_solo(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """Return why it can't be stepped with others, None if it can.
+
+        Code of the user's own runs in the member's own step, within its random stream.
+        """
+        kind = type(optimizer)
+        return None if _is_known(kind) else f"its optimizer {kind.__name__} is none of torch's"
+
     def _steps_of_epoch(self) -> float:
         """Return the number of optimizer steps in an epoch; not finite if the loader does not know its length."""
         return self.trainer.estimated_stepping_batches / (self.trainer.max_epochs or 1)
+
+
+def _is_known(code: Any) -> bool:
+    """Whether a class or function is torch's or torchmetrics'."""
+    return str(code.__module__).partition(".")[0] in ("torch", "torchmetrics")
 
 
 class ClassificationModule(SupervisedModule):
@@ -144,21 +164,29 @@ def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:
     return values.squeeze(-1) if values.ndim > leading else values
 
 
-class Classification(Evaluator):
+class _Supervised(Evaluator):
+    """Base of the ready-made evaluators."""
+
+    def __init__(self, config: SupervisedConfig, base_dir: Path | None = None):
+        super().__init__(config)
+        self.base_dir = base_dir
+
+
+class Classification(_Supervised):
     """`kind: classification`."""
 
     config: ClassificationConfig
 
     def module(self, model: nn.Module) -> ClassificationModule:
         """Return a ClassificationModule."""
-        return ClassificationModule(model, self.config)
+        return ClassificationModule(model, self.config, self.base_dir)
 
 
-class Regression(Evaluator):
+class Regression(_Supervised):
     """`kind: regression`."""
 
     config: RegressionConfig
 
     def module(self, model: nn.Module) -> RegressionModule:
         """Return a RegressionModule."""
-        return RegressionModule(model, self.config)
+        return RegressionModule(model, self.config, self.base_dir)

@@ -101,3 +101,28 @@ class Custom(Evaluator):
 class NoEvaluator:
     def __init__(self, config: TrainingConfig):
         self.config = config
+
+
+class Signs(torch.optim.Optimizer):
+    """A user's: steps by the signs of gradients."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    decayed = parameter.grad.sign() + group["weight_decay"] * parameter
+                    parameter.data = parameter - group["lr"] * decayed  # a new tensor
+
+
+class Still(torch.optim.Optimizer):
+    """A user's without a rate."""
+
+    def __init__(self, params: Any):
+        super().__init__(params, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from torch.optim import lr_scheduler
 
 from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule, try_optimizer
+from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups, try_optimizer
+from nasflow.load_target import load_target
 
+HERE = Path(__file__).parent
 KINDS = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -224,3 +227,90 @@ def test_what_needs_no_end_needs_no_length() -> None:
     config = ScheduleConfig.model_validate({"name": "step", "interval": "step", "step_size": 2, "warmup_steps": 1})
     schedule = make_schedule(config, optimizer, 3, math.inf)
     assert list(stepped(optimizer, schedule, 5)) == pytest.approx([0.5, 1.0, 1.0, 0.1, 0.1])
+
+
+class Model(torch.nn.Module):
+    """Norms of torch and of a user, biases under several names, and a frozen weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.attention = torch.nn.MultiheadAttention(2, 1)
+        self.mine = MyNorm()
+        self.tied = self.linear
+        self.frozen = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+
+
+class MyNorm(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(2))
+        self.inner = torch.nn.Linear(1, 1, bias=False)
+
+
+@pytest.mark.parametrize(
+    ("no_decay", "spared"),
+    [
+        ([], set()),
+        (["norm"], {"norm.weight", "norm.bias", "mine.scale"}),
+        (["bias"], {"linear.bias", "norm.bias", "attention.in_proj_bias", "attention.out_proj.bias"}),
+        (
+            ["norm", "bias"],
+            {
+                "norm.weight",
+                "mine.scale",
+                "linear.bias",
+                "norm.bias",
+                "attention.in_proj_bias",
+                "attention.out_proj.bias",
+            },
+        ),
+    ],
+    ids=str,
+)
+def test_what_has_no_weight_decay(no_decay: list[Any], spared: set[str]) -> None:
+    model = Model()
+    config = OptimizerConfig(weight_decay=0.3, no_decay=no_decay)
+    optimizer = make_optimizer(config, parameter_groups(model, no_decay))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert found.keys() == {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {name for name, decay in found.items() if decay == 0} == spared
+    assert set(found.values()) == {0.3, 0.0} if no_decay else {0.3}
+
+
+@pytest.mark.parametrize("target", ["torch.optim:ASGD", "torch.optim:Adafactor", "targets.py:Signs"])
+def test_by_import_path(target: str) -> None:
+    kind = load_target(target, HERE)
+    config = OptimizerConfig(target=target, lr=0.05, params={"weight_decay": 0.1})
+    found = trained(lambda weights: make_optimizer(config, weights, HERE))
+    assert torch.equal(found, trained(lambda weights: kind(weights, lr=0.05, weight_decay=0.1)))
+    assert isinstance(try_optimizer(config, [torch.nn.Parameter(torch.zeros(2))], HERE), kind)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"target": "torch.optim:LBFGS"}, "target: torch.optim:LBFGS needs a closure in every step"),
+        ({"target": "torch.nn:Linear"}, r"torch.nn:Linear should be a torch\.optim\.Optimizer class"),
+        ({"target": "torch.optim:Lion"}, "'torch.optim' has no 'Lion'"),
+        ({"target": "torch.optim:Rprop", "momentum": 0.9}, r"optimizer\.momentum: torch.optim:Rprop does not take it"),
+        ({"target": "torch.optim:SGD", "params": {"mass": 1}}, r"optimizer\.params\.mass: torch.optim:SGD does not"),
+        ({"target": "torch.optim:Rprop", "no_decay": ["bias"]}, "no_decay: torch.optim:Rprop has no weight decay"),
+        ({"target": "targets.py:Still", "lr": 0.5}, r"optimizer\.lr: targets.py:Still does not take it"),
+    ],
+)
+def test_import_paths_that_are_refused(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_optimizer(OptimizerConfig.model_validate(config), [torch.nn.Parameter(torch.ones(1))], HERE)
+
+
+def test_an_optimizer_without_a_rate_gets_none() -> None:
+    made = make_optimizer(OptimizerConfig(target="targets.py:Still"), [torch.nn.Parameter(torch.ones(1))], HERE)
+    assert "lr" not in made.defaults
+
+
+def test_a_name_and_a_path_are_too_much() -> None:
+    with pytest.raises(ValueError, match="give 'name' or 'target', not both"):
+        OptimizerConfig(name="sgd", target="torch.optim:SGD")

@@ -12,15 +12,18 @@ from torch.optim import lr_scheduler
 
 from nasflow.job.events import Epoch, Planned
 from nasflow.job.spec import JobSpec
+from nasflow.load_target import load_target
 from nasflow.training.training_job import load_job_data, make_member
 from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
 from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted
 
 EPOCHS, RATE = 3, 0.02
+NORMS = (nn.BatchNorm1d, nn.LayerNorm)
 MIXED = "fused_spaces.py:mixed"
 EXACT: dict[str, Any] = {"precision": "64-true", "epochs": EPOCHS, "data": BLOBS | {"params": {"batch_size": 24}}}
 LR = {"float": [1e-3, 1e-1], "log": True}
+BOTH = {"name": {"pick": ["sgd", "adamw"]}, "lr": LR}
 Make = Callable[[nn.Module, int], tuple[torch.optim.Optimizer, Any]]
 
 
@@ -122,7 +125,44 @@ def test_fused_is_plain_pytorch(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(tensor, wanted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def spared(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters with weight decay, and those of norms and biases."""
+    norms = {p for part in model.modules() if isinstance(part, NORMS) for p in part.parameters()}
+    some = {name: p in norms or name.endswith("bias") for name, p in model.named_parameters()}
+    parts = [[p for name, p in model.named_parameters() if some[name] is is_spared] for is_spared in (False, True)]
+    return parts[0], parts[1]
+
+
+def without_decay(model: nn.Module, _: int) -> tuple[torch.optim.Optimizer, Any]:
+    decayed, others = spared(model)
+    groups: list[Any] = [{"params": decayed, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=RATE), nothing
+
+
+RECIPES |= {
+    "no decay": ({"optimizer": {"lr": RATE, "weight_decay": 0.5, "no_decay": ["norm", "bias"]}}, without_decay),
+    "an optimizer of torch, stacked": (
+        {"optimizer": {"target": "torch.optim:SGD", "lr": RATE, "params": {"momentum": 0.9, "dampening": 0.5}}},
+        lambda model, _: (torch.optim.SGD(model.parameters(), RATE, momentum=0.9, dampening=0.5), nothing),
+    ),
+    "an optimizer of torch, by itself": (
+        {"optimizer": {"target": "torch.optim:Adafactor", "lr": RATE}},
+        lambda model, _: (torch.optim.Adafactor(model.parameters(), RATE), nothing),
+    ),
+}
+
+
 SEARCHED: dict[str, dict[str, Any]] = {
+    "no decay": {
+        "optimizer": {
+            "lr": LR,
+            "name": {"pick": ["sgd", "adam", "adamw"]},
+            "weight_decay": 0.5,
+            "no_decay": ["norm", "bias"],
+        }
+    },
+    "optimizer": {"optimizer": {"target": "torch.optim:RMSprop", "params": {"lr": LR, "alpha": {"pick": [0.8, 0.9]}}}},
+    "one by one": {"optimizer": {"target": "torch.optim:ASGD", "lr": LR, "params": {"t0": {"int": [1, 20]}}}},
     "by step": {
         "schedule": {
             "name": {"pick": ["cosine", "one_cycle", "polynomial", "step"]},
@@ -141,13 +181,13 @@ SEARCHED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_searched_recipes_fused_and_apart(name: str, tmp_path: Path) -> None:
-    config = evaluator(**EXACT, **{"optimizer": {"name": {"pick": ["sgd", "adamw"]}, "lr": LR}, **SEARCHED[name]})
+    config = evaluator(**EXACT, **{"optimizer": BOTH, **SEARCHED[name]})
     fused_and_apart(MIXED, config, tmp_path, 6)
 
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    config = evaluator(**EXACT, **{"optimizer": {"name": {"pick": ["sgd", "adamw"]}, "lr": LR}, **SEARCHED[name]})
+    config = evaluator(**EXACT, **{"optimizer": BOTH, **SEARCHED[name]})
     spec = make_job(MIXED, config, sample(MIXED, config, 4), fuse="always")
     whole = train(spec, tmp_path / "once")
     interrupted(spec, tmp_path / "twice", trial=2, epoch=2)
@@ -169,3 +209,16 @@ def test_no_length_is_said(tmp_path: Path) -> None:
 def alone(events: Any) -> dict[int, str]:
     """Why trials train by themselves."""
     return {trial: why for event in events if isinstance(event, Planned) for trial, why in event.alone.items()}
+
+
+def test_an_optimizer_of_the_users_goes_by_itself(tmp_path: Path) -> None:
+    """It replaces the data of parameters, which would tear them out of a stack."""
+    config = evaluator(**EXACT, optimizer={"target": "../evaluator/targets.py:Signs", "lr": RATE})
+    spec = make_job(MIXED, config, sample(MIXED, config, 2), fuse="always")
+    events = train(spec, tmp_path)
+    assert alone(events) == dict.fromkeys((0, 1), "its optimizer Signs is none of torch's")
+    kind = load_target("../evaluator/targets.py:Signs", spec.base_dir)
+    for trial in (0, 1):
+        model, _ = plainly(spec, trial, lambda model, _: (kind(model.parameters(), RATE), nothing))
+        for key, tensor in weights(tmp_path, trial).items():
+            torch.testing.assert_close(tensor, model.state_dict()[key.removeprefix("model.")], rtol=0, atol=TOLERANCE)
