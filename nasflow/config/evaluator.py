@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, PositiveInt, Tag, model_validator
 
 from nasflow.config.values import (
     OptionalBool,
@@ -13,6 +13,7 @@ from nasflow.config.values import (
     SearchedInt,
     SearchedTags,
     Section,
+    searched_tag,
 )
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
@@ -35,6 +36,70 @@ class Target(Section):
 
     target: str = Field(description="package.module:Name, or file.py:Name relative to the config")
     params: dict[str, Any] = Field(default={}, description="keyword arguments")
+
+
+def _loss_tag(value: Any) -> str:
+    """Return the kind that a loss is meant as: by name, searched, or by import path."""
+    is_target = isinstance(value, Target) or (isinstance(value, dict) and "target" in value)
+    return "Target" if is_target else searched_tag(value)
+
+
+def _plain_loss_tag(value: Any) -> str:
+    return "Target" if _loss_tag(value) == "Target" else "value"
+
+
+class MetricConfig(Section):
+    """A torchmetrics metric by import path, or a shortcut for one."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="it is logged as val_<name>")
+    target: str | None = Field(
+        default=None, description="a torchmetrics class, as package.module:Name or file.py:Name relative to the config"
+    )
+    params: dict[str, Any] = Field(default={}, description="keyword arguments; num_classes is known")
+    top_k: PositiveInt | None = Field(
+        default=None,
+        title="Top k",
+        description="instead of a class: the share of samples whose class is among the k most likely",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "MetricConfig":
+        if (self.target is None) == (self.top_k is None):
+            raise ValueError("give one of target and top_k")
+        if self.name == "loss":
+            raise ValueError("'val_loss' is logged anyway; give the metric another name")
+        if any(searched_tag(value) != "value" for value in self.params.values()):
+            raise ValueError("the params of a metric can't be searched, because trials are compared by it")
+        return self
+
+
+def metric_name(metric: str | MetricConfig) -> str:
+    """Return the name under which a metric is logged, without val_."""
+    return metric if isinstance(metric, str) else metric.name
+
+
+def _metric_tag(value: Any) -> str:
+    return "value" if isinstance(value, str) else "MetricConfig"
+
+
+def _named_once(metrics: list[Any]) -> list[Any]:
+    names = [metric_name(metric) for metric in metrics]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two metrics are named '{twice[0]}'")
+    return metrics
+
+
+_OwnMetric = Annotated[MetricConfig, Field(title="By import path"), Tag("MetricConfig")]
+_OwnLoss = Annotated[Target, Field(title="By import path"), Tag("Target")]
+ClassificationMetric = Annotated[
+    Annotated[Literal["accuracy", "f1", "precision", "recall", "auroc"], Field(title="By name"), Tag("value")]
+    | _OwnMetric,
+    Discriminator(_metric_tag),
+]
+RegressionMetric = Annotated[
+    Annotated[Literal["mse", "rmse", "mae", "r2"], Field(title="By name"), Tag("value")] | _OwnMetric,
+    Discriminator(_metric_tag),
+]
 
 
 class OptimizerConfig(Section):
@@ -67,7 +132,7 @@ class OptimizerConfig(Section):
 
     @model_validator(mode="after")
     def _name_or_target(self) -> "OptimizerConfig":
-        if self.target is not None and "name" in self.model_fields_set:
+        if self.target is not None and self.name != "adamw":  # the default, which a record of a config names too
             raise ValueError("give 'name' or 'target', not both")
         return self
 
@@ -159,11 +224,20 @@ class ClassificationConfig(SupervisedConfig):
     """Logits `[B, C]` against class numbers `[B]`."""
 
     kind: Literal["classification"] = Field(default="classification", description="one of several classes a sample")
-    loss: Literal["cross_entropy"] = Field(default="cross_entropy", description="what training minimizes")
+    loss: Annotated[
+        Annotated[Literal["cross_entropy"], Field(title="By name"), Tag("value")] | _OwnLoss,
+        Discriminator(_plain_loss_tag),
+    ] = Field(default="cross_entropy", description="what training minimizes")
     label_smoothing: SearchedFloat = Field(default=0.0, description="share of probability spread over all classes")
-    metrics: list[Literal["accuracy", "f1", "precision", "recall", "auroc"]] = Field(
+    metrics: Annotated[list[ClassificationMetric], AfterValidator(_named_once)] = Field(
         default=["accuracy"], description="logged as val_<name> after every epoch, beside val_loss"
     )
+
+    @model_validator(mode="after")
+    def _smoothing_is_of_cross_entropy(self) -> "ClassificationConfig":
+        if isinstance(self.loss, Target) and self.label_smoothing != 0:
+            raise ValueError("'label_smoothing' is of cross_entropy; a loss by import path takes its own in params")
+        return self
 
 
 class RegressionConfig(SupervisedConfig):
@@ -172,12 +246,19 @@ class RegressionConfig(SupervisedConfig):
     kind: Literal["regression"] = Field(default="regression", description="one or several numbers a sample")
     loss: Annotated[
         Annotated[RegressionLoss, Field(title="Value"), Tag("value")]
-        | Annotated[Options[RegressionLoss], Field(title="Options"), Tag("pick")],
-        SearchedTags,
+        | Annotated[Options[RegressionLoss], Field(title="Options"), Tag("pick")]
+        | _OwnLoss,
+        Discriminator(_loss_tag),
     ] = Field(default="mse", description="what training minimizes")
-    metrics: list[Literal["mse", "rmse", "mae", "r2"]] = Field(
+    metrics: Annotated[list[RegressionMetric], AfterValidator(_named_once)] = Field(
         default=["rmse", "r2"], description="logged as val_<name> after every epoch, beside val_loss"
     )
+
+    @model_validator(mode="after")
+    def _no_top_k(self) -> "RegressionConfig":
+        if any(isinstance(metric, MetricConfig) and metric.top_k is not None for metric in self.metrics):
+            raise ValueError("'top_k' is of classification")
+        return self
 
 
 class LightningConfig(TrainingConfig):

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Sized
 
+from nasflow.config.evaluator import MetricConfig, Target, metric_name
 from nasflow.config.search import ClassificationConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
@@ -12,10 +13,13 @@ from nasflow.evaluator.data_source import Data, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.optimizers import make_schedule, parameter_groups, try_optimizer
+from nasflow.evaluator.own_parts import make_loss, make_metric
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
+
+_MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,12 @@ def check_search(config: SearchConfig) -> Space:
     data = load_data(candidate.config.data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.config, config.base_dir)
+    if isinstance(candidate.config, ClassificationConfig | RegressionConfig):
+        if isinstance(candidate.config.loss, Target):
+            make_loss(candidate.config.loss, config.base_dir)
+        for metric in candidate.config.metrics:
+            if isinstance(metric, MetricConfig) and metric.target:
+                make_metric(metric, config.base_dir, _MANY_CLASSES)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         try:
             groups = parameter_groups(candidate.model, candidate.config.optimizer.no_decay)
@@ -75,7 +85,7 @@ def _check_metrics(config: SearchConfig) -> None:
     """Check that the ready-made evaluators log the metrics of objectives and early stopping; others may log any."""
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
-    known = ["train_loss", "val_loss", *(f"val_{name}" for name in config.evaluator.metrics)]
+    known = ["train_loss", "val_loss", *(f"val_{metric_name(metric)}" for metric in config.evaluator.metrics)]
     for objective in config.objectives:
         if objective.metric not in [*known, "parameters"]:
             raise ConfigError(

@@ -163,6 +163,13 @@ SEARCHED: dict[str, dict[str, Any]] = {
     },
     "optimizer": {"optimizer": {"target": "torch.optim:RMSprop", "params": {"lr": LR, "alpha": {"pick": [0.8, 0.9]}}}},
     "one by one": {"optimizer": {"target": "torch.optim:ASGD", "lr": LR, "params": {"t0": {"int": [1, 20]}}}},
+    "loss": {
+        "loss": {
+            "target": "torch.nn:MultiMarginLoss",
+            "params": {"margin": {"float": [0.5, 2.0]}, "p": {"pick": [1, 2]}},
+        },
+        "metrics": ["f1", {"name": "top2", "top_k": 2}],
+    },
     "by step": {
         "schedule": {
             "name": {"pick": ["cosine", "one_cycle", "polynomial", "step"]},
@@ -222,3 +229,48 @@ def test_an_optimizer_of_the_users_goes_by_itself(tmp_path: Path) -> None:
         model, _ = plainly(spec, trial, lambda model, _: (kind(model.parameters(), RATE), nothing))
         for key, tensor in weights(tmp_path, trial).items():
             torch.testing.assert_close(tensor, model.state_dict()[key.removeprefix("model.")], rtol=0, atol=TOLERANCE)
+
+
+TARGETS = "../evaluator/targets.py"
+METRICS: list[Any] = [
+    "accuracy",
+    {"name": "top2", "top_k": 2},
+    {"name": "kappa", "target": "torchmetrics.classification:MulticlassCohenKappa"},
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "make_loss", "why"),
+    [
+        (
+            {"loss": {"target": "torch.nn:MultiMarginLoss", "params": {"margin": 0.5}}, "metrics": METRICS},
+            lambda base: nn.MultiMarginLoss(margin=0.5),
+            None,
+        ),
+        (
+            {"loss": {"target": f"{TARGETS}:Focal", "params": {"gamma": 1.5}}},
+            lambda base: load_target(f"{TARGETS}:Focal", base)(1.5),
+            "its loss is none of torch's",
+        ),
+        (
+            {"metrics": [{"name": "largest", "target": f"{TARGETS}:Largest"}]},
+            lambda base: F.cross_entropy,
+            "its metric largest is none of torchmetrics'",
+        ),
+    ],
+    ids=["torch's", "a user's loss", "a user's metric"],
+)
+def test_losses_and_metrics_by_path(values: dict[str, Any], make_loss: Any, why: str | None, tmp_path: Path) -> None:
+    config = evaluator(**EXACT, optimizer={"lr": RATE}, **values)
+    spec = make_job(MIXED, config, sample(MIXED, config, 2), fuse="always")
+    events = train(spec, tmp_path)
+    assert alone(events) == ({} if why is None else dict.fromkeys((0, 1), why))
+    for trial in (0, 1):
+        make = adamw(lambda optimizer, steps: nothing)
+        model, losses = plainly(spec, trial, make, make_loss(spec.base_dir))
+        told = [e.metrics["val_loss"] for e in events if isinstance(e, Epoch) and e.trial == trial]
+        assert told == pytest.approx(losses, rel=TOLERANCE)
+        for key, tensor in weights(tmp_path, trial).items():
+            if key.startswith("model."):
+                wanted = model.state_dict()[key.removeprefix("model.")]
+                torch.testing.assert_close(tensor, wanted, rtol=TOLERANCE, atol=TOLERANCE)
