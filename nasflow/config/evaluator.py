@@ -2,22 +2,24 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, PositiveInt, Tag, model_validator
 
 from nasflow.config.values import (
     OptionalBool,
     OptionalFloat,
+    OptionalInt,
     Options,
     SearchedFloat,
     SearchedInt,
     SearchedTags,
     Section,
+    searched_tag,
 )
 
 OptimizerName = Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
 """torch's optimizers, by their names in lower case."""
-ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear"]
-"""Learning-rate schedules, stepped once an epoch."""
+ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear", "polynomial", "one_cycle", "plateau"]
+"""Learning-rate schedules."""
 RegressionLoss = Literal["mse", "mae", "huber"]
 """Losses of `kind: regression`."""
 Direction = Literal["minimize", "maximize"]
@@ -36,8 +38,75 @@ class Target(Section):
     params: dict[str, Any] = Field(default={}, description="keyword arguments")
 
 
+def _loss_tag(value: Any) -> str:
+    """Return the kind that a loss is meant as: by name, searched, or by import path."""
+    is_target = isinstance(value, Target) or (isinstance(value, dict) and "target" in value)
+    return "Target" if is_target else searched_tag(value)
+
+
+def _plain_loss_tag(value: Any) -> str:
+    return "Target" if _loss_tag(value) == "Target" else "value"
+
+
+class MetricConfig(Section):
+    """A torchmetrics metric by import path, or a shortcut for one."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="it is logged as val_<name>")
+    target: str | None = Field(
+        default=None, description="a torchmetrics class, as package.module:Name or file.py:Name relative to the config"
+    )
+    params: dict[str, Any] = Field(default={}, description="keyword arguments; num_classes is known")
+    top_k: PositiveInt | None = Field(
+        default=None,
+        title="Top k",
+        description="instead of a class: the share of samples whose class is among the k most likely",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "MetricConfig":
+        if (self.target is None) == (self.top_k is None):
+            raise ValueError("give one of target and top_k")
+        if self.name == "loss":
+            raise ValueError("'val_loss' is logged anyway; give the metric another name")
+        if any(searched_tag(value) != "value" for value in self.params.values()):
+            raise ValueError("the params of a metric can't be searched, because trials are compared by it")
+        return self
+
+
+def metric_name(metric: str | MetricConfig) -> str:
+    """Return the name under which a metric is logged, without val_."""
+    return metric if isinstance(metric, str) else metric.name
+
+
+def _metric_tag(value: Any) -> str:
+    return "value" if isinstance(value, str) else "MetricConfig"
+
+
+def _named_once(metrics: list[Any]) -> list[Any]:
+    names = [metric_name(metric) for metric in metrics]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two metrics are named '{twice[0]}'")
+    return metrics
+
+
+_OwnMetric = Annotated[MetricConfig, Field(title="By import path"), Tag("MetricConfig")]
+_OwnLoss = Annotated[Target, Field(title="By import path"), Tag("Target")]
+ClassificationMetric = Annotated[
+    Annotated[Literal["accuracy", "f1", "precision", "recall", "auroc"], Field(title="By name"), Tag("value")]
+    | _OwnMetric,
+    Discriminator(_metric_tag),
+]
+RegressionMetric = Annotated[
+    Annotated[Literal["mse", "rmse", "mae", "r2"], Field(title="By name"), Tag("value")] | _OwnMetric,
+    Discriminator(_metric_tag),
+]
+
+
 class OptimizerConfig(Section):
-    """A torch optimizer by name; every number may be searched. Keys left out keep torch's default."""
+    """A torch optimizer by name, or any by import path; every number may be searched.
+
+    Keys left out keep torch's default.
+    """
 
     name: Annotated[
         Annotated[OptimizerName, Field(title="Value"), Tag("value")]
@@ -52,20 +121,61 @@ class OptimizerConfig(Section):
     )
     eps: OptionalFloat = Field(default=None, title="Epsilon", description="added to denominators")
     nesterov: OptionalBool = Field(default=None, description="Nesterov momentum, in sgd")
+    no_decay: list[Literal["norm", "bias"]] = Field(
+        default=[], description="which parameters have no weight decay: those of norms, and biases"
+    )
+    target: str | None = Field(
+        default=None,
+        description="another optimizer class, as package.module:Name or file.py:Name; none: by name",
+    )
+    params: dict[str, Any] = Field(default={}, description="keyword arguments of the class beside the keys above")
+
+    @model_validator(mode="after")
+    def _name_or_target(self) -> "OptimizerConfig":
+        if self.target is not None and self.name != "adamw":  # the default, which a record of a config names too
+            raise ValueError("give 'name' or 'target', not both")
+        return self
 
 
 class ScheduleConfig(Section):
-    """How the learning rate changes, one step per epoch, after a linear warm-up of `warmup_epochs`."""
+    """How the learning rate changes after a linear warm-up, once an epoch or after every optimizer step."""
 
     name: Annotated[
         Annotated[ScheduleName, Field(title="Value"), Tag("value")]
         | Annotated[Options[ScheduleName], Field(title="Options"), Tag("pick")],
         SearchedTags,
     ] = Field(default="constant", description="its shape after the warm-up")
+    interval: Literal["epoch", "step"] = Field(default="epoch", description="when the rate changes")
     warmup_epochs: SearchedInt = Field(default=0, description="epochs in which the rate rises to its first value")
-    step_size: SearchedInt = Field(default=10, description="epochs between two drops (step)")
-    gamma: SearchedFloat = Field(default=0.1, description="factor of a drop (step) or of an epoch (exponential)")
-    end_factor: SearchedFloat = Field(default=0.0, description="share of the first rate at the end (cosine, linear)")
+    warmup_steps: SearchedInt = Field(default=0, description="steps of warm-up, besides its epochs (interval: step)")
+    step_size: SearchedInt = Field(default=10, description="epochs, or steps by interval, between two drops (step)")
+    gamma: SearchedFloat = Field(
+        default=0.1, description="factor of a drop (step, plateau), or of an epoch or step (exponential)"
+    )
+    end_factor: SearchedFloat = Field(
+        default=0.0, description="share of the first rate at the end (cosine, linear, polynomial, one_cycle, plateau)"
+    )
+    restart_epochs: OptionalInt = Field(default=None, description="epochs before the first restart (cosine)")
+    restart_steps: OptionalInt = Field(default=None, description="the same in steps (cosine, interval: step)")
+    restart_mult: SearchedInt = Field(default=1, description="how many times as long each next cycle is (cosine)")
+    power: SearchedFloat = Field(default=1.0, description="of polynomial")
+    rise: SearchedFloat = Field(default=0.3, description="share of the training in which the rate rises (one_cycle)")
+    start_factor: SearchedFloat = Field(default=0.04, description="share of the rate at the begin (one_cycle)")
+    metric: str = Field(default="val_loss", description="one that is logged in every epoch (plateau)")
+    direction: Direction = Field(default="minimize", description="which way the metric is better (plateau)")
+    patience: SearchedInt = Field(default=10, description="epochs without improvement that cause no drop (plateau)")
+
+    @model_validator(mode="after")
+    def _steps_by_step(self) -> "ScheduleConfig":
+        names = self.name.pick if isinstance(self.name, Options) else [self.name]
+        if self.interval == "step" and "plateau" in names:
+            raise ValueError("'plateau' looks at a metric once an epoch; leave out 'interval: step'")
+        if self.interval == "epoch" and (self.warmup_steps != 0 or self.restart_steps is not None):
+            key = "restart_steps" if self.warmup_steps == 0 else "warmup_steps"
+            raise ValueError(f"'{key}' needs 'interval: step'; else give {key.replace('steps', 'epochs')}")
+        if self.restart_epochs is not None and self.restart_steps is not None:
+            raise ValueError("give restart_epochs or restart_steps, not both")
+        return self
 
 
 class EarlyStoppingConfig(Section):
@@ -127,11 +237,20 @@ class ClassificationConfig(SupervisedConfig):
     """Logits `[B, C]` against class numbers `[B]`."""
 
     kind: Literal["classification"] = Field(default="classification", description="one of several classes a sample")
-    loss: Literal["cross_entropy"] = Field(default="cross_entropy", description="what training minimizes")
+    loss: Annotated[
+        Annotated[Literal["cross_entropy"], Field(title="By name"), Tag("value")] | _OwnLoss,
+        Discriminator(_plain_loss_tag),
+    ] = Field(default="cross_entropy", description="what training minimizes")
     label_smoothing: SearchedFloat = Field(default=0.0, description="share of probability spread over all classes")
-    metrics: list[Literal["accuracy", "f1", "precision", "recall", "auroc"]] = Field(
+    metrics: Annotated[list[ClassificationMetric], AfterValidator(_named_once)] = Field(
         default=["accuracy"], description="logged as val_<name> after every epoch, beside val_loss"
     )
+
+    @model_validator(mode="after")
+    def _smoothing_is_of_cross_entropy(self) -> "ClassificationConfig":
+        if isinstance(self.loss, Target) and self.label_smoothing != 0:
+            raise ValueError("'label_smoothing' is of cross_entropy; a loss by import path takes its own in params")
+        return self
 
 
 class RegressionConfig(SupervisedConfig):
@@ -140,12 +259,19 @@ class RegressionConfig(SupervisedConfig):
     kind: Literal["regression"] = Field(default="regression", description="one or several numbers a sample")
     loss: Annotated[
         Annotated[RegressionLoss, Field(title="Value"), Tag("value")]
-        | Annotated[Options[RegressionLoss], Field(title="Options"), Tag("pick")],
-        SearchedTags,
+        | Annotated[Options[RegressionLoss], Field(title="Options"), Tag("pick")]
+        | _OwnLoss,
+        Discriminator(_loss_tag),
     ] = Field(default="mse", description="what training minimizes")
-    metrics: list[Literal["mse", "rmse", "mae", "r2"]] = Field(
+    metrics: Annotated[list[RegressionMetric], AfterValidator(_named_once)] = Field(
         default=["rmse", "r2"], description="logged as val_<name> after every epoch, beside val_loss"
     )
+
+    @model_validator(mode="after")
+    def _no_top_k(self) -> "RegressionConfig":
+        if any(isinstance(metric, MetricConfig) and metric.top_k is not None for metric in self.metrics):
+            raise ValueError("'top_k' is of classification")
+        return self
 
 
 class LightningConfig(TrainingConfig):

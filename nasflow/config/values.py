@@ -107,7 +107,7 @@ class Options(SearchedValue, Generic[T]):
     pick: list[T] = Field(min_length=1, title="Options", description="one of these")
 
 
-def _searched_tag(value: Any) -> str:
+def searched_tag(value: Any) -> str:
     """Return the member of a searched union that a value is meant as, so that an error names only that one."""
     for key, kind in (("float", FloatRange), ("int", IntRange), ("pick", Options)):
         if isinstance(value, kind) or (isinstance(value, dict) and key in value):
@@ -118,7 +118,7 @@ def _searched_tag(value: Any) -> str:
 _FloatTag = Annotated[FloatRange, Tag("float")]
 _IntTag = Annotated[IntRange, Tag("int")]
 _Value = Field(title="Value")
-SearchedTags = Discriminator(_searched_tag)
+SearchedTags = Discriminator(searched_tag)
 SearchedFloat = Annotated[
     Annotated[float, _Value, Tag("value")] | _FloatTag | _IntTag | Annotated[Options[float], Tag("pick")], SearchedTags
 ]
@@ -127,4 +127,5 @@ SearchedInt = Annotated[
 ]
 SearchedBool = Annotated[Annotated[bool, _Value, Tag("value")] | Annotated[Options[bool], Tag("pick")], SearchedTags]
 OptionalFloat = Annotated[SearchedFloat, Field(title="Number")] | None
+OptionalInt = Annotated[SearchedInt, Field(title="Number")] | None
 OptionalBool = Annotated[SearchedBool, Field(title="Yes or no")] | None

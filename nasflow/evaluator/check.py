@@ -1,8 +1,11 @@
 """Find a config's mistakes before anything trains."""
 
 import logging
+import math
 import random
+from collections.abc import Sized
 
+from nasflow.config.evaluator import MetricConfig, Target, metric_name
 from nasflow.config.search import ClassificationConfig, ProgramConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
@@ -11,11 +14,14 @@ from nasflow.evaluator.data_source import Data, load_data, load_test_data
 from nasflow.evaluator.function import check_program
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.optimizers import make_schedule, try_optimizer
+from nasflow.evaluator.optimizers import make_schedule, parameter_groups, try_optimizer
+from nasflow.evaluator.own_parts import make_loss, make_metric
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
+
+_MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +48,36 @@ def check_search(config: SearchConfig) -> Space:
     if isinstance(candidate.config, ProgramConfig):
         check_program(candidate.config, config.base_dir, config.training_service.kind in ("local", "debug"))
         return space
+    data = _check_training(candidate, config)
+    needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
+    if data.validation is None and needs_validation:
+        raise ConfigError(f"objectives: '{needs_validation[0]}' needs validation data, and evaluator.data gives none")
+    return space
+
+
+def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
+    """Check what trains a candidate, and return the data."""
     data = load_data(candidate.training.data, config.base_dir)
     if candidate.training.test_data is not None:
         load_test_data(candidate.training.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.training, config.base_dir)
     make_callbacks(candidate.training.callbacks, config.base_dir)
+    if isinstance(candidate.config, ClassificationConfig | RegressionConfig):
+        if isinstance(candidate.config.loss, Target):
+            make_loss(candidate.config.loss, config.base_dir)
+        for metric in candidate.config.metrics:
+            if isinstance(metric, MetricConfig) and metric.target:
+                make_metric(metric, config.base_dir, _MANY_CLASSES)
     if _has_sizes(candidate, data, config) and isinstance(candidate.config, SupervisedConfig):
         try:
-            optimizer = try_optimizer(candidate.config.optimizer, candidate.model.parameters())
+            groups = parameter_groups(candidate.model, candidate.config.optimizer.no_decay)
+            optimizer = try_optimizer(candidate.config.optimizer, groups, config.base_dir)
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
-        make_schedule(candidate.config.schedule, optimizer, 1)
-    needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
-    if data.validation is None and needs_validation:
-        raise ConfigError(f"objectives: '{needs_validation[0]}' needs validation data, and evaluator.data gives none")
-    return space
+        steps = len(data.train) if isinstance(data.train, Sized) else math.inf
+        make_schedule(candidate.config.schedule, optimizer, int(candidate.config.epochs), steps)  # type: ignore[arg-type]
+    return data
 
 
 def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:
@@ -79,13 +99,18 @@ def _check_metrics(config: SearchConfig) -> None:
     """Check that the ready-made evaluators log the metrics of objectives and early stopping; others may log any."""
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
-    known = ["train_loss", "val_loss", *(f"val_{name}" for name in config.evaluator.metrics)]
+    known = ["train_loss", "val_loss", *(f"val_{metric_name(metric)}" for metric in config.evaluator.metrics)]
     for objective in config.objectives:
         if objective.metric not in [*known, "parameters"]:
             raise ConfigError(
                 f"objectives: no metric '{objective.metric}' is logged; there are: {', '.join(known)}, parameters "
                 "(evaluator.metrics adds more)"
             )
+    schedule = config.evaluator.schedule
+    if schedule.metric not in known:
+        raise ConfigError(
+            f"evaluator.schedule.metric: no metric '{schedule.metric}' is logged; there are: {', '.join(known)}"
+        )
     stopping = config.evaluator.early_stopping
     if stopping is not None and stopping.metric not in known:
         raise ConfigError(

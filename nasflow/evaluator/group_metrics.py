@@ -1,13 +1,14 @@
 """Losses and metrics of several members at once: vectors over the members instead of a loop over their modules."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 import torch
 import torchmetrics
 from torch import Tensor
 
+from nasflow.config.evaluator import metric_name
 from nasflow.evaluator.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.supervised import (
     ClassificationModule,
@@ -49,7 +50,8 @@ class SupervisedGroup:
         first = modules[0]
         return all(
             type(module) is type(first)
-            and _metric_names(module) == _metric_names(first)
+            and _metrics(module) == _metrics(first)
+            and (module.own_loss is None) == (first.own_loss is None)
             and (isinstance(module, RegressionModule) or 0 <= _smoothing(module) <= 1)
             for module in modules
         )
@@ -94,7 +96,9 @@ class SupervisedGroup:
         self._validated.add_mean(self._losses(outputs, target), len(target))
         if self._families is None:
             made = self._modules[0].make_metrics(outputs[0])
-            self._families = _families({name: metric.to(outputs.device) for name, metric in made.items()}, len(outputs))
+            on_device = {name: metric.to(outputs.device) for name, metric in made.items()}
+            by_name = {metric for metric in _metrics(self._modules[0]) if isinstance(metric, str)}
+            self._families = _families(on_device, by_name, len(outputs))
         for family in self._families:
             family.add(outputs, target)
 
@@ -120,13 +124,15 @@ class SupervisedGroup:
             found.update(family.close())
         return self._by_member(values | {f"val_{name}": found[name] for name in _metric_names(self._modules[0])})
 
-    def _make_losses(self) -> ClassificationLosses | RegressionLosses:
+    def _make_losses(self) -> ClassificationLosses | RegressionLosses | None:
+        if self._modules[0].own_loss is not None:
+            return None  # it is called member by member
         if isinstance(self._modules[0], ClassificationModule):
             return ClassificationLosses([_smoothing(module) for module in self._modules])
-        return RegressionLosses([str(module.config.loss) for module in self._modules])  # type: ignore[attr-defined]
+        return RegressionLosses([str(module.config.loss) for module in self._modules])
 
     def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:
-        if self._vector_losses.fits(outputs, target):
+        if self._vector_losses is not None and self._vector_losses.fits(outputs, target):
             return self._vector_losses(outputs, target)
         # rare forms of targets that torch's losses accept, and shapes for which they raise their own errors
         return torch.stack([module.loss(own, target) for module, own in zip(self._modules, outputs, strict=True)])
@@ -210,14 +216,14 @@ class _Family(Protocol):
         """Return every metric's values by member, and reset them."""
 
 
-def _families(metrics: dict[str, torchmetrics.Metric], members: int) -> list[_Family]:
+def _families(metrics: dict[str, torchmetrics.Metric], by_name: Container[str], members: int) -> list[_Family]:
     """Sort the metrics into families, which compute them for all members at once; others go member by member."""
     known: dict[str, Callable[[dict[str, torchmetrics.Metric]], _Family]] = {
         **dict.fromkeys(("accuracy", "f1", "precision", "recall"), _Answers),
         **dict.fromkeys(("mse", "rmse", "mae", "r2"), _Errors),
     }
     others = functools.partial(_OneByOne, members=members)
-    kinds = {name: known.get(name, others) for name in metrics}
+    kinds = {name: known.get(name, others) if name in by_name else others for name in metrics}
     chosen = dict.fromkeys(kinds.values())
     return [kind({name: metric for name, metric in metrics.items() if kinds[name] is kind}) for kind in chosen]
 
@@ -316,8 +322,12 @@ def _values(metric: Any, states: dict[str, Tensor], **options: str) -> list[floa
 
 
 def _metric_names(module: SupervisedModule) -> list[str]:
-    return list(module.config.metrics)  # type: ignore[attr-defined]
+    return [metric_name(metric) for metric in _metrics(module)]
+
+
+def _metrics(module: SupervisedModule) -> list[Any]:
+    return list(module.config.metrics)
 
 
 def _smoothing(module: SupervisedModule) -> float:
-    return float(module.config.label_smoothing)  # type: ignore[attr-defined]
+    return float(module.config.label_smoothing)  # type: ignore[arg-type,union-attr]

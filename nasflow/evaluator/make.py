@@ -24,11 +24,11 @@ def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
         case ClassificationConfig():
             from nasflow.evaluator.supervised import Classification  # noqa: PLC0415
 
-            return Classification(config)
+            return Classification(config, base_dir)
         case RegressionConfig():
             from nasflow.evaluator.supervised import Regression  # noqa: PLC0415
 
-            return Regression(config)
+            return Regression(config, base_dir)
         case LightningConfig():
             from nasflow.evaluator.lightning import Lightning  # noqa: PLC0415
 

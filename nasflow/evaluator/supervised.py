@@ -1,7 +1,9 @@
 """The ready-made evaluators: classification and regression."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,10 +12,11 @@ from pytorch_lightning import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.config.search import ClassificationConfig, RegressionConfig, SupervisedConfig
+from nasflow.config.evaluator import ClassificationConfig, MetricConfig, RegressionConfig, SupervisedConfig, Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule
+from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups
+from nasflow.evaluator.own_parts import is_known, make_loss, make_metric, metric_class
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -23,12 +26,20 @@ REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class SupervisedModule(LightningModule):
-    """Base class of the ready-made modules; logs `train_loss`, `val_loss`, and `val_<metric>` for each metric."""
+    """Base class of the ready-made modules; logs `train_loss`, `val_loss`, and `val_<metric>` for each metric.
 
-    def __init__(self, model: nn.Module, config: SupervisedConfig):
+    Args:
+        base_dir: the folder of the user's code that the config names.
+    """
+
+    config: ClassificationConfig | RegressionConfig
+
+    def __init__(self, model: nn.Module, config: ClassificationConfig | RegressionConfig, base_dir: Path | None = None):
         super().__init__()
         self.model = model
         self.config = config
+        self._base_dir = base_dir
+        self.own_loss = make_loss(config.loss, base_dir) if isinstance(config.loss, Target) else None
         self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,10 +83,63 @@ class SupervisedModule(LightningModule):
             self.log(f"val_{name}", metric, on_epoch=True)
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer of all trainable parameters, and its schedule, which steps once per epoch."""
-        optimizer = make_optimizer(self.config.optimizer, (p for p in self.parameters() if p.requires_grad))
-        schedule = make_schedule(self.config.schedule, optimizer, int(self.config.epochs))  # type: ignore[arg-type]
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
+        """Return one optimizer of all trainable parameters, and its schedule."""
+        config = self.config.schedule
+        groups = parameter_groups(self, self.config.optimizer.no_decay)
+        optimizer = make_optimizer(self.config.optimizer, groups, self._base_dir)
+        steps = self._steps_of_epoch() if config.interval == "step" else math.inf
+        schedule = make_schedule(config, optimizer, int(self.config.epochs), steps)  # type: ignore[arg-type]
+        entry = {"scheduler": schedule, "interval": config.interval, "monitor": config.metric}
+        return {"optimizer": optimizer, "lr_scheduler": entry}
+
+    def why_solo(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """Return why it can't be stepped with others, None if it can.
+
+        Code of the user's own runs in the member's own step, within its random stream.
+        """
+        if not is_known(type(optimizer)):
+            return f"its optimizer {type(optimizer).__name__} is none of torch's"
+        if self.own_loss is not None and not is_known(self.own_loss):
+            return "its loss is none of torch's"
+        own = [metric for metric in self.config.metrics if isinstance(metric, MetricConfig) and metric.target]
+        names = [metric.name for metric in own if not is_known(metric_class(metric, self._base_dir)[0])]
+        return f"its metric {names[0]} is none of torchmetrics'" if names else None
+
+    def compute_own_loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
+        """Return the loss by import path; None if the config names none."""
+        if self.own_loss is None:
+            return None
+        loss: Any = self.own_loss(output, target)
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            what = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+            raise TrialError(
+                f"evaluator.loss gave {what}; it should give a tensor with one number, a mean over samples"
+            )
+        return loss
+
+    def make_own_metrics(
+        self, makers: Mapping[str, Callable[[], torchmetrics.Metric]], classes: int | None = None
+    ) -> dict[str, torchmetrics.Metric]:
+        """Return the configured metrics: `makers` has those by name."""
+        made = {}
+        for metric in self.config.metrics:
+            if isinstance(metric, MetricConfig) and metric.top_k is None:
+                made[metric.name] = make_metric(metric, self._base_dir, classes)
+            elif isinstance(metric, MetricConfig):
+                made[metric.name] = _top_k(int(metric.top_k or 0), classes or 0)
+            else:
+                made[metric] = makers[metric]()
+        return made
+
+    def _steps_of_epoch(self) -> float:
+        """Return the number of optimizer steps in an epoch; not finite if the loader does not know its length."""
+        return self.trainer.estimated_stepping_batches / (self.trainer.max_epochs or 1)
+
+
+def _top_k(k: int, classes: int) -> torchmetrics.Metric:
+    if k > classes:
+        raise TrialError(f"evaluator.metrics: top_k is {k}, and the model tells {classes} classes apart")
+    return torchmetrics.classification.MulticlassAccuracy(num_classes=classes, top_k=k, average="micro")
 
 
 class ClassificationModule(SupervisedModule):
@@ -84,7 +148,9 @@ class ClassificationModule(SupervisedModule):
     config: ClassificationConfig
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy."""
+        """Return the cross-entropy, or the loss by import path."""
+        if (own := self.compute_own_loss(output, target)) is not None:
+            return own
         return F.cross_entropy(output, target, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
@@ -101,7 +167,7 @@ class ClassificationModule(SupervisedModule):
             "recall": lambda: kinds.MulticlassRecall(**options),
             "auroc": lambda: kinds.MulticlassAUROC(**options),
         }
-        return {name: makers[name]() for name in self.config.metrics}
+        return self.make_own_metrics(makers, classes)
 
 
 class RegressionModule(SupervisedModule):
@@ -116,6 +182,8 @@ class RegressionModule(SupervisedModule):
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the configured loss, averaged over all values."""
+        if (own := self.compute_own_loss(output, target)) is not None:
+            return own
         if output.shape != target.shape:
             raise TrialError(f"predictions have shape {tuple(output.shape)}, targets {tuple(target.shape)}")
         return REGRESSION_LOSSES[str(self.config.loss)](output, target)
@@ -128,7 +196,7 @@ class RegressionModule(SupervisedModule):
             "mae": torchmetrics.MeanAbsoluteError,
             "r2": torchmetrics.R2Score,
         }
-        return {name: makers[name]() for name in self.config.metrics}
+        return self.make_own_metrics(makers)
 
 
 def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:
@@ -136,21 +204,29 @@ def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:
     return values.squeeze(-1) if values.ndim > leading else values
 
 
-class Classification(Evaluator):
+class _Supervised(Evaluator):
+    """Base of the ready-made evaluators."""
+
+    def __init__(self, config: SupervisedConfig, base_dir: Path | None = None):
+        super().__init__(config)
+        self.base_dir = base_dir
+
+
+class Classification(_Supervised):
     """`kind: classification`."""
 
     config: ClassificationConfig
 
     def module(self, model: nn.Module) -> ClassificationModule:
         """Return a ClassificationModule."""
-        return ClassificationModule(model, self.config)
+        return ClassificationModule(model, self.config, self.base_dir)
 
 
-class Regression(Evaluator):
+class Regression(_Supervised):
     """`kind: regression`."""
 
     config: RegressionConfig
 
     def module(self, model: nn.Module) -> RegressionModule:
         """Return a RegressionModule."""
-        return RegressionModule(model, self.config)
+        return RegressionModule(model, self.config, self.base_dir)

@@ -43,9 +43,17 @@ def test_the_readme_names_every_command():
         assert re.search(rf"`(nasflow )?{name}\b", README), name
 
 
-@pytest.mark.parametrize("block", blocks((ROOT / "docs" / "config.md").read_text(), "yaml"))
+@pytest.mark.parametrize(
+    "block",
+    [block for page in ("config.md", "evaluators.md") for block in blocks((ROOT / "docs" / page).read_text(), "yaml")],
+)
 def test_the_configs_of_the_reference_parse(block):
-    parse_config(yaml.safe_load(block))
+    """Some show a section only, or some of its keys."""
+    config = yaml.safe_load(block)
+    shown = config["evaluator"]
+    plain = {"kind": "classification", "data": {"target": "nasflow.evaluator.data:Digits"}}
+    evaluator = shown if "kind" in shown else {**plain, **shown}
+    parse_config({"name": "shown", "space": {"target": "nasflow.space.ready:mlp"}, **config, "evaluator": evaluator})
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.stem)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torchmetrics
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import nn
 
@@ -101,3 +102,59 @@ class Custom(Evaluator):
 class NoEvaluator:
     def __init__(self, config: TrainingConfig):
         self.config = config
+
+
+class Signs(torch.optim.Optimizer):
+    """A user's: steps by the signs of gradients."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    decayed = parameter.grad.sign() + group["weight_decay"] * parameter
+                    parameter.data = parameter - group["lr"] * decayed  # a new tensor
+
+
+class Still(torch.optim.Optimizer):
+    """A user's without a rate."""
+
+    def __init__(self, params: Any):
+        super().__init__(params, {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
+class Focal(nn.Module):
+    """A user's loss (Lin et al. 2017), with a buffer."""
+
+    def __init__(self, gamma: float = 2.0):
+        super().__init__()
+        self.register_buffer("gamma", torch.tensor(gamma))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        chance = output.softmax(1)[torch.arange(len(target)), target]
+        return ((1 - chance) ** self.gamma * -chance.log()).mean()
+
+
+def quartic(output: torch.Tensor, target: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return (scale * (output - target) ** 4).mean()
+
+
+def is_equal(output: torch.Tensor, target: torch.Tensor) -> Any:
+    return torch.equal(output, target)
+
+
+def by_sample(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target) ** 2
+
+
+class Largest(torchmetrics.MeanMetric):
+    """A user's metric: the mean of the largest logits."""
+
+    def update(self, output: torch.Tensor, target: torch.Tensor) -> None:  # type: ignore[override]
+        super().update(output.amax(1))

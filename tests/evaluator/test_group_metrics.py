@@ -351,3 +351,43 @@ def test_losses_never_wait_for_a_device(make: Any) -> None:
     losses = SupervisedGroup(make()).losses(outputs.to("meta").requires_grad_(), target.to("meta"))
     losses.sum().backward()
     assert losses.shape == (6,)
+
+
+OWN_CLASS_METRICS: list[Any] = [
+    "accuracy",
+    {"name": "top2", "top_k": 2},
+    {"name": "f1", "target": "torchmetrics.classification:MulticlassF1Score", "params": {"average": "weighted"}},
+    {"name": "kappa", "target": "torchmetrics.classification:MulticlassCohenKappa"},
+]
+
+
+def test_metrics_and_losses_of_torch_by_path_as_alone() -> None:
+    """One has the name of a known metric, and another average."""
+    with in_double():
+        classes = [
+            classification(
+                loss={"target": "torch.nn:MultiMarginLoss", "params": {"margin": m}}, metrics=OWN_CLASS_METRICS
+            )
+            for m in (0.5, 1.0, 2.0)
+        ]
+        metrics: list[Any] = ["r2", {"name": "spread", "target": "torchmetrics:ExplainedVariance"}]
+        values = [
+            regression(loss={"target": "torch.nn:SmoothL1Loss", "params": {"beta": beta}}, metrics=metrics)
+            for beta in (0.1, 1.0, 3.0)
+        ]
+        for modules, make in (
+            (classes, lambda seed: logits(3, 4, [7, 3], seed)),
+            (values, lambda s: numbers(3, [7, 3], s)),
+        ):
+            group = SupervisedGroup(modules)  # type: ignore[arg-type]
+            for epoch in range(2):
+                same(together(group, make(epoch), make(epoch + 5)), alone(modules, make(epoch), make(epoch + 5)))  # type: ignore[arg-type]
+
+
+def test_metrics_of_other_params_and_losses_of_other_kinds_are_no_group() -> None:
+    def top(k: int) -> SupervisedModule:
+        return classification(metrics=[{"name": "top", "top_k": k}])
+
+    assert SupervisedGroup.fits([top(2), top(2)])
+    assert not SupervisedGroup.fits([top(2), top(3)])
+    assert not SupervisedGroup.fits([regression(loss={"target": "torch.nn:SmoothL1Loss"}), regression()])

@@ -1,6 +1,7 @@
 """Spaces whose members mix well."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,22 @@ def ones(batch_size: int = 21) -> tuple[TensorLoader, TensorLoader]:
     """The blobs with a last training batch of one."""
     x, y = rows()
     return TensorLoader((x[:64], y[:64]), batch_size, shuffle=True), TensorLoader((x[64:], y[64:]), 26)
+
+
+class Unsized:
+    """A loader that does not know its length."""
+
+    def __init__(self, loader: TensorLoader):
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return iter(self._loader)
+
+
+def unsized() -> tuple[Unsized, TensorLoader]:
+    """The blobs by a loader without a length."""
+    x, y = rows()
+    return Unsized(TensorLoader((x[:64], y[:64]), 24, shuffle=True)), TensorLoader((x[64:], y[64:]), 26)
 
 
 def four_classes() -> tuple[TensorLoader, TensorLoader]:

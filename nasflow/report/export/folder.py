@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nasflow.config.search import CustomEvaluatorConfig, LightningConfig, ProgramConfig, SearchConfig
+from nasflow.config.search import ProgramConfig, SearchConfig
 from nasflow.errors import UserError
 from nasflow.report.export.code_files import collect_code
 from nasflow.report.export.score_script import SCORE_SCRIPT
@@ -81,9 +81,8 @@ def _write(folder: Path, trial: Trial, config: SearchConfig, weights: Mapping[st
 def _search(trial: Trial, config: SearchConfig, renamed: Mapping[str, str]) -> dict[str, Any]:
     """What `nasflow.training.scoring` needs to build and score the model, and the expected metrics."""
     parts = config.model_dump(mode="json", include={"space", "evaluator", "objectives"})
-    for section in (parts["space"], parts["evaluator"], parts["evaluator"]["data"], parts["evaluator"].get("module")):
-        if section and "target" in section:
-            section["target"] = renamed[section["target"]]
+    for section in _sections_with_targets(parts):
+        section["target"] = renamed[section["target"]]
     return {
         "nasflow_export": _FORMAT,
         "made_with": {package: version(package) for package in ("nasflow", "torch")},
@@ -98,13 +97,17 @@ def _search(trial: Trial, config: SearchConfig, renamed: Mapping[str, str]) -> d
 
 
 def _targets(config: SearchConfig) -> Iterator[str]:
-    yield config.space.target
-    if config.evaluator.data is not None:
-        yield config.evaluator.data.target
-    if isinstance(config.evaluator, LightningConfig):
-        yield config.evaluator.module.target
-    if isinstance(config.evaluator, CustomEvaluatorConfig):
-        yield config.evaluator.target
+    for section in _sections_with_targets(config.model_dump(mode="json", include={"space", "evaluator"})):
+        yield section["target"]
+
+
+def _sections_with_targets(parts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the sections of `space` and `evaluator` that name code by an import path."""
+    evaluator = parts["evaluator"]
+    sections = [parts["space"], evaluator, *(evaluator.get(key) for key in ("data", "module", "optimizer", "loss"))]
+    for section in [*sections, *evaluator.get("metrics", [])]:
+        if isinstance(section, dict) and section.get("target"):
+            yield section
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -126,6 +126,8 @@ class Former:
         ready = _is_ready_made(member)
         if ready and not _is_pair(batch):
             return "its batches are not pairs of tensors"
+        if ready and (why := member.module.why_solo(member.fitting.optimizer)):  # type: ignore[operator]
+            return str(why)
         model = member.module._modules.get(MODEL)
         if isinstance(model, nn.Module) and (why := why_not_stacked(model)):
             return why
