@@ -95,10 +95,12 @@ ClassificationMetric = Annotated[
     Annotated[Literal["accuracy", "f1", "precision", "recall", "auroc"], Field(title="By name"), Tag("value")]
     | _OwnMetric,
     Discriminator(_metric_tag),
+    """Metrics of `kind: classification` by name.""",
 ]
 RegressionMetric = Annotated[
     Annotated[Literal["mse", "rmse", "mae", "r2"], Field(title="By name"), Tag("value")] | _OwnMetric,
     Discriminator(_metric_tag),
+    """Metrics of `kind: regression` by name.""",
 ]
 
 
