@@ -95,13 +95,13 @@ ClassificationMetric = Annotated[
     Annotated[Literal["accuracy", "f1", "precision", "recall", "auroc"], Field(title="By name"), Tag("value")]
     | _OwnMetric,
     Discriminator(_metric_tag),
-    """Metrics of `kind: classification` by name.""",
 ]
+"""Metrics of `kind: classification`, by name or by import path."""
 RegressionMetric = Annotated[
     Annotated[Literal["mse", "rmse", "mae", "r2"], Field(title="By name"), Tag("value")] | _OwnMetric,
     Discriminator(_metric_tag),
-    """Metrics of `kind: regression` by name.""",
 ]
+"""Metrics of `kind: regression`, by name or by import path."""
 
 
 class OptimizerConfig(Section):
