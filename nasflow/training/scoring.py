@@ -42,7 +42,7 @@ def score_model(
         ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
     """
     candidate = _load(search, architecture, weights, base_dir)
-    data = load_job_data(candidate.config.data, base_dir, int(search["seed"]))
+    data = load_job_data(candidate.config.data, base_dir, int(search["seed"]), candidate.config.batch_limits)
     rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(

@@ -16,6 +16,7 @@ from pytorch_lightning import Trainer
 
 from nasflow.clean_text import error_message
 from nasflow.config.durations import duration_text
+from nasflow.config.evaluator import LimitBatchesConfig
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
 from nasflow.evaluator.candidate import candidate_space
@@ -134,7 +135,9 @@ class SpecDriver(Driver):
 
     def __init__(self, spec: JobSpec, roster: Roster):
         trainer = make_trainer(spec.evaluator.precision)
-        super().__init__(roster, load_job_data(spec.data, spec.base_dir, spec.data_seed), trainer)
+        super().__init__(
+            roster, load_job_data(spec.data, spec.base_dir, spec.data_seed, spec.evaluator.batch_limits), trainer
+        )
         self.limits: dict[int, int] = {}
         self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
         self._maker = MemberMaker(spec, self.data, trainer)
@@ -369,16 +372,17 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
     return Member(spec.trial, module, candidate, rng)
 
 
-def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
+def load_job_data(config: DataConfig, base_dir: Path, seed: int, limits: LimitBatchesConfig | None = None) -> Data:
     """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
+    limits = limits or LimitBatchesConfig()
     with RngStream(derive_seed(seed, "data")):
         data = load_data(config, base_dir)
 
-    def seeded(loader: Iterable[Any], name: str) -> SeededLoader:
-        return SeededLoader(loader, derive_seed(seed, name), _device())
+    def seeded(loader: Iterable[Any], name: str, limit: int | None) -> SeededLoader:
+        return SeededLoader(loader, derive_seed(seed, name), _device(), limit)
 
-    validation = None if data.validation is None else seeded(data.validation, "validation")
-    return dataclasses.replace(data, train=seeded(data.train, "train"), validation=validation)
+    validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)
+    return dataclasses.replace(data, train=seeded(data.train, "train", limits.train), validation=validation)
 
 
 def _device() -> torch.device | None:
