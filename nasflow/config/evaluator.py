@@ -196,6 +196,17 @@ class DataConfig(Target):
     """
 
 
+class LimitBatchesConfig(Section):
+    """How many batches an epoch has, at most."""
+
+    train: PositiveInt | None = Field(default=None, description="training batches; none: all")
+    validation: PositiveInt | None = Field(default=None, description="validation batches; none: all")
+
+
+def _limit_tag(value: Any) -> str:
+    return "LimitBatchesConfig" if isinstance(value, dict | LimitBatchesConfig) else "value"
+
+
 class TrainingConfig(Section):
     """What every evaluator shares."""
 
@@ -220,12 +231,26 @@ class TrainingConfig(Section):
     gradient_clip_algorithm: Literal["norm", "value"] = Field(
         default="norm", title="Gradient clipping by", description="what is clipped"
     )
+    limit_batches: (
+        Annotated[
+            Annotated[PositiveInt, Field(title="Of both"), Tag("value")]
+            | Annotated[LimitBatchesConfig, Tag("LimitBatchesConfig")],
+            Discriminator(_limit_tag),
+        ]
+        | None
+    ) = Field(default=None, description="a quick look: the first batches of each epoch only; none: all of them")
     early_stopping: EarlyStoppingConfig | None = Field(
         default=None, description="stop trials that no longer improve; none: each trains to its end"
     )
     callbacks: list[Target] = Field(
         default=[], description="Lightning callbacks of each trial, such as an average of weights"
     )
+
+    @property
+    def batch_limits(self) -> LimitBatchesConfig:
+        """The most batches of an epoch."""
+        limit = self.limit_batches
+        return limit if isinstance(limit, LimitBatchesConfig) else LimitBatchesConfig(train=limit, validation=limit)
 
 
 class SupervisedConfig(TrainingConfig):

@@ -44,7 +44,8 @@ def score_model(
         ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
     """
     candidate = _load(search, architecture, weights, base_dir)
-    data = load_job_data(candidate.training.data, base_dir, int(search["seed"]))
+    training = candidate.training
+    data = load_job_data(training.data, base_dir, int(search["seed"]), training.batch_limits)
     rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Loaders with batches that depend only on the seed and the epoch."""
 
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -24,12 +25,14 @@ class SeededLoader:
         loader: a DataLoader, or anything that can be iterated again.
         seed: of all epochs.
         device: where transfer hooks may draw.
+        limit: give no more batches than so many in an epoch.
     """
 
-    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None):
+    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None, limit: int | None = None):
         self._loader = loader
         self._seed = seed
         self._device = device
+        self._limit = limit
         self.epoch = 0
         self.stream = RngStream(seed, device)
         if hasattr(loader, "__len__"):
@@ -55,7 +58,7 @@ class SeededLoader:
 
         The batch that reaches `most_bytes`, or ends after `most_seconds` of loading, ends a list.
         """
-        batches, ended = self._start(), False
+        batches, ended = itertools.islice(self._start(), self._limit), False
         while not ended:
             some: list[Any] = []
             room, deadline = most_bytes, time.monotonic() + most_seconds
@@ -93,4 +96,5 @@ def _bytes(batch: Any) -> int:
 
 class _SizedSeededLoader(SeededLoader):
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
+        length = len(self._loader)  # type: ignore[arg-type]
+        return length if self._limit is None else min(length, self._limit)

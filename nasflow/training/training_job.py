@@ -15,6 +15,7 @@ import torch
 from pytorch_lightning import Trainer
 
 from nasflow.clean_text import error_message, error_text
+from nasflow.config.evaluator import LimitBatchesConfig
 from nasflow.config.search import DataConfig, ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
 from nasflow.evaluator.callbacks import make_callbacks
@@ -140,7 +141,9 @@ class SpecDriver(Driver):
         if spec.data is None or isinstance(spec.evaluator, ProgramConfig):
             raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
         trainer = make_trainer(spec.evaluator.precision)
-        super().__init__(roster, load_job_data(spec.data, spec.base_dir, spec.data_seed), trainer)
+        super().__init__(
+            roster, load_job_data(spec.data, spec.base_dir, spec.data_seed, spec.evaluator.batch_limits), trainer
+        )
         self.limits: dict[int, int] = {}
         self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
         self._maker = MemberMaker(spec, self.data, trainer)
@@ -371,21 +374,22 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
         return Member(spec.trial, module, candidate, rng, callbacks)
 
 
-def load_job_data(config: DataConfig, base_dir: Path, seed: int) -> Data:
+def load_job_data(config: DataConfig, base_dir: Path, seed: int, limits: LimitBatchesConfig | None = None) -> Data:
     """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
-    return seeded_data(lambda: load_data(config, base_dir), seed)
+    return seeded_data(lambda: load_data(config, base_dir), seed, limits)
 
 
-def seeded_data(load: Callable[[], Data], seed: int) -> Data:
+def seeded_data(load: Callable[[], Data], seed: int, limits: LimitBatchesConfig | None = None) -> Data:
     """Return what `load` gives, in an order that depends on `seed` and the epoch only."""
+    limits = limits or LimitBatchesConfig()
     with RngStream(derive_seed(seed, "data")):
         data = load()
 
-    def seeded(loader: Iterable[Any], name: str) -> SeededLoader:
-        return SeededLoader(loader, derive_seed(seed, name), _device())
+    def seeded(loader: Iterable[Any], name: str, limit: int | None) -> SeededLoader:
+        return SeededLoader(loader, derive_seed(seed, name), _device(), limit)
 
-    validation = None if data.validation is None else seeded(data.validation, "validation")
-    return dataclasses.replace(data, train=seeded(data.train, "train"), validation=validation)
+    validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)
+    return dataclasses.replace(data, train=seeded(data.train, "train", limits.train), validation=validation)
 
 
 def _device() -> torch.device | None:

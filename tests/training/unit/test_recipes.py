@@ -34,24 +34,25 @@ def plainly(spec: JobSpec, trial: int, make: Make, loss: Any = F.cross_entropy) 
         make: gives the optimizer and what is called after each step (without arguments) and each epoch (with the loss).
     """
     data = load_job_data(spec.data, spec.base_dir, spec.data_seed)
+    limits = spec.evaluator.batch_limits
     loaders: Any = (data.train, data.validation)
     member = make_member(spec, spec.members[trial])
     model: Any = member.module.model.double()
-    optimizer, schedule = make(model, len(loaders[0]))
+    optimizer, schedule = make(model, min(len(loaders[0]), limits.train or 99))
     losses = []
     for epoch in range(EPOCHS):
         for loader in loaders:
             loader.epoch = epoch
         model.train()
         with member.rng:
-            for x, y in loaders[0]:
+            for x, y in list(loaders[0])[: limits.train]:
                 optimizer.zero_grad()
                 loss(model(x.double()), y).backward()
                 optimizer.step()
                 schedule()
         model.eval()
         with torch.no_grad():
-            found = [(loss(model(x.double()), y).item(), len(y)) for x, y in loaders[1]]
+            found = [(loss(model(x.double()), y).item(), len(y)) for x, y in list(loaders[1])[: limits.validation]]
         losses.append(sum(value * size for value, size in found) / sum(size for _, size in found))
         schedule(losses[-1])
     return model, losses
@@ -101,6 +102,10 @@ RECIPES: dict[str, tuple[dict[str, Any], Make]] = {
     "polynomial by step": (
         {"schedule": {"name": "polynomial", "interval": "step", "power": 2}},
         adamw(lambda o, steps: by_step(lr_scheduler.PolynomialLR(o, EPOCHS * steps, 2))),
+    ),
+    "few batches, and a schedule that knows": (
+        {"schedule": {"name": "polynomial", "interval": "step"}, "limit_batches": {"train": 2, "validation": 1}},
+        adamw(lambda o, steps: by_step(lr_scheduler.PolynomialLR(o, EPOCHS * 2, 1))),
     ),
     "plateau": (
         {"schedule": {"name": "plateau", "gamma": 0.5, "patience": 0, "direction": "maximize"}},
@@ -170,6 +175,7 @@ SEARCHED: dict[str, dict[str, Any]] = {
         },
         "metrics": ["f1", {"name": "top2", "top_k": 2}],
     },
+    "few batches": {"limit_batches": 2, "schedule": {"name": "cosine", "interval": "step"}},
     "by step": {
         "schedule": {
             "name": {"pick": ["cosine", "one_cycle", "polynomial", "step"]},
