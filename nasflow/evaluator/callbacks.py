@@ -21,7 +21,6 @@ def make_callbacks(targets: Sequence[Target], base_dir: Path) -> "list[Callback]
     if not targets:
         return []
     from pytorch_lightning import Callback  # noqa: PLC0415 - slow to import
-    from pytorch_lightning.callbacks import Checkpoint, ProgressBar  # noqa: PLC0415
 
     callbacks = []
     for place, config in enumerate(targets):
@@ -33,9 +32,28 @@ def make_callbacks(targets: Sequence[Target], base_dir: Path) -> "list[Callback]
         callback = kind(**config.params)
         if not isinstance(callback, Callback):
             raise ConfigError(f"{key}: {config.target} gave a {type(callback).__name__}; it should give a Callback")
-        if isinstance(callback, Checkpoint | ProgressBar):
-            raise ConfigError(
-                f"{key}: {config.target} is not needed: nasflow saves every trial and shows its progress; leave it out"
-            )
+        refuse_unfit(callback, f"{key}: {config.target}")
         callbacks.append(callback)
     return callbacks
+
+
+def refuse_unfit(callback: "Callback", name: str) -> None:
+    """Raise ConfigError for a callback that a trial can't have, because trials share the Trainer that it changes.
+
+    Args:
+        name: the callback's, for the message.
+    """
+    from pytorch_lightning import callbacks  # noqa: PLC0415 - slow to import
+
+    if isinstance(callback, callbacks.Checkpoint | callbacks.ProgressBar):
+        raise ConfigError(f"{name} is not needed: nasflow saves every trial and shows its progress; leave it out")
+    instead = {
+        callbacks.StochasticWeightAveraging: "use WeightAveraging",
+        callbacks.GradientAccumulationScheduler: "accumulate in optimizer_step",
+        callbacks.LearningRateFinder: "search evaluator.optimizer.lr",
+        callbacks.BatchSizeFinder: "search a param of evaluator.data",
+        callbacks.LearningRateMonitor: "log the rate in on_train_epoch_end",
+    }
+    for kind, what_to_do in instead.items():
+        if isinstance(callback, kind):
+            raise ConfigError(f"{name} changes or needs the whole Trainer, which trials share; {what_to_do} instead")

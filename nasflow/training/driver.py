@@ -220,6 +220,7 @@ class Driver(ABC):
     def _start(self, member: Member) -> None:
         self._prepare(member)
         self.restore(member)
+        member.start_fit()
         self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
@@ -254,6 +255,7 @@ class Driver(ABC):
                 member = self.rebuild(number)
                 if member is not None:
                     self._prepare(member)
+                    member.start_fit()
                     self._frozen.share(member.module)
         except (Exception, SystemExit):
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Callback
-from pytorch_lightning.callbacks import ModelCheckpoint, WeightAveraging
+from pytorch_lightning.callbacks import BaseFinetuning, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_avg_fn
@@ -280,3 +280,50 @@ class Raises(Callback):
 
 class Saves(ModelCheckpoint):
     pass
+
+
+class BringsAveraging(Plain):
+    def configure_callbacks(self) -> Any:
+        return [StochasticWeightAveraging(1e-2)]
+
+
+class SavesByHand(Plain):
+    def on_train_epoch_end(self) -> None:
+        self.trainer.save_checkpoint("mine.ckpt")
+
+
+class LogsFromAMixin:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int, unused: int = 0) -> None:
+        self.log("mixed_in", outputs["loss"], on_step=False, on_epoch=True)  # type: ignore[attr-defined]
+
+
+class Mixed(LogsFromAMixin, Plain):
+    """Has a hook of a mixin, one that is set on the object, and metrics that it reads."""
+
+    def __init__(self, model: nn.Module, lr: float = 0.05):
+        super().__init__(model, lr)
+        self.seen = 0.0
+        self.on_train_epoch_start = self.count  # type: ignore[method-assign]
+
+    def count(self) -> None:
+        self.seen += 1.0
+
+    def on_train_epoch_end(self) -> None:
+        known = self.trainer.callback_metrics
+        self.log_dict({"epochs_seen": self.seen, "val_loss_seen": float(known["val_loss"])})
+
+
+class Thaws(BaseFinetuning):
+    """Trains the last layer first, and all from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(list(pl_module.model.children())[:-1])
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(list(pl_module.model.children())[:-1], optimizer)
+
+
+class OnlyTrained(Plain):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=self.lr)

@@ -198,6 +198,11 @@ def linear(pick: Pick) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, pick("classes", [3])))
 
 
+def deep(pick: Pick) -> nn.Module:
+    """Two layers, without a choice."""
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
 def cnn(pick: Pick) -> nn.Module:
     width = pick("width", [2, 4])
     kernel = pick("kernel", [1, 3])

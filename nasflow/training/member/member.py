@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
 from nasflow.errors import ConfigError, TrialError
+from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member.batches import copied
@@ -46,7 +47,8 @@ class Member:
         is_manual: whether the module steps its optimizers in its `training_step`.
 
     Raises:
-        ConfigError: the config clips gradients, which a module that steps its optimizers must do itself.
+        ConfigError: the config clips gradients, which a module that steps its optimizers must do itself, or a callback
+            is one that a trial can't have.
     """
 
     def __init__(
@@ -59,7 +61,10 @@ class Member:
     ):
         config = candidate.training
         own = module.configure_callbacks()
-        self.hooks = Hooks(module, [*callbacks, *(own if isinstance(own, Sequence) else [own])])
+        own = own if isinstance(own, Sequence) else [own]
+        for callback in own:
+            refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
+        self.hooks = Hooks(module, [*callbacks, *own])
         self.is_manual = not module.automatic_optimization
         if self.is_manual and config.gradient_clip_val is not None:
             raise ConfigError(
@@ -86,7 +91,7 @@ class Member:
         self.begun = 0
         self.batch_index = 0
         self._skips_epoch = False
-        self._trains = False
+        self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
         self._takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
@@ -123,7 +128,12 @@ class Member:
         """Make the optimizer, once the module is on its device in its precision."""
         with self.rng:
             self._started = self._make_fitting()
-            self.hooks.call("on_fit_start")
+
+    def start_fit(self) -> None:
+        """Call the hooks before all training. Like Lightning, a resumed member does so before its optimizer's state."""
+        if not self._is_fitting:
+            self._is_fitting = True
+            self.call_hook("on_fit_start")
 
     def start_epoch(self) -> None:
         """Prepare for an epoch, and call the hooks."""
@@ -269,7 +279,7 @@ class Member:
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly; `packing.pack` takes it."""
         weights = dict(self.module.state_dict())
-        hooks = self.hooks.state_dict(self._checkpoint(weights))
+        hooks = self.hooks.state_dict(self._checkpoint(weights, self.steps))
         return {
             "epoch": self.finished_epochs,
             "parameters": self.parameters,
@@ -279,6 +289,7 @@ class Member:
             "history": self.history,
             "seconds": self.seconds,
             "module": weights,
+            "frozen": [name for name, parameter in self.module.named_parameters() if not parameter.requires_grad],
             "fitting": self.fitting.state_dict(),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
@@ -338,12 +349,16 @@ class Member:
         self.history = state["history"]
         self.seconds = state["seconds"]
         self.module.load_state_dict(state["module"])
+        if "frozen" in state:  # a hook may have changed it since the module was made
+            for name, parameter in self.module.named_parameters():
+                parameter.requires_grad_(name not in state["frozen"])
+        if hooks := state.get("hooks"):
+            self.hooks.load_state_dict(self._checkpoint(state["module"], state["fitting"]["steps"]), hooks)
+        self.start_fit()
         self.fitting.load_state_dict(state["fitting"])
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
         self.rng.load_state_dict(state["rng"])
-        if hooks := state.get("hooks"):
-            self.hooks.load_state_dict(self._checkpoint(state["module"]), hooks)
         within = state.get("within")
         self.begun = within["batches"] if within else 0
         self._book.go_on(within["sums"] if within else {})
@@ -378,6 +393,6 @@ class Member:
             step_schedule=self.module.lr_scheduler_step if "lr_scheduler_step" in self.hooks.names else None,
         )
 
-    def _checkpoint(self, weights: dict[str, Any]) -> dict[str, Any]:
+    def _checkpoint(self, weights: dict[str, Any], steps: int) -> dict[str, Any]:
         """Return what Lightning's hooks for checkpoints get."""
-        return {"state_dict": weights, "epoch": self.finished_epochs, "global_step": self.steps}
+        return {"state_dict": weights, "epoch": self.finished_epochs, "global_step": steps}

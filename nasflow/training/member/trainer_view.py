@@ -8,6 +8,7 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.utilities import GradClipAlgorithmType
 from pytorch_lightning.utilities.types import LRSchedulerConfig
 
+from nasflow.errors import TrialError
 from nasflow.training.member.hooks import Hooks
 from nasflow.training.member.optimization import Fitting
 
@@ -126,6 +127,10 @@ class TrainerView:
         """The member's, from its config; None without clipping."""
         fitting = self._member.fitting
         return None if fitting.clip_val is None else GradClipAlgorithmType(fitting.clip_algorithm)
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse to save the whole job. Raises TrialError."""
+        raise TrialError("trainer.save_checkpoint: nasflow saves every trial by itself; leave it out")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)

@@ -1,6 +1,7 @@
 """Hooks of LightningModules and of callbacks are called as Lightning calls them, fused or not."""
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.training.fused_jobs import fused_and_apart, fused_members, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted
 
-FUSED = ["Watches", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks"]
+FUSED = ["Watches", "Mixed", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks"]
 APART = {
     "Warms": "it makes its step in a way of its own: optimizer_step",
     "EverySecond": "it makes its step in a way of its own: optimizer_step, optimizer_zero_grad",
@@ -46,9 +47,14 @@ def hooked(name: str, **values: Any) -> EvaluatorConfig:
     return evaluator(kind="lightning", module={"target": f"{file}:{name}", "params": params}, **settings)
 
 
-def as_lightning(config: EvaluatorConfig, root: Path) -> None:
+def as_lightning(
+    config: EvaluatorConfig,
+    root: Path,
+    space: str = "spaces.py:linear",
+    architecture: Any = MappingProxyType({"classes": 3}),
+) -> None:
     """A member ends with the weights and metrics of a Trainer of Lightning's that trains its module."""
-    job = make_job("spaces.py:linear", config, [{"classes": 3}])
+    job = make_job(space, config, [architecture])
     member = make_member(job, job.members[0])
     del member.module.log, member.module.log_dict  # what a member puts in their place
     data = load_job_data(job.data, job.base_dir, job.data_seed)
@@ -156,6 +162,55 @@ def test_a_callback_that_raises_evicts_its_member(tmp_path: Path) -> None:
         assert evicted == ({1: "ValueError: the callback's own fault"} if bad == 1 else {})
         outcomes[bad] = [outcome(events, tmp_path / str(bad), trial) for trial in (0, 2)]
     assert outcomes[-1] == outcomes[1]
+
+
+def test_layers_that_are_trained_later_as_plain_lightning(tmp_path: Path) -> None:
+    """By Lightning's callback for it. A job that is interrupted after the change goes on to the same bits."""
+    config = hooked("OnlyTrained", callbacks=[{"target": f"{FILE}:Thaws"}])
+    as_lightning(config, tmp_path / "as", "spaces.py:deep", {})
+    job = make_job("spaces.py:deep", config, [{}])
+    whole = train(job, tmp_path / "whole")
+    interrupted(job, tmp_path / "stopped", 0, 2)
+    events = train(job, tmp_path / "stopped")
+    same(outcome(whole, tmp_path / "whole", 0), outcome(events, tmp_path / "stopped", 0), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "instead"),
+    [
+        ("StochasticWeightAveraging", {"swa_lrs": 0.1}, "use WeightAveraging instead"),
+        ("GradientAccumulationScheduler", {"scheduling": {0: 2}}, "accumulate in optimizer_step instead"),
+        ("LearningRateFinder", {}, "search evaluator.optimizer.lr instead"),
+        ("BatchSizeFinder", {}, "search a param of evaluator.data instead"),
+        ("LearningRateMonitor", {}, "log the rate in on_train_epoch_end instead"),
+    ],
+)
+def test_callbacks_of_the_whole_trainer_are_refused(
+    target: str, params: dict[str, Any], instead: str, tmp_path: Path
+) -> None:
+    callbacks = [{"target": f"pytorch_lightning.callbacks:{target}", "params": params}]
+    config = hooked("Plain", file="lightning_modules.py", callbacks=callbacks)
+    [evicted] = evictions(train(make_job("spaces.py:linear", config, [{"classes": 3}]), tmp_path)).values()
+    said = (
+        f"ConfigError: evaluator.callbacks.0: pytorch_lightning.callbacks:{target} changes or needs the whole Trainer"
+    )
+    assert evicted.error.splitlines()[0].startswith(said)
+    assert instead in evicted.error
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "BringsAveraging",
+            "ConfigError: BringsAveraging.configure_callbacks: StochasticWeightAveraging changes or needs",
+        ),
+        ("SavesByHand", "TrialError: trainer.save_checkpoint: nasflow saves every trial by itself; leave it out"),
+    ],
+)
+def test_what_a_module_may_not_do(name: str, said: str, tmp_path: Path) -> None:
+    [evicted] = evictions(train(make_job("spaces.py:linear", hooked(name), [{"classes": 3}]), tmp_path)).values()
+    assert evicted.error.splitlines()[0].startswith(said)
 
 
 @pytest.mark.parametrize(
