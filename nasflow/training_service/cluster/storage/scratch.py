@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from nasflow.errors import NasflowError
 
@@ -24,14 +25,23 @@ def own_folder(scratch: str | None) -> Iterator[Path]:
     """
     folder = _tidied(scratch) / f"run-{secrets.token_hex(8)}"
     lock_file = folder.with_suffix(".lock")
-    with lock_file.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(lock_file):
         folder.mkdir(mode=0o700)
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             lock_file.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Return a new file, open and locked, that no tidying process has removed in between."""
+    while True:
+        lock = path.open("ab")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+            return lock
+        lock.close()
 
 
 def _tidied(scratch: str | None) -> Path:
@@ -49,4 +59,7 @@ def _tidied(scratch: str | None) -> Path:
                 continue
             shutil.rmtree(left.with_suffix(""), ignore_errors=True)
             left.unlink(missing_ok=True)
+    for orphan in place.glob("run-*"):  # what a program still wrote whose flow run was killed
+        if orphan.suffix != ".lock" and not orphan.with_suffix(".lock").exists():
+            shutil.rmtree(orphan, ignore_errors=True)
     return place
