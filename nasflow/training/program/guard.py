@@ -1,8 +1,9 @@
 """The process between a job and a trial's program: when the job ends, it ends the program and all that this started.
 
-It is a script, `guard.py LEASH COMMAND...`, run without site packages to start within milliseconds; so it imports only
-the standard library. LEASH is a pipe that the job holds open for as long as the program may run. It exits as the
-program has, by the same code or signal.
+It is a script, `guard.py LEASH TURN COMMAND...`, run without site packages to start within milliseconds; so it imports
+only the standard library. LEASH is a pipe that the job holds open for as long as the program may run; TURN is a locked
+file, which the guard keeps open to its end, so that the trial's next program begins after that. It exits as the program
+has, by the same code or signal.
 """
 
 import contextlib
@@ -26,8 +27,9 @@ _POLL = 0.01  # seconds
 
 def main() -> None:
     """Start the program, wait for its end or the job's, and leave nothing behind."""
-    leash, command = int(sys.argv[1]), sys.argv[2:]
-    os.set_inheritable(leash, False)
+    leash, turn, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    for ours in (leash, turn):
+        os.set_inheritable(ours, False)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     news, alarm = os.pipe()

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from nasflow.clean_text import last_lines
 from nasflow.job import activity
@@ -25,20 +25,28 @@ class Process:
         command: program and arguments.
         folder: where it is started.
         environment: its environment variables, all of them.
+        turn: the lock of the trial's programs (`own_turn`); held until this one and all that it started have ended.
         asks: whether it reads answers from its standard input.
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], asks: bool = False):
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        turn: BinaryIO,
+        asks: bool = False,
+    ):
         held, self._leash = os.pipe()
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(held), *command],
+                [sys.executable, "-I", "-S", guard.__file__, str(held), str(turn.fileno()), *command],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE if asks else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=[held],
+                pass_fds=[held, turn.fileno()],
                 start_new_session=True,  # Ctrl-C is the job's affair
             )
         except BaseException:

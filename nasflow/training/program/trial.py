@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.clean_text import one_line
@@ -22,6 +22,7 @@ from nasflow.training.member.optimization import EarlyStop
 from nasflow.training.program.function import END, GO_ON, Saved, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports
+from nasflow.training.program.turn import own_turn
 
 _POLL = 0.01  # seconds between two looks at the reports
 _LEAVES = 60.0  # seconds in which a program may end by itself once nothing that it trains counts any more
@@ -94,7 +95,8 @@ class ProgramTrial:
                 self._refuse_failed(code, look_up)
                 return None
             if self._process is None:
-                self._process = self._start()
+                with own_turn(self._folder.with_name(".program.lock"), look_up) as turn:
+                    self._process = self._start(turn)
             look_up()
             time.sleep(_POLL)
 
@@ -156,10 +158,10 @@ class ProgramTrial:
                 shutil.rmtree(self._folder)
             raise
 
-    def _start(self) -> Process:
+    def _start(self, turn: BinaryIO) -> Process:
         environment = {**os.environ, "PATH": program_path()}
         if isinstance(self._config, CommandConfig):
-            return self._start_command(self._config, environment)
+            return self._start_command(self._config, environment, turn)
         if self._folder.exists():
             shutil.rmtree(self._folder)
         self._folder.mkdir(parents=True)
@@ -175,9 +177,9 @@ class ProgramTrial:
         file = self._folder / "task.json"
         file.write_text(task.model_dump_json())
         command = [sys.executable, "-P", "-m", "nasflow.training.program.function", str(file)]
-        return Process(command, self._job.base_dir, environment, asks=True)
+        return Process(command, self._job.base_dir, environment, turn, asks=True)
 
-    def _start_command(self, config: CommandConfig, environment: dict[str, str]) -> Process:
+    def _start_command(self, config: CommandConfig, environment: dict[str, str], turn: BinaryIO) -> Process:
         command = find_program(config, self._job.base_dir)
         checkpoints, described = self._folder / "checkpoints", self._folder / "trial.json"
         checkpoints.mkdir(parents=True, exist_ok=True)
@@ -189,7 +191,7 @@ class ProgramTrial:
             reports.SEED: str(self._spec.seed),
             reports.CHECKPOINTS: str(checkpoints),
         }
-        return Process(command, self._job.base_dir, environment | own)
+        return Process(command, self._job.base_dir, environment | own, turn)
 
     def _described(self, params: dict[str, Any]) -> dict[str, Any]:
         return {

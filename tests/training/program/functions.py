@@ -166,3 +166,20 @@ def odd_saver(report, checkpoint):
         with Path("trained").open("a") as file:
             file.write(str(epoch + 1))
         report(loss=state["sum"])
+
+
+def lingers(report, checkpoint, epochs=4):
+    """Does not heed SIGTERM in its third epoch, and saves for as long as it lives, as one that is slow to end."""
+    state = checkpoint.load() or {"sum": 0}
+    for epoch in range(report.epoch, epochs):
+        state["sum"] += epoch
+        if epoch == 2 and not Path("go").exists():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            Path("second").touch()
+            while True:
+                checkpoint.save({"sum": -1})
+                Path("alive").write_text(str(time.monotonic()))
+        checkpoint.save(state)
+        report(loss=state["sum"])
+        if epoch == 2:
+            Path("began").write_text(str(time.monotonic()))

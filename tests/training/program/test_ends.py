@@ -1,5 +1,6 @@
 """A job's end, however it comes, ends the trial's processes, and what was reported by then is not lost."""
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import psutil
 import pytest
 
 from nasflow.job.events import Ended
+from nasflow.job.spec import program_dir
+from nasflow.training.program import turn
 from nasflow.training.runner import run_job_file
 from tests.training.program.jobs import command, curve, events_of, function, make_job, write_job
 
@@ -93,6 +96,34 @@ def test_a_job_that_is_ended_goes_on_and_repeats_nothing(tmp_path: Path, number:
     (tmp_path / "go").touch()
     assert run_job_file(job_file) == 0
     assert curve(events_of(job_file)) == [1, 2, 3, 4]
+
+
+def test_a_program_that_is_slow_to_end_does_not_write_beside_its_successor(tmp_path: Path) -> None:
+    job_file = write_job(tmp_path, make_job(function("lingers"), tmp_path))
+    runner = start(job_file, tmp_path)
+    until(lambda: len(told(job_file)) == 2, runner)
+    runner.kill()
+    runner.wait()
+    (tmp_path / "go").touch()
+    assert run_job_file(job_file) == 0
+    assert curve(events_of(job_file)) == [0, 1, 3, 6]
+    assert float((tmp_path / "alive").read_text()) < float((tmp_path / "began").read_text())
+
+
+def test_an_earlier_program_that_does_not_end_is_no_trials_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "_WITHIN", 0.2)
+    job_file = write_job(tmp_path, make_job(function("plain"), tmp_path))
+    lock = program_dir(tmp_path, 0).with_name(".program.lock")
+    lock.parent.mkdir(parents=True)
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run_job_file(job_file) == 1
+    (end,) = (event for event in events_of(job_file) if isinstance(event, Ended))
+    assert end.infrastructure and end.error is not None and f"fuser {lock}" in end.error
+    assert run_job_file(job_file) == 0
+    assert curve(events_of(job_file)) == [3, 2, 1]
 
 
 @pytest.mark.long
