@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from nasflow.config.evaluator import Direction, to_loss
+from nasflow.config.evaluator.metrics import Direction, to_loss
 from nasflow.config.values import Section
 
 

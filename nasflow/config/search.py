@@ -9,23 +9,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from nasflow.config.budget import Budget
 from nasflow.config.checkpoint import CheckpointConfig
 from nasflow.config.errors import explain
-from nasflow.config.evaluator import (
-    ClassificationConfig,
-    CommandConfig,
-    CustomEvaluatorConfig,
-    DataConfig,
-    EarlyStoppingConfig,
-    EvaluatorConfig,
-    FunctionConfig,
-    LightningConfig,
-    OptimizerConfig,
-    ProgramConfig,
-    RegressionConfig,
-    ScheduleConfig,
-    SupervisedConfig,
-    Target,
-    TrainingConfig,
-)
+from nasflow.config.evaluator.optimizer import OptimizerConfig
+from nasflow.config.evaluator.own import CustomEvaluatorConfig, LightningConfig
+from nasflow.config.evaluator.program import CommandConfig, FunctionConfig, ProgramConfig
+from nasflow.config.evaluator.schedule import ScheduleConfig
+from nasflow.config.evaluator.supervised import ClassificationConfig, RegressionConfig, SupervisedConfig
+from nasflow.config.evaluator.target import Target
+from nasflow.config.evaluator.training import DataConfig, EarlyStoppingConfig, TrainingConfig
+from nasflow.config.evaluator.union import EvaluatorConfig
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from nasflow.config.evaluator import Target
+from nasflow.config.evaluator.target import Target
 from nasflow.config.values import Section
 
 

@@ -5,7 +5,8 @@ import math
 import random
 from collections.abc import Sized
 
-from nasflow.config.evaluator import MetricConfig, Target, metric_name
+from nasflow.config.evaluator.metrics import MetricConfig, metric_name
+from nasflow.config.evaluator.target import Target
 from nasflow.config.search import ClassificationConfig, ProgramConfig, RegressionConfig, SearchConfig, SupervisedConfig
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks

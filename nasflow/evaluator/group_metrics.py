@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 from torch import Tensor
 
-from nasflow.config.evaluator import metric_name
+from nasflow.config.evaluator.metrics import metric_name
 from nasflow.evaluator.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.supervised import (
     ClassificationModule,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from nasflow.config.evaluator import MetricConfig, Target
+from nasflow.config.evaluator.metrics import MetricConfig
+from nasflow.config.evaluator.target import Target
 from nasflow.errors import ConfigError
 from nasflow.load_target import check_params, load_target
 

@@ -12,7 +12,9 @@ from pytorch_lightning import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.config.evaluator import ClassificationConfig, MetricConfig, RegressionConfig, SupervisedConfig, Target
+from nasflow.config.evaluator.metrics import MetricConfig
+from nasflow.config.evaluator.supervised import ClassificationConfig, RegressionConfig, SupervisedConfig
+from nasflow.config.evaluator.target import Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups

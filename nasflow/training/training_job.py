@@ -15,7 +15,7 @@ import torch
 from pytorch_lightning import Trainer
 
 from nasflow.clean_text import error_message, error_text
-from nasflow.config.evaluator import LimitBatchesConfig
+from nasflow.config.evaluator.training import LimitBatchesConfig
 from nasflow.config.search import DataConfig, ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
 from nasflow.evaluator.callbacks import make_callbacks

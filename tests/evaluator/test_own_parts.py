@@ -9,7 +9,9 @@ import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.config.evaluator import ClassificationConfig, MetricConfig, RegressionConfig, Target
+from nasflow.config.evaluator.metrics import MetricConfig
+from nasflow.config.evaluator.supervised import ClassificationConfig, RegressionConfig
+from nasflow.config.evaluator.target import Target
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.own_parts import make_loss, make_metric
 from nasflow.evaluator.supervised import ClassificationModule, RegressionModule

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from nasflow.config.evaluator import EarlyStoppingConfig, to_loss
+from nasflow.config.evaluator.metrics import to_loss
+from nasflow.config.evaluator.training import EarlyStoppingConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.optimizers import Schedule
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nasflow.checkpoint.packing import unpack
-from nasflow.config.evaluator import OptimizerConfig
+from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.job.events import DIFFERS, Event, Planned
 from nasflow.training.unit import grouping
 from tests.training import reused_spaces

@@ -1,0 +1,81 @@
+"""The ready-made evaluators."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from nasflow.config.evaluator.metrics import (
+    ClassificationMetric,
+    MetricConfig,
+    RegressionMetric,
+    named_once,
+)
+from nasflow.config.evaluator.optimizer import OptimizerConfig
+from nasflow.config.evaluator.schedule import ScheduleConfig
+from nasflow.config.evaluator.target import Target
+from nasflow.config.evaluator.training import TrainingConfig
+from nasflow.config.values import Options, SearchedFloat, searched_tag
+
+RegressionLoss = Literal["mse", "mae", "huber"]
+"""Losses of `kind: regression`."""
+
+
+_OwnLoss = Annotated[Target, Field(title="By import path"), Tag("Target")]
+
+
+def _loss_tag(value: Any) -> str:
+    """Return the kind that a loss is meant as: by name, searched, or by import path."""
+    is_target = isinstance(value, Target) or (isinstance(value, dict) and "target" in value)
+    return "Target" if is_target else searched_tag(value)
+
+
+def _plain_loss_tag(value: Any) -> str:
+    return "Target" if _loss_tag(value) == "Target" else "value"
+
+
+class SupervisedConfig(TrainingConfig):
+    """What `classification` and `regression` share."""
+
+    optimizer: OptimizerConfig = Field(default=OptimizerConfig(), description="what moves the weights")
+    schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="how the learning rate moves")
+
+
+class ClassificationConfig(SupervisedConfig):
+    """Logits `[B, C]` against class numbers `[B]`."""
+
+    kind: Literal["classification"] = Field(default="classification", description="one of several classes a sample")
+    loss: Annotated[
+        Annotated[Literal["cross_entropy"], Field(title="By name"), Tag("value")] | _OwnLoss,
+        Discriminator(_plain_loss_tag),
+    ] = Field(default="cross_entropy", description="what training minimizes")
+    label_smoothing: SearchedFloat = Field(default=0.0, description="share of probability spread over all classes")
+    metrics: Annotated[list[ClassificationMetric], AfterValidator(named_once)] = Field(
+        default=["accuracy"], description="logged as val_<name> after every epoch, beside val_loss"
+    )
+
+    @model_validator(mode="after")
+    def _smoothing_is_of_cross_entropy(self) -> "ClassificationConfig":
+        if isinstance(self.loss, Target) and self.label_smoothing != 0:
+            raise ValueError("'label_smoothing' is of cross_entropy; a loss by import path takes its own in params")
+        return self
+
+
+class RegressionConfig(SupervisedConfig):
+    """Predictions `[B]` or `[B, T]` against targets of the same shape."""
+
+    kind: Literal["regression"] = Field(default="regression", description="one or several numbers a sample")
+    loss: Annotated[
+        Annotated[RegressionLoss, Field(title="Value"), Tag("value")]
+        | Annotated[Options[RegressionLoss], Field(title="Options"), Tag("pick")]
+        | _OwnLoss,
+        Discriminator(_loss_tag),
+    ] = Field(default="mse", description="what training minimizes")
+    metrics: Annotated[list[RegressionMetric], AfterValidator(named_once)] = Field(
+        default=["rmse", "r2"], description="logged as val_<name> after every epoch, beside val_loss"
+    )
+
+    @model_validator(mode="after")
+    def _no_top_k(self) -> "RegressionConfig":
+        if any(isinstance(metric, MetricConfig) and metric.top_k is not None for metric in self.metrics):
+            raise ValueError("'top_k' is of classification")
+        return self

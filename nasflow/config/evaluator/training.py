@@ -1,0 +1,82 @@
+"""What every evaluator shares whose training loop is nasflow's."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, PositiveInt, Tag
+
+from nasflow.config.evaluator.metrics import Direction
+from nasflow.config.evaluator.target import Target
+from nasflow.config.values import OptionalFloat, SearchedFloat, SearchedInt, Section
+
+
+class EarlyStoppingConfig(Section):
+    """Stop a trial after `patience` epochs in which `metric` improved by no more than `min_delta`."""
+
+    metric: str = Field(default="val_loss", description="one that is logged in every epoch")
+    direction: Direction = Field(default="minimize", description="which way is better")
+    patience: SearchedInt = Field(default=3, description="epochs without improvement")
+    min_delta: SearchedFloat = Field(default=0.0, description="what counts as no improvement")
+
+
+class DataConfig(Target):
+    """A LightningDataModule class, or a callable that gives one or a pair (train, validation) of loaders.
+
+    Any param may be searched.
+    """
+
+
+class LimitBatchesConfig(Section):
+    """How many batches an epoch has, at most."""
+
+    train: PositiveInt | None = Field(default=None, description="training batches; none: all")
+    validation: PositiveInt | None = Field(default=None, description="validation batches; none: all")
+
+
+def _limit_tag(value: Any) -> str:
+    return "LimitBatchesConfig" if isinstance(value, dict | LimitBatchesConfig) else "value"
+
+
+class TrainingConfig(Section):
+    """What every evaluator shares."""
+
+    data: DataConfig = Field(description="what is trained and validated on")
+    test_data: DataConfig | None = Field(
+        default=None,
+        description="what the best trial is scored on once, at the end: a LightningDataModule class, or a callable "
+        "that gives a loader",
+    )
+    epochs: SearchedInt = Field(default=10, description="of every trial that is not stopped early")
+    stop_after: SearchedInt | None = Field(
+        default=None,
+        description="epochs after which a trial ends before all of `epochs`; a later one that differs in nothing else "
+        "goes on from its checkpoint",
+    )
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
+    gradient_clip_val: OptionalFloat = Field(
+        default=None,
+        title="Gradient clipping",
+        description="the largest norm or value of a gradient; none: no clipping",
+    )
+    gradient_clip_algorithm: Literal["norm", "value"] = Field(
+        default="norm", title="Gradient clipping by", description="what is clipped"
+    )
+    limit_batches: (
+        Annotated[
+            Annotated[PositiveInt, Field(title="Of both"), Tag("value")]
+            | Annotated[LimitBatchesConfig, Tag("LimitBatchesConfig")],
+            Discriminator(_limit_tag),
+        ]
+        | None
+    ) = Field(default=None, description="a quick look: the first batches of each epoch only; none: all of them")
+    early_stopping: EarlyStoppingConfig | None = Field(
+        default=None, description="stop trials that no longer improve; none: each trains to its end"
+    )
+    callbacks: list[Target] = Field(
+        default=[], description="Lightning callbacks of each trial, such as an average of weights"
+    )
+
+    @property
+    def batch_limits(self) -> LimitBatchesConfig:
+        """The most batches of an epoch."""
+        limit = self.limit_batches
+        return limit if isinstance(limit, LimitBatchesConfig) else LimitBatchesConfig(train=limit, validation=limit)
