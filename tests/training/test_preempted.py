@@ -85,6 +85,17 @@ def test_a_users_module_with_a_metric(tmp_path: Path) -> None:
         assert outcome(again, tmp_path / "twice", member.trial) == outcome(whole, tmp_path / "once", member.trial)
 
 
+def test_steps_that_run_once_for_all(tmp_path: Path) -> None:
+    """What they logged, and the states of metrics, which are kept for all members together, go on."""
+    module = {"kind": "lightning", "module": {"target": "joint_modules.py:Measures"}, "precision": "64-true"}
+    spec, _ = job_of(tmp_path, "fused_spaces.py:mixed", module, "always")
+    preempted(spec, tmp_path / "twice")
+    assert len(halves(tmp_path / "twice")) == 1
+    again, whole = train(spec, tmp_path / "twice"), train(spec, tmp_path / "once")
+    for member in spec.members:
+        assert outcome(again, tmp_path / "twice", member.trial) == outcome(whole, tmp_path / "once", member.trial)
+
+
 def test_a_module_with_an_epoch_hook_repeats_its_epoch(tmp_path: Path) -> None:
     """What it collects for the hook is not known."""
     module = {"kind": "lightning", "module": {"target": "lightning_modules.py:Collects"}}

@@ -42,8 +42,11 @@ class Member:
     Attributes:
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
+        book: what it logs.
         batch_index: of the running or last training step in its epoch.
         hooks: of module and callbacks.
+        takes_index: of each step, whether it takes the batch's index.
+        is_joint: whether its steps run as one with those of others.
         is_manual: whether the module steps its optimizers in its `training_step`.
 
     Raises:
@@ -76,15 +79,14 @@ class Member:
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs
         self.finished_epochs = 0
-        self.finished = False
-        self.stopped_early = False
-        self.pruned = False
+        self.finished = self.stopped_early = self.pruned = False
+        self.is_joint = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self.rng = rng
         self._candidate = candidate
         self.config = config
-        self._book = Logbook()
+        self.book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
@@ -94,9 +96,9 @@ class Member:
         self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
-        self._takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
-        module.log = self._book.log  # type: ignore[method-assign]
-        module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
+        self.takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
+        module.log = self.book.log  # type: ignore[method-assign]
+        module.log_dict = self.book.log_dict  # type: ignore[method-assign,assignment]
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -168,10 +170,10 @@ class Member:
         Raises:
             EndsEpochError: a hook skips the rest of the epoch.
         """
-        self._book.batch_size = batch_size_of(batch)
+        self.book.batch_size = batch_size_of(batch)
         batch = self.hooks.start_batch(name, batch, index)
         step = getattr(self.module, name)
-        output = step(batch, index) if self._takes_index[name] else step(batch)
+        output = step(batch, index) if self.takes_index[name] else step(batch)
         if name == "training_step":
             self._last_batch = batch if "on_train_batch_end" in self.hooks.names else None
         else:
@@ -247,16 +249,16 @@ class Member:
         """Take the results of an epoch from its unit, in place of its own steps."""
         self._are_weights_finite = are_weights_finite
         for name, value in metrics.items():
-            self._book.log(name, value, batch_size=1)
+            self.book.log(name, value, batch_size=1)
         self._busy += seconds
 
     def take_sums(self, name: str) -> tuple[float, int]:
         """Return, and forget, the sum and the weight of what was logged under a name before an interruption."""
-        return self._book.take(name)
+        return self.book.take(name)
 
     def give_sums(self, sums: Mapping[str, Sequence[float | int]], seconds: float) -> None:
         """Take from its unit what the running epoch's batches have logged and how long they took, before a save."""
-        self._book.go_on(sums)
+        self.book.go_on(sums)
         self._busy += seconds
 
     def add_seconds(self, seconds: float) -> None:
@@ -265,16 +267,16 @@ class Member:
 
     def logged(self) -> dict[str, list[float | int]]:
         """Return of each number that was logged in this epoch the weighted sum and the sum of the weights."""
-        return self._book.sums()
+        return self.book.sums()
 
     def logged_so_far(self) -> dict[str, float]:
         """Return what it logged in its last epoch, with the means of what it has logged since."""
-        now = {name: total / count for name, (total, count) in self._book.sums().items()}
+        now = {name: total / count for name, (total, count) in self.book.sums().items()}
         return {**(self.history[-1] if self.history else {}), **now}
 
     def metrics(self) -> dict[str, float]:
         """Return what was logged since the last call."""
-        return self._book.close_epoch()
+        return self.book.close_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly; `packing.pack` takes it."""
@@ -302,6 +304,7 @@ class Member:
         Raises:
             Exception: whatever prevents the copy of something that its module holds.
         """
+        self.book.settle()
         twin = copy.copy(self)
         own = [*self.module.parameters(), *self.module.buffers()]
         memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer}
@@ -309,7 +312,7 @@ class Member:
             values = tensor.detach().clone(memory_format=torch.contiguous_format)
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
-        memo[id(self._book)] = twin._book = Logbook()
+        memo[id(self.book)] = twin.book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
         twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
         twin.rng = RngStream(0, self.rng.device)
@@ -332,22 +335,19 @@ class Member:
         """Return all that is needed to continue after so many batches of the running epoch."""
         within = {
             "batches": batches,
-            "sums": self._book.sums(),
+            "sums": self.book.sums(),
             "busy": self._busy,
             "metrics": metric_states(self.module),
+            "joint": self.is_joint,
         }
         return {**self.state_dict(), "within": within}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state, after `start`."""
-        if self.begun:
-            reset_metrics(self.module)
+        reset_metrics(self.module)
         self.finished_epochs = state["epoch"]
-        self.finished = state["finished"]
-        self.stopped_early = state["stopped_early"]
-        self.pruned = state["pruned"]
-        self.history = state["history"]
-        self.seconds = state["seconds"]
+        self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
+        self.history, self.seconds = state["history"], state["seconds"]
         self.module.load_state_dict(state["module"])
         if "frozen" in state:  # a hook may have changed it since the module was made
             for name, parameter in self.module.named_parameters():
@@ -361,9 +361,9 @@ class Member:
         self.rng.load_state_dict(state["rng"])
         within = state.get("within")
         self.begun = within["batches"] if within else 0
-        self._book.go_on(within["sums"] if within else {})
+        self.book.go_on(within["sums"] if within else {})
         if within:
-            self._busy = within["busy"]
+            self._busy, self.is_joint = within["busy"], within.get("joint", False)
             load_metric_states(self.module, within["metrics"])
 
     def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
@@ -380,6 +380,7 @@ class Member:
     def call_hook(self, name: str, *args: Any) -> None:
         """Call a hook within the member's random stream, if it is overridden: entering the stream takes time."""
         if name in self.hooks.names:
+            self.book.settle()
             with self.rng:
                 self.hooks.call(name, *args)
 

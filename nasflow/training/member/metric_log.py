@@ -1,6 +1,6 @@
 """Collect what a member logs in an epoch, without the Trainer, in place of `LightningModule.log`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,15 +12,20 @@ class Logbook:
 
     A number logged several times becomes its mean, weighted by batch size, summed in float64. A torchmetrics Metric
     is computed once at the end of the epoch and reset.
+
+    Attributes:
+        pending: brings what was logged elsewhere into the book, and resets itself; None if nothing was.
     """
 
     def __init__(self) -> None:
         self.batch_size = 1
+        self.pending: Callable[[], None] | None = None
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._metrics: dict[str, torchmetrics.Metric] = {}
 
     def log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
         """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored."""
+        self.settle()
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
             return
@@ -34,21 +39,38 @@ class Logbook:
         for name, value in values.items():
             self.log(name, value, **options)
 
+    def settle(self) -> None:
+        """Bring in what is pending."""
+        if self.pending is not None:
+            self.pending()
+
+    def peek(self, name: str) -> tuple[torch.Tensor | float, int]:
+        """Return the sum and the weight of a number in the book; zeros if it was not logged."""
+        return self._sums.get(name, (0.0, 0))
+
+    def put(self, name: str, total: torch.Tensor, count: int) -> None:
+        """Replace the sum and the weight of a number."""
+        self._sums[name] = (total, count)
+
     def sums(self) -> dict[str, list[float | int]]:
         """Return of each number logged so far its weighted sum and the sum of its weights."""
+        self.settle()
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
 
     def take(self, name: str) -> tuple[float, int]:
         """Return, and forget, the sum and the weight of a number; zeros if it was not logged."""
+        self.settle()
         total, count = self._sums.pop(name, (0.0, 0))
         return float(total), count
 
     def go_on(self, sums: Mapping[str, Sequence[float | int]]) -> None:
         """Continue from the sums of an epoch's earlier batches."""
+        self.pending = None
         self._sums = {name: (float(total), int(count)) for name, (total, count) in sums.items()}
 
     def close_epoch(self) -> dict[str, float]:
         """Return the epoch's metrics by name, and clear the book."""
+        self.settle()
         values = {name: float(total) / count for name, (total, count) in self._sums.items()}
         for name, metric in self._metrics.items():
             values[name] = float(metric.compute())

@@ -39,6 +39,9 @@ from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.lockstep.comparison import differences as step_differences
+from nasflow.training.unit.lockstep.joint.steps import may_be_joint
+from nasflow.training.unit.lockstep.joint.unit import JointUnit
+from nasflow.training.unit.lockstep.joint.view import NotJointError
 from nasflow.training.unit.lockstep.pausing import MODEL
 from nasflow.training.unit.lockstep.reading import Reading, read
 from nasflow.training.unit.lockstep.unit import CHANGES, ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
@@ -76,6 +79,7 @@ class Former:
         self._passes = load_passes(config, base_dir)
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
+        self._apart: set[int] = set()  # trials whose steps can't run as one
         self._owners: dict[Node, int] = {}  # the trial that calls an opaque node
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
@@ -250,11 +254,35 @@ class Former:
             compare = partial(self._compare_one, graphs=group.graphs) if each_epoch else None
             fused = FusedUnit(group.members, group.failed, self._merge(group), compare)
             return fused, self._compare(fused, group.graphs, group.batch) if checks else {}
+        if checks and self._may_be_joint(group):
+            try:
+                wrong = self._compare_steps(group, group.members, group.batch, joint=True)
+            except NotJointError as error:
+                logger.debug("steps can't run as one: %s", error)
+            else:
+                logger.debug("steps as one differ: %s", wrong)
+                if not wrong:
+                    return self._unit(group, joint=True, each_epoch=each_epoch), {}
+            self._step_apart(group.members)
         wrong = self._compare_steps(group, group.members, group.batch) if checks else {}
-        every = partial(self._compare_one_step, group=group) if each_epoch else None
+        return self._unit(group, each_epoch=each_epoch), wrong
+
+    def _may_be_joint(self, group: "_Group") -> bool:
+        """Whether the steps of a group may run once for all of its members."""
+        alike = group.reading.shared and may_be_joint(group.members)
+        full = all(member.config.precision in ("32-true", "64-true") for member in group.members)
+        opaque = any(group.graphs[member].has_opaque for member in group.members)
+        alike &= all(member.is_joint or not member.begun for member in group.members)  # as before an interruption
+        return alike and full and not opaque and self._apart.isdisjoint(member.number for member in group.members)
+
+    def _step_apart(self, members: Sequence[Member]) -> None:
+        self._apart.update(member.number for member in members)
+
+    def _unit(self, group: "_Group", *, joint: bool = False, each_epoch: bool = False) -> LockstepUnit:
+        every = partial(self._compare_one_step, group=group, joint=joint) if each_epoch else None
+        make = partial(JointUnit, apart=self._step_apart) if joint else LockstepUnit
         merge = self._merge(group)
-        unit = LockstepUnit(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
-        return unit, wrong
+        return make(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
 
     def _merge(self, group: "_Group") -> Merge:
         planner = self._planner_on(group.reading.x.device)
@@ -268,23 +296,28 @@ class Former:
 
         return merge
 
-    def _compare_steps(self, group: "_Group", asked: Sequence[Member], batch: Any) -> dict[Member, str]:
-        """Return the members whose steps differ in a unit of their twins, and the difference."""
+    def _compare_steps(
+        self, group: "_Group", asked: Sequence[Member], batch: Any, joint: bool = False
+    ) -> dict[Member, str]:
+        """Return the members whose steps differ in a unit of their twins, and the difference.
+
+        Raises:
+            NotJointError: with `joint`, the steps can't run as one.
+        """
         reading = group.reading
 
         def make(twins: list[Member]) -> LockstepUnit:
             graphs = {twin: _graph(twin, reading) for twin in twins}
-            merge = self._merge(replace(group, members=twins, graphs=graphs, choices=Choices()))
-            return LockstepUnit(twins, group.failed, merge, reading=reading, note=self._note)
+            return self._unit(replace(group, members=twins, graphs=graphs, choices=Choices()), joint=joint)
 
         return step_differences(group.members, asked, make, batch, 1 + reading.steps)
 
-    def _compare_one_step(self, unit: LockstepUnit, batch: Any, group: "_Group") -> None:
+    def _compare_one_step(self, unit: LockstepUnit, batch: Any, group: "_Group", joint: bool) -> None:
         """Raise DiffersError if the step of one member differs in the unit, another one in each epoch."""
         epoch = unit.members[0].finished_epochs
         asked = unit.members[epoch % len(unit.members)]
         present = replace(group, members=list(unit.members))
-        if wrong := self._compare_steps(present, [asked], batch):
+        if wrong := self._compare_steps(present, [asked], batch, joint):
             self._note(wrong, f" in epoch {epoch + 1}")
             raise DiffersError(self._differing[asked.number])
 

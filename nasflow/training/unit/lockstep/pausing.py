@@ -53,13 +53,13 @@ class PausingStep(greenlet):  # type: ignore[misc]
         super().__init__(run)
         self.is_fused = False  # whether it has an output with a gradient that was computed for several
         self._fits = fits
-        self._base = _thread_state()
+        self._base = thread_state()
 
     def call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the model's output."""
         if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             call = Call(args[0], torch.is_grad_enabled(), model.training)
-            if _thread_state() == self._base and self._fits(call):
+            if thread_state() == self._base and self._fits(call):
                 assert self.parent is not None  # noqa: S101 - only the main greenlet has none
                 output = self.parent.switch(call)
                 torch.set_grad_enabled(call.grad)
@@ -138,18 +138,24 @@ def proxied(module: LightningModule, model: nn.Module) -> Iterator[None]:
         module.__dict__.pop(MODEL, None)
 
 
+def _is_fused() -> bool:
+    step = getcurrent()
+    return isinstance(step, PausingStep) and step.is_fused
+
+
 @contextmanager
-def refusing_inner_backward() -> Iterator[None]:
-    """Raise InnerBackwardError in a step that runs a backward after it was given an output for several.
+def refusing_inner_backward(
+    error: type[Exception] = InnerBackwardError, refuses: Callable[[], bool] = _is_fused
+) -> Iterator[None]:
+    """Raise an error in a step that runs a backward after it was given an output for several.
 
     `torch.autograd.grad` and every `backward` call torch's engine by this name, however a user has imported them.
     """
     engine: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        step = getcurrent()
-        if isinstance(step, PausingStep) and step.is_fused:
-            raise InnerBackwardError
+        if refuses():
+            raise error
         return engine(*args, **kwargs)
 
     torch.autograd._engine_run_backward = guarded  # type: ignore[attr-defined]
@@ -159,7 +165,7 @@ def refusing_inner_backward() -> Iterator[None]:
         torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
 
 
-def _thread_state() -> tuple[Any, ...]:
+def thread_state() -> tuple[Any, ...]:
     """Return what torch keeps for each thread, but for whether gradients are enabled."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu").type
     return (

@@ -111,8 +111,7 @@ class LockstepUnit(StackedUnit):
         """Compute a step without making it; all else advances as in a real one. Members that fail are left out."""
         self._optimizer.zero_grad()
         with self._trying() as failing:
-            losses = self._losses(self._run("training_step", batch, index), index)
-            self._backpropagate(losses)
+            losses = self._try_losses(batch, index)
         idle = self._idle(losses)
         found: dict[nn.Parameter, torch.Tensor | None] = {}
         for stack in self._stacks:
@@ -124,6 +123,12 @@ class LockstepUnit(StackedUnit):
         tried = [member for member in self.members if member not in failing and member not in self.wrong]
         none = torch.zeros(())
         return {member: whole_step(member, losses.get(member, none).detach(), found) for member in tried}
+
+    def _try_losses(self, batch: Any, index: int) -> dict[Member, torch.Tensor]:
+        """Return the members' losses, and set their gradients."""
+        losses = self._losses(self._run("training_step", batch, index), index)
+        self._backpropagate(losses)
+        return losses
 
     def _step_all(self, losses: Mapping[Member, torch.Tensor]) -> None:
         idle = self._idle(losses)
@@ -337,8 +342,9 @@ def whole_step(member: Member, loss: torch.Tensor, gradients: Mapping[nn.Paramet
     """Return what a member's step has computed and changed, with the gradients of all its parameters."""
     trained = {name: parameter for name, parameter in member.module.named_parameters() if parameter.requires_grad}
     changed = {name: buffer.detach().clone() for name, buffer in member.module.named_buffers()}
+    precision = next(iter(trained.values())).dtype  # in which logged numbers were computed, before they were summed up
     for name, (total, weight) in member.logged().items():
-        changed[f"its logged '{name}'"] = torch.tensor([total, weight], dtype=torch.float64)
+        changed[f"its logged '{name}'"] = torch.tensor([total, weight], dtype=precision)
     grads = {name: gradients.get(parameter) for name, parameter in trained.items()}
     return Step(loss, loss, grads, changed, member.rng.position())
 

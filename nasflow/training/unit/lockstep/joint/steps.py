@@ -1,0 +1,226 @@
+"""Steps that run once for all members, where their code shows that each would compute the same from its own output.
+
+Python runs once instead of once a member: `torch.vmap` runs a `training_step` on the stacked outputs of the models.
+That is right only if the step reads nothing by which the members differ, and changes nothing; `purity` and `JointView`
+see to that, and `comparison` tries it beforehand on copies.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nasflow.training.member.batches import copied
+from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
+from nasflow.training.member.member import Member
+from nasflow.training.member.metric_log import batch_size_of
+from nasflow.training.member.own_step import loss_in
+from nasflow.training.unit.lockstep.joint.metric import JointMetric
+from nasflow.training.unit.lockstep.joint.purity import is_pure
+from nasflow.training.unit.lockstep.joint.view import JointView, NotJointError, rows
+from nasflow.training.unit.lockstep.pausing import MODEL, refusing_inner_backward, thread_state
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+TRAINING, VALIDATION = "training_step", "validation_step"
+
+
+def may_be_joint(members: Sequence[Member]) -> bool:
+    """Whether steps of members may run once for all of them, as far as their classes tell."""
+    kind = type(members[0].module)
+    for member in members:
+        has_hooks = not member.hooks.names.isdisjoint((*BATCH_HOOKS, *GRADIENT_HOOKS))
+        is_changed = not vars(member.module).keys().isdisjoint((TRAINING, VALIDATION))
+        if has_hooks or is_changed or member.hooks.callbacks or type(member.module) is not kind:
+            return False
+    return all(is_pure(inspect.getattr_static(kind, name, None)) for name in (TRAINING, VALIDATION))
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a step has computed.
+
+    Attributes:
+        losses: `[n]`; None if there is none.
+        logged: by name, values `[n]` times their weight.
+        states: of metrics, by their name and the state's, `[n, ...]`.
+    """
+
+    losses: torch.Tensor | None
+    logged: Mapping[str, torch.Tensor]
+    states: Mapping[str, Mapping[str, torch.Tensor]]
+
+    def of_row(self, row: int) -> torch.Tensor:
+        """Return all numbers of one member in one tensor."""
+        found = [] if self.losses is None else [self.losses]
+        found += [*self.logged.values(), *(value for states in self.states.values() for value in states.values())]
+        return torch.cat([value[row].detach().double().reshape(-1) for value in found] or [torch.zeros(0)])
+
+
+class JointSteps:
+    """Runs the steps of members as one.
+
+    Args:
+        members: in the order of the merged model's rows.
+        forward: returns the models' outputs `[n, B, ...]` for an input that all share.
+        begin: called before each step.
+        present: returns the members that have not left. Rows of the others are computed, and not read.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        forward: Forward,
+        begin: Callable[[], None],
+        present: Callable[[], Sequence[Member]],
+    ):
+        self._members, self._present = list(members), present
+        self._forward, self._begin = forward, begin
+        self._marker = torch.arange(len(members), device=next(members[0].module.parameters()).device)
+        self._sums: dict[str, tuple[torch.Tensor, int]] = {}  # what was logged since the last `settle`
+        self._metrics: dict[str, JointMetric] = {}
+        self._logged_metrics: dict[str, str] = {}
+        self._views: dict[str, JointView] = {}
+        self._now = _Logged()
+
+    def compute(self, name: str, batch: Any, index: int) -> "Computed":
+        """Run `training_step` or `validation_step`.
+
+        Raises:
+            NotJointError: the step can't run for all members at once.
+        """
+        if index == 0 or name not in self._views:  # between epochs, and before validation, hooks may change anything
+            self._views[name] = self._view()
+        self._begin()
+        self._now = _Logged(batch_size_of(batch))
+        for metric in self._metrics.values():
+            metric.begin()
+        first = self._present()[0]
+        step = inspect.getattr_static(type(first.module), name)
+        given = (copied(batch), index) if first.takes_index[name] else (copied(batch),)
+
+        def once(marker: torch.Tensor) -> dict[str, Any]:
+            self._now.marker, self._state = marker, thread_state()
+            output = step(self._views[name], *given)
+            loss = loss_in(output) if output is not None and name == TRAINING else None
+            losses = {} if loss is None else {"": _number(loss, "its loss")}
+            states = {key: metric.states() for key, metric in self._metrics.items() if metric.is_used}
+            return {"losses": losses, "logged": dict(self._now.values), "states": states}
+
+        try:
+            with refusing_inner_backward(NotJointError, lambda: True):
+                found = torch.vmap(once, randomness="error")(self._marker)
+        except NotJointError:
+            raise
+        except Exception as error:  # such as a value that is looked at; each by itself shows whose failure it is
+            raise NotJointError(f"{type(error).__name__}: {error}") from error
+        return Computed(found["losses"].get(""), found["logged"], found["states"])
+
+    def record(self, found: "Computed") -> None:
+        """Keep what the last step has logged."""
+        for name, values in found.logged.items():
+            totals, count = self._sums.get(name) or self._so_far(name)
+            self._sums[name] = (totals + values, count + self._now.weights[name])
+        for name, states in found.states.items():
+            self._metrics[name].take(states)
+        self._logged_metrics |= self._now.metrics
+        for member in self._members:
+            member.book.pending = self.settle
+
+    def settle(self) -> None:
+        """Give the members what was logged, and the states of their metrics."""
+        for member in self._members:
+            member.book.pending = None
+        for name, (totals, count) in self._sums.items():
+            for member, total in zip(self._members, totals.unbind(), strict=True):
+                member.book.put(name, total, count)
+        for metric in self._metrics.values():
+            metric.give()
+        for name, attribute in self._logged_metrics.items():
+            for member in self._members:
+                member.book.log(name, member.module._modules[attribute])
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was logged, and read anew what the members have."""
+        self._sums, self._metrics, self._logged_metrics, self._views = {}, {}, {}, {}
+
+    def _view(self) -> JointView:
+        modules = [member.module for member in self._present()]
+        if len({module.model.training for module in modules}) > 1:  # type: ignore[union-attr]
+            raise NotJointError("their models are in different modes")
+        answers = {MODEL: _JointModel(self), "log": self._log, "log_dict": self._log_dict}
+        return JointView(modules, answers, self._metric)
+
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        if thread_state() != self._state or x.requires_grad:
+            raise NotJointError("its model is called in another state of torch, or with an input that needs a gradient")
+        return rows(self._now.marker, self._forward, x)
+
+    def _log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
+        """Take what `LightningModule.log` takes."""
+        if isinstance(value, JointMetric):
+            self._now.metrics[name] = value.name
+            return
+        number = _number(value, f"'{name}'") if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+        self._now.add(name, number, batch_size)
+
+    def _log_dict(self, values: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        for name, value in values.items():
+            self._log(name, value, **options)
+
+    def _metric(self, name: str) -> JointMetric:
+        if name not in self._metrics:
+            own: Any = [member.module._modules[name] if member in self._present() else None for member in self._members]
+            self._metrics[name] = JointMetric(name, own, lambda: self._now.marker)
+        return self._metrics[name]
+
+    def _so_far(self, name: str) -> tuple[torch.Tensor, int]:
+        """Return what the members have logged before under a name."""
+        sums = [member.book.peek(name) if member in self._present() else (0.0, 0) for member in self._members]
+        counts = {member.book.peek(name)[1] for member in self._present()}
+        if len(counts) > 1:
+            raise NotJointError(f"not all have logged '{name}'")
+        totals = [torch.as_tensor(total, dtype=torch.float64, device=self._marker.device) for total, _ in sums]
+        return torch.stack(totals), counts.pop()
+
+
+class _Logged:
+    """What one run logs: by name, the sum of the values times their weights, and of the weights."""
+
+    def __init__(self, batch_size: int = 1):
+        self.marker = torch.zeros(())
+        self.values: dict[str, torch.Tensor] = {}
+        self.weights: dict[str, int] = {}
+        self.metrics: dict[str, str] = {}
+        self._batch_size = batch_size
+
+    def add(self, name: str, number: torch.Tensor, batch_size: int | None) -> None:
+        if name in self.values:
+            raise NotJointError(f"it logs '{name}' twice in a step")
+        self.weights[name] = batch_size or self._batch_size
+        self.values[name] = number.detach().double() * self.weights[name]
+
+
+class _JointModel:
+    """Takes the place of the members' models, to be called only."""
+
+    def __init__(self, steps: JointSteps):
+        self._steps = steps
+
+    def __call__(self, x: Any) -> torch.Tensor:
+        """Return one member's output."""
+        if type(x) is not torch.Tensor:
+            raise NotJointError(f"its model reads a {type(x).__name__}")
+        return self._steps._call(x)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotJointError(f"it uses self.{MODEL}.{name}")
+
+
+def _number(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.ndim:
+        raise NotJointError(f"{what} is no tensor with one number")
+    return value
