@@ -178,8 +178,8 @@ def lingers(report, checkpoint, epochs=4):
             Path("second").touch()
             while True:
                 checkpoint.save({"sum": -1})
-                Path("alive").write_text(str(time.monotonic()))
+                Path("alive").touch()
         checkpoint.save(state)
         report(loss=state["sum"])
         if epoch == 2:
-            Path("began").write_text(str(time.monotonic()))
+            Path("began").touch()
