@@ -95,8 +95,8 @@ class Member:
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
         self._takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
-        module.log = self._book.log  # type: ignore[method-assign]
-        module.log_dict = self._book.log_dict  # type: ignore[method-assign,assignment]
+        for logs in (module, *self.hooks.callbacks):
+            logs.log, logs.log_dict = self._book.log, self._book.log_dict  # type: ignore[union-attr,method-assign]
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -304,13 +304,15 @@ class Member:
         """
         twin = copy.copy(self)
         own = [*self.module.parameters(), *self.module.buffers()]
-        memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer}
+        trainer = None if self.module._trainer is None else self.module._trainer.of(twin)  # type: ignore[operator]
+        memo: dict[int, Any] = {id(self.module._trainer): trainer}
         for tensor in own:  # a copy of a row would copy its whole stack
             values = tensor.detach().clone(memory_format=torch.contiguous_format)
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
         memo[id(self._book)] = twin._book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
+        twin.module._trainer = trainer  # which Lightning leaves out of copies
         twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
         twin.rng = RngStream(0, self.rng.device)
         twin.rng.load_state_dict(self.rng.state_dict())

@@ -1,17 +1,21 @@
 """Collect what a member logs in an epoch, without the Trainer, in place of `LightningModule.log`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torchmetrics
 
+from nasflow.errors import TrialError
+
+_REDUCED = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
+
 
 class Logbook:
     """Collects one member's metrics of one epoch.
 
-    A number logged several times becomes its mean, weighted by batch size, summed in float64. A torchmetrics Metric
-    is computed once at the end of the epoch and reset.
+    A number logged several times becomes its mean, weighted by batch size, summed in float64, or what `reduce_fx` says.
+    A torchmetrics Metric is computed once at the end of the epoch and reset.
     """
 
     def __init__(self) -> None:
@@ -19,15 +23,33 @@ class Logbook:
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._metrics: dict[str, torchmetrics.Metric] = {}
 
-    def log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
-        """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored."""
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *args: Any,
+        batch_size: int | None = None,
+        reduce_fx: str | Callable[..., Any] = "mean",
+        **options: Any,
+    ) -> None:
+        """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored.
+
+        Raises:
+            TrialError: values can't be put together by `reduce_fx`.
+        """
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
             return
         weight = batch_size or self.batch_size
         number = value.detach().double() if isinstance(value, torch.Tensor) else float(value)
         total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = (total + number * weight, count + weight)
+        how = reduce_fx if isinstance(reduce_fx, str) else getattr(reduce_fx, "__name__", "")
+        if how in ("mean", "avg"):
+            self._sums[name] = (total + number * weight, count + weight)
+        elif how in _REDUCED:
+            self._sums[name] = (_REDUCED[how](torch.as_tensor(total), torch.as_tensor(number)) if count else number, 1)
+        else:
+            raise TrialError(f"self.log('{name}', ..., reduce_fx={reduce_fx!r}): it should be mean, sum, min or max")
 
     def log_dict(self, values: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Log as `LightningModule.log_dict` does."""

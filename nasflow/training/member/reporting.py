@@ -60,7 +60,7 @@ def _epoch(trial: int, epoch: int, metrics: Mapping[str, float], seconds: float,
 def _final(
     trial: int, history: Sequence[Mapping[str, float]], parameters: int, stopped_early: bool, pruned: bool
 ) -> Final:
-    metrics = finite_metrics(history[-1]) | {"parameters": float(parameters)}
+    metrics = {"parameters": float(parameters)} | finite_metrics(history[-1])
     epochs = len(history)
     return Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned)
 
