@@ -8,7 +8,7 @@ import torchmetrics
 
 from nasflow.errors import TrialError
 
-_REDUCED = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
+_REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
 
 
 class Logbook:
@@ -22,6 +22,11 @@ class Logbook:
         self.batch_size = 1
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._metrics: dict[str, torchmetrics.Metric] = {}
+
+    def take_from(self, *things: Any) -> None:
+        """Put this in place of their `log` and `log_dict`."""
+        for thing in things:
+            thing.log, thing.log_dict = self.log, self.log_dict
 
     def log(
         self,

@@ -195,6 +195,7 @@ def test_layers_that_are_trained_later_as_plain_lightning(tmp_path: Path) -> Non
         ("LearningRateFinder", {}, "search evaluator.optimizer.lr instead"),
         ("BatchSizeFinder", {}, "search a param of evaluator.data instead"),
         ("LearningRateMonitor", {}, "log the rate in on_train_epoch_end instead"),
+        ("ModelPruning", {"pruning_fn": "l1_unstructured"}, "prune the model that the search has found instead"),
     ],
 )
 def test_callbacks_of_the_whole_trainer_are_refused(
