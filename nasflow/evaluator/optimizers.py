@@ -120,8 +120,10 @@ def _kind(config: OptimizerConfig, base_dir: Path | None) -> type[torch.optim.Op
 
 
 _LEAST = {
-    **dict.fromkeys(("step_size", "restart_epochs", "restart_steps", "restart_mult"), 1),
-    **dict.fromkeys(("warmup_epochs", "warmup_steps", "patience", "power", "rise"), 0),
+    "step_size": 1,
+    **dict.fromkeys(
+        ("warmup_epochs", "warmup_steps", "restart_epochs", "restart_steps", "patience", "power", "rise"), 0
+    ),
 }
 """Of the numbers of a schedule."""
 

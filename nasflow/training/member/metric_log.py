@@ -7,6 +7,7 @@ import torch
 import torchmetrics
 
 from nasflow.errors import TrialError
+from nasflow.evaluator.own_parts import metric_value
 
 _REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
 
@@ -78,7 +79,7 @@ class Logbook:
         """Return the epoch's metrics by name, and clear the book."""
         values = {name: float(total) / count for name, (total, count) in self._sums.items()}
         for name, metric in self._metrics.items():
-            values[name] = float(metric.compute())
+            values[name] = metric_value(name, metric)
             metric.reset()
         self._sums.clear()
         self._metrics.clear()
