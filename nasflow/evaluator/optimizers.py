@@ -120,10 +120,8 @@ def _kind(config: OptimizerConfig, base_dir: Path | None) -> type[torch.optim.Op
 
 
 _LEAST = {
-    "step_size": 1,
-    **dict.fromkeys(
-        ("warmup_epochs", "warmup_steps", "restart_epochs", "restart_steps", "patience", "power", "rise"), 0
-    ),
+    **{"warmup_epochs": 0, "warmup_steps": 0, "restart_epochs": 0, "restart_steps": 0},
+    **{"step_size": 1, "patience": 0, "power": 0, "rise": 0},
 }
 """Of the numbers of a schedule."""
 
