@@ -61,7 +61,10 @@ class Packer:
         try:
             text = _pack(tree, tensors.place)
         except _MisfitError as misfit:
-            raise CheckpointError(f"state at '{misfit.path}' is a {misfit}, which a checkpoint can't hold") from misfit
+            raise CheckpointError(
+                f"state at '{misfit.path}' is a {misfit}, which a checkpoint can't hold; it takes dense tensors, "
+                "numbers, text, and dicts, lists and tuples of these"
+            ) from misfit
         for kind, group in tensors.groups.items():
             self._keep(kind, group)
         self._places.update(tensors.places)

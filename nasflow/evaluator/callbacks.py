@@ -47,6 +47,11 @@ def refuse_unfit(callback: "Callback", name: str) -> None:
 
     if isinstance(callback, callbacks.Checkpoint | callbacks.ProgressBar):
         raise ConfigError(f"{name} is not needed: nasflow saves every trial and shows its progress; leave it out")
+    if isinstance(callback, callbacks.ModelPruning):
+        raise ConfigError(
+            f"{name} replaces parameters on the way, so a trial could not go on from its checkpoint; prune the model "
+            "that the search has found instead"
+        )
     instead = {
         callbacks.StochasticWeightAveraging: "use WeightAveraging",
         callbacks.GradientAccumulationScheduler: "accumulate in optimizer_step",

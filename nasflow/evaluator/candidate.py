@@ -81,7 +81,12 @@ def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, ba
                 f"space.target: {space.target} makes {shared.what} outside of build(pick), so all trials would train "
                 "the same one; make it within build(pick), or freeze it by requires_grad_(False) and eval()"
             )
-        return Candidate(model, close_searched(evaluator, pick))
+        config = close_searched(evaluator, pick)
+        for key in ("epochs", "stop_after"):
+            number = getattr(config, key)
+            if number is not None and number < 1:
+                raise ConfigError(f"evaluator.{key}: is {number}; it should be at least 1")
+        return Candidate(model, config)
 
     batches: dict[str, Any] = {}
 

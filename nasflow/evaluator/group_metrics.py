@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nasflow.config.evaluator.metrics import metric_name
 from nasflow.evaluator.group_losses import ClassificationLosses, RegressionLosses
+from nasflow.evaluator.own_parts import metric_value
 from nasflow.evaluator.supervised import (
     ClassificationModule,
     RegressionModule,
@@ -301,7 +302,7 @@ class _OneByOne:
                 metric.update(own, target)
 
     def close(self) -> dict[str, list[float]]:
-        values = {name: [float(metric.compute()) for metric in metrics] for name, metrics in self._metrics.items()}
+        values = {name: [metric_value(name, metric) for metric in metrics] for name, metrics in self._metrics.items()}
         for metrics in self._metrics.values():
             for metric in metrics:
                 metric.reset()

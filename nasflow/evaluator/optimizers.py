@@ -119,6 +119,13 @@ def _kind(config: OptimizerConfig, base_dir: Path | None) -> type[torch.optim.Op
     return found
 
 
+_LEAST = {
+    **{"warmup_epochs": 0, "warmup_steps": 0, "restart_epochs": 0, "restart_steps": 0},
+    **{"step_size": 1, "patience": 0, "power": 0, "rise": 0},
+}
+"""Of the numbers of a schedule."""
+
+
 class Schedule(LambdaLR):
     """A built-in learning-rate schedule; it draws no random numbers."""
 
@@ -134,6 +141,10 @@ def make_schedule(
     Raises:
         ConfigError: the name is unknown, a number is out of its range, or the number of steps is needed and not known.
     """
+    for key, least in _LEAST.items():
+        value = getattr(config, key)
+        if value is not None and value < least:
+            raise ConfigError(f"evaluator.schedule.{key}: is {value}; it should be at least {least}")
     name = str(config.name)
     if name == "plateau":
         return _make_plateau(config, optimizer)

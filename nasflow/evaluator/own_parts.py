@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nasflow.config.evaluator.metrics import MetricConfig
 from nasflow.config.evaluator.target import Target
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, TrialError
 from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ def make_metric(config: MetricConfig, base_dir: Path | None, classes: int | None
         return kind(**params)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"evaluator.metrics ({config.name}): {error}") from None
+
+
+def metric_value(name: str, metric: "Metric") -> float:
+    """Return what a metric comes to. Raises TrialError if that is not one number."""
+    value = metric.compute()
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise TrialError(f"metric {name}: {type(metric).__name__} gives {what}; it should give one number") from None
 
 
 def is_known(code: Any) -> bool:

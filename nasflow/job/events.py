@@ -208,7 +208,7 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[str], int]:
     except FileNotFoundError:
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    return whole.decode(errors="replace").splitlines(), offset + len(whole)
+    return whole.decode(errors="replace").split("\n")[:-1], offset + len(whole)  # not at U+2028, as splitlines
 
 
 def each_line(read: Callable[[int], tuple[list[str], int]]) -> Iterator[str]:

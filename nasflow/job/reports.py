@@ -26,7 +26,7 @@ def parse_report(line: str) -> tuple[int | None, dict[str, float]]:
     """Return the epoch that a line names, if it does, and its metrics. Raises ValueError, a clause that says why."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"it is no JSON: {line[:_SHOWN]!r}") from None
     if not isinstance(values, dict):
         raise ValueError(f"it is no JSON object of metrics by name: {line[:_SHOWN]!r}")

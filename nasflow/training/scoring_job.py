@@ -65,7 +65,7 @@ class ScoringJob:
         trainer = make_trainer(member.config.precision)
         member.attach(trainer, "fit", datamodule=data.module)
         trainer.precision_plugin.convert_module(member.module.to(trainer.strategy.root_device))
-        member.module.load_state_dict(state["module"])  # type: ignore[arg-type]
+        member.load_weights(state)
         make_by_weights(member.module)
         has_step = getattr(member.module.test_step, "__func__", None) is not LightningModule.test_step
         step = "test_step" if has_step else "validation_step"

@@ -41,7 +41,7 @@ from nasflow.training.preemption import Notice
 from nasflow.training.schedule.pruners import make_pruner
 from nasflow.training.schedule.turns import Past, Roster
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.unit.base import DiffersError, Unit
+from nasflow.training.unit.base import DiffersError, Unit, guarding
 from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.reporting import measured, planned
 
@@ -300,8 +300,9 @@ class _JobDriver(SpecDriver):
 
     def _take_back(self, members: Sequence[Member]) -> None:
         for member in members:
-            self.restore(member)
-            self.roster.rewind(member.number, member.finished_epochs)
+            with guarding(member, self.fail):
+                self.restore(member)
+                self.roster.rewind(member.number, member.finished_epochs)
 
     def _save_within(self) -> bool:
         """Save the members of the turn within their epoch, if that can be done and they have made steps in it."""

@@ -153,6 +153,8 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
             {"evaluator.data.params": {"sise": 3}},
             "evaluator.data: targets.py:pair does not take these params: .*'sise'",
         ),
+        ({"evaluator.epochs": 0}, "evaluator.epochs: is 0; it should be at least 1"),
+        ({"evaluator.stop_after": 0}, "evaluator.stop_after: is 0; it should be at least 1"),
         ({"evaluator.early_stopping": {"metric": "val_f1"}}, "evaluator.early_stopping.metric: no metric 'val_f1'"),
         ({"objectives": [{"metric": "val_f1"}]}, "objectives: no metric 'val_f1' is logged; there are: train_loss"),
         ({"evaluator.data.target": "targets.py:one_loader"}, "objectives: 'val_accuracy' needs validation data"),

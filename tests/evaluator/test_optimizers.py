@@ -213,6 +213,9 @@ def test_keys_that_do_not_go_together(config: dict[str, Any], said: str) -> None
         ({"name": "cosine", "restart_steps": 0, "restart_epochs": None, "restart_mult": 0}, "'cosine' by step needs"),
         ({"name": "cosine", "restart_steps": 3, "restart_mult": 0}, "restart_mult should be at least 1"),
         ({"name": "plateau", "warmup_epochs": 1, "interval": "epoch"}, "plateau has no warm-up"),
+        ({"name": "step", "step_size": 0}, "step_size: is 0; it should be at least 1"),
+        ({"name": "polynomial", "power": -1}, "power: is -1.0; it should be at least 0"),
+        ({"name": "plateau", "patience": -1, "interval": "epoch"}, "patience: is -1; it should be at least 0"),
         ({"name": "plateau", "gamma": 1.5, "interval": "epoch"}, "gamma: is 1.5; plateau needs a number"),
     ],
 )

@@ -13,7 +13,7 @@ from nasflow.config.evaluator.metrics import MetricConfig
 from nasflow.config.evaluator.supervised import ClassificationConfig, RegressionConfig
 from nasflow.config.evaluator.target import Target
 from nasflow.errors import ConfigError, TrialError
-from nasflow.evaluator.own_parts import make_loss, make_metric
+from nasflow.evaluator.own_parts import make_loss, make_metric, metric_value
 from nasflow.evaluator.supervised import ClassificationModule, RegressionModule
 from tests.evaluator.group_members import alone
 
@@ -75,6 +75,13 @@ def test_a_loss_that_is_no_number() -> None:
         regression(loss={"target": "targets.py:by_sample"}).loss(values, values)
     with pytest.raises(TrialError, match=r"evaluator\.loss gave a bool"):
         regression(loss={"target": "targets.py:is_equal"}).loss(values, values)
+
+
+def test_a_metric_that_is_no_number() -> None:
+    table = torchmetrics.classification.MulticlassConfusionMatrix(3)
+    table.update(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(TrialError, match=r"^metric val_t: MulticlassConfusionMatrix gives a tensor \(3, 3\); "):
+        metric_value("val_t", table)
 
 
 def test_more_places_than_classes() -> None:

@@ -79,6 +79,8 @@ def fused_and_apart(
     for trial in drawn.keys() - evictions(fused).keys():
         same(outcome(fused, root / "fused", trial), outcome(apart, root / "apart", trial), tolerance)
     assert not all_fused or fused_members(fused) == drawn.keys()
+    reasons = [reason for event in fused if isinstance(event, Planned) for reason in event.alone.values()]
+    assert not all_fused or "a unit that it was in has failed" not in reasons
     return fused
 
 

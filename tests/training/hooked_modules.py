@@ -99,6 +99,34 @@ class Schedules(Plain):
         scheduler.step(epoch=2 * self.current_epoch)
 
 
+class Plans(Plain):
+    """Asks its Trainer how long it will train, and logs more than means."""
+
+    def configure_optimizers(self) -> Any:
+        sgd = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(sgd, max_lr=0.1, total_steps=int(steps))
+        return {"optimizer": sgd, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        norms = {f"norm{place}": p.grad.norm() for place, p in enumerate(self.model.parameters()) if p.grad is not None}
+        self.log_dict(norms, on_step=False, on_epoch=True, reduce_fx="max")
+        self.log("smallest", sum(norms.values()), on_step=False, on_epoch=True, reduce_fx=torch.min)
+        self.log("steps", 1.0, on_step=False, on_epoch=True, reduce_fx="sum")
+
+
+class AddsLayers(Plain):
+    """Trains only the last layer, and the others, too, from epoch `how` on."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(list(self.model.children())[-1].parameters(), lr=self.lr)
+
+    def on_train_epoch_start(self) -> None:
+        if str(self.current_epoch) == self.how:
+            others = [p for layer in list(self.model.children())[:-1] for p in layer.parameters()]
+            self.optimizers().optimizer.add_param_group({"params": others, "lr": 0.01})
+
+
 class Warms(Plain):
     """Sets its rate in `optimizer_step`."""
 
@@ -246,7 +274,7 @@ class Counts(Callback):
         self.count += 1
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.log(self.name, float(self.count))
+        self.log(self.name, float(self.count))  # as Lightning lets them
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}

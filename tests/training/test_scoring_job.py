@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.candidate import candidate_space
@@ -69,6 +70,19 @@ def test_a_module_without_one(tmp_path: Path) -> None:
     module = {"target": "lightning_modules.py:Hooked"}
     found = metrics(on_unseen(evaluator(kind="lightning", module=module, test_data=UNSEEN), tmp_path))
     assert found.keys() == {"test_loss", "test_accuracy", "test_constant"}
+
+
+def test_what_callbacks_keep_is_there(tmp_path: Path) -> None:
+    """An average of the weights is that of the training, also for a trial that ended before all epochs."""
+    average = [{"target": "pytorch_lightning.callbacks:EMAWeightAveraging", "params": {"decay": 0.5}}]
+    same = {"target": "tested_modules.py:validation"}
+    for epochs, until in ((3, None), (3, 2)):
+        config = evaluator(test_data=same, epochs=epochs, stop_after=until, precision="64-true", callbacks=average)
+        root = tmp_path / str(until)
+        found = metrics(on_unseen(config, root))
+        state = CheckpointStore(trial_dir(root, 3)).load_newest()
+        assert state is not None
+        assert found["test_loss"] == pytest.approx(state["history"][-1]["val_loss"], rel=1e-12)
 
 
 def test_lazy_layers_have_their_trained_sizes(tmp_path: Path) -> None:

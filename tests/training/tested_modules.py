@@ -18,6 +18,12 @@ def unseen(batch_size: int = 7) -> TensorLoader:
     return TensorLoader((x[96:], y[96:]), batch_size)
 
 
+def validation() -> TensorLoader:
+    """What `spaces.py:blobs` validates on."""
+    x, y = rows()
+    return TensorLoader((x[64:], y[64:]), 16)
+
+
 def pictures() -> TensorLoader:
     x, y = rows(size=20, features=36)
     return TensorLoader((x.reshape(-1, 1, 6, 6), y), 8)

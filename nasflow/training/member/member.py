@@ -19,8 +19,10 @@ from nasflow.training.member.batches import copied
 from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
+from nasflow.training.member.modes import freeze_only
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
+from nasflow.training.member.reporting import refuse_losses
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer_view import TrainerView
 
@@ -97,8 +99,7 @@ class Member:
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
         self.takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}
-        module.log = self.book.log  # type: ignore[method-assign]
-        module.log_dict = self.book.log_dict  # type: ignore[method-assign,assignment]
+        self.book.take_from(module, *self.hooks.callbacks)
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -307,13 +308,15 @@ class Member:
         self.book.settle()
         twin = copy.copy(self)
         own = [*self.module.parameters(), *self.module.buffers()]
-        memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer}
+        view: Any = self.module._trainer
+        memo: dict[int, Any] = {id(view): view and view.of(twin)}
         for tensor in own:  # a copy of a row would copy its whole stack
             values = tensor.detach().clone(memory_format=torch.contiguous_format)
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
         memo[id(self.book)] = twin.book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
+        twin.module._trainer = memo[id(view)]  # which Lightning leaves out of copies
         twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
         twin.rng = RngStream(0, self.rng.device)
         twin.rng.load_state_dict(self.rng.state_dict())
@@ -348,12 +351,7 @@ class Member:
         self.finished_epochs = state["epoch"]
         self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
         self.history, self.seconds = state["history"], state["seconds"]
-        self.module.load_state_dict(state["module"])
-        if "frozen" in state:  # a hook may have changed it since the module was made
-            for name, parameter in self.module.named_parameters():
-                parameter.requires_grad_(name not in state["frozen"])
-        if hooks := state.get("hooks"):
-            self.hooks.load_state_dict(self._checkpoint(state["module"], state["fitting"]["steps"]), hooks)
+        self.load_weights(state)
         self.start_fit()
         self.fitting.load_state_dict(state["fitting"])
         if self._early_stop:
@@ -366,10 +364,15 @@ class Member:
             self._busy, self.is_joint = within["busy"], within.get("joint", False)
             load_metric_states(self.module, within["metrics"])
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Load of a saved state the weights, and what hooks and callbacks keep beside them."""
+        self.module.load_state_dict(state["module"])
+        freeze_only(self.module, state.get("frozen"))
+        if hooks := state.get("hooks"):
+            self.hooks.load_state_dict(self._checkpoint(state["module"], state["fitting"]["steps"]), hooks)
+
     def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            if "loss" in name and not float("-inf") < value < float("inf"):
-                raise TrialError(f"{name} is {value} after epoch {self.finished_epochs + 1}")
+        refuse_losses(metrics, self.finished_epochs + 1)
         if self._are_weights_finite is None:
             weights = [p for p in self.module.parameters() if p.is_floating_point()]
             self._are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))

@@ -6,12 +6,17 @@ from typing import Any
 import torch
 import torchmetrics
 
+from nasflow.errors import TrialError
+from nasflow.evaluator.own_parts import metric_value
+
+_REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
+
 
 class Logbook:
     """Collects one member's metrics of one epoch.
 
-    A number logged several times becomes its mean, weighted by batch size, summed in float64. A torchmetrics Metric
-    is computed once at the end of the epoch and reset.
+    A number logged several times becomes its mean, weighted by batch size, summed in float64, or what `reduce_fx` says.
+    A torchmetrics Metric is computed once at the end of the epoch and reset.
 
     Attributes:
         pending: brings what was logged elsewhere into the book, and resets itself; None if nothing was.
@@ -23,8 +28,25 @@ class Logbook:
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._metrics: dict[str, torchmetrics.Metric] = {}
 
-    def log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
-        """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored."""
+    def take_from(self, *things: Any) -> None:
+        """Put this in place of their `log` and `log_dict`."""
+        for thing in things:
+            thing.log, thing.log_dict = self.log, self.log_dict
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *args: Any,
+        batch_size: int | None = None,
+        reduce_fx: str | Callable[..., Any] = "mean",
+        **options: Any,
+    ) -> None:
+        """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored.
+
+        Raises:
+            TrialError: values can't be put together by `reduce_fx`.
+        """
         self.settle()
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
@@ -32,7 +54,13 @@ class Logbook:
         weight = batch_size or self.batch_size
         number = value.detach().double() if isinstance(value, torch.Tensor) else float(value)
         total, count = self._sums.get(name, (0.0, 0))
-        self._sums[name] = (total + number * weight, count + weight)
+        how = reduce_fx if isinstance(reduce_fx, str) else getattr(reduce_fx, "__name__", "")
+        if how in ("mean", "avg"):
+            self._sums[name] = (total + number * weight, count + weight)
+        elif how in _REDUCED:
+            self._sums[name] = (_REDUCED[how](torch.as_tensor(total), torch.as_tensor(number)) if count else number, 1)
+        else:
+            raise TrialError(f"self.log('{name}', ..., reduce_fx={reduce_fx!r}): it should be mean, sum, min or max")
 
     def log_dict(self, values: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Log as `LightningModule.log_dict` does."""
@@ -73,7 +101,7 @@ class Logbook:
         self.settle()
         values = {name: float(total) / count for name, (total, count) in self._sums.items()}
         for name, metric in self._metrics.items():
-            values[name] = float(metric.compute())
+            values[name] = metric_value(name, metric)
             metric.reset()
         self._sums.clear()
         self._metrics.clear()

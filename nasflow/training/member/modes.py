@@ -1,10 +1,17 @@
 """Training and evaluation modes of many modules at once."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import nn
+
+
+def freeze_only(module: nn.Module, names: Collection[str] | None) -> None:
+    """Freeze the parameters of these names and no others, whatever a hook has changed before; nothing for None."""
+    if names is not None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in names)
 
 
 class EvaluationModes:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from nasflow.clean_text import one_line
 from nasflow.config.durations import duration_text
+from nasflow.errors import TrialError
 from nasflow.job.events import Alert, Epoch, Event, Final
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.json_metrics import finite_metrics, json_metrics
@@ -60,9 +62,16 @@ def _epoch(trial: int, epoch: int, metrics: Mapping[str, float], seconds: float,
 def _final(
     trial: int, history: Sequence[Mapping[str, float]], parameters: int, stopped_early: bool, pruned: bool
 ) -> Final:
-    metrics = finite_metrics(history[-1]) | {"parameters": float(parameters)}
+    metrics = {"parameters": float(parameters)} | finite_metrics(history[-1])
     epochs = len(history)
     return Final(trial=trial, epochs=epochs, metrics=metrics, stopped_early=stopped_early, pruned=pruned)
+
+
+def refuse_losses(metrics: Mapping[str, float], epoch: int) -> None:
+    """Raise a TrialError if a loss among an epoch's metrics is not finite."""
+    for name, value in metrics.items():
+        if "loss" in name and not float("-inf") < value < float("inf"):
+            raise TrialError(f"{one_line(name)} is {value} after epoch {epoch}")
 
 
 def must_stop(spec: JobSpec, root: Path, member: Reported) -> Alert | None:

@@ -59,6 +59,10 @@ class TrainerView:
         self.should_stop = False
         self.strategy = StrategyView(trainer.strategy, member)
 
+    def of(self, member: Trained) -> "TrainerView":
+        """Return the same for another member."""
+        return TrainerView(self._trainer, member, self.num_training_batches, self.datamodule)
+
     @property
     def lightning_module(self) -> Any:
         """The member's module."""

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -73,8 +73,10 @@ class Report:
 
         Raises:
             TrainingEnded: the trial ends here: it had all its epochs, stopped early, or was stopped.
-            TypeError: a metric is no number.
+            TypeError: a metric is no number, or has no name.
         """
+        if not isinstance(metrics, Mapping | None):
+            raise TypeError(f"report({metrics!r:.80}): the metric has no name; write report(val_accuracy=...), say")
         values = {name: _number(name, value) for name, value in {**(metrics or {}), **named}.items()}
         line = {**values, "epoch": self.epoch + 1}
         try:
@@ -155,6 +157,8 @@ def main() -> None:
     try:
         train(task, answers)
     except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return
         text = str(error) if isinstance(error, ConfigError) else error_text(error)
         (task.folder / "error").write_text(text)
         sys.exit(1)
@@ -162,8 +166,9 @@ def main() -> None:
 
 def _number(name: str, value: Any) -> Any:
     """Return a number of NumPy or a tensor with one number as Python's."""
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        return value.item()
+    if hasattr(value, "item"):
+        with suppress(RuntimeError, ValueError):  # several numbers
+            value = value.item()
     return value if isinstance(value, bool | int | float) else repr(value)[:80]
 
 

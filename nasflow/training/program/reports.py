@@ -1,13 +1,15 @@
 """What a trial's program has reported, by epoch, from the file to which its processes append, one after the other."""
 
+import contextlib
 import json
 from pathlib import Path
 
 from nasflow.errors import TrialError
 from nasflow.job.events import read_lines
-from nasflow.job.reports import parse_report
+from nasflow.job.reports import METRICS, parse_report
 
 _BEGINS = "nasflow begins a process"
+_FIRST = f'{{"{_BEGINS}":'
 
 
 class Reports:
@@ -18,11 +20,11 @@ class Reports:
 
     Args:
         file: kept from one process of the trial to the next, also if that is of another job.
-        most: epochs that are taken; later ones are ignored.
     """
 
-    def __init__(self, file: Path, most: int):
-        self._file, self._most = file, most
+    def __init__(self, file: Path):
+        self._file = file
+        self._has_begun = False
         self._offset = 0
         self._next = 1
         self._goes_on = False
@@ -30,19 +32,28 @@ class Reports:
 
     def begin(self, goes_on: bool) -> None:
         """Note that a process begins; `goes_on` says whether it finds checkpoints."""
-        whole = self._file.read_bytes() if self._file.exists() else b""
+        self.end()
+        self._has_begun = True
         with self._file.open("ab") as file:
-            file.truncate(whole.rfind(b"\n") + 1)  # a killed process may have left a torn line
+            file.truncate(len(_read(self._file)) - len(self._torn()))  # a killed process may have left that
             file.write(json.dumps({_BEGINS: goes_on}).encode() + b"\n")
+
+    def end(self) -> None:
+        """Note that the process has ended: its last report counts also if its line has no end."""
+        torn = self._torn()
+        with contextlib.suppress(ValueError):  # what is left of one that was killed while it wrote
+            if torn and parse_report(torn.decode(errors="replace")):
+                with self._file.open("ab") as file:
+                    file.write(b"\n")
 
     def take(self, epoch: int) -> dict[str, float] | None:
         """Return what was reported of an epoch; None if nothing was yet.
 
         Raises:
-            TrialError: the program has reported something else, or passed this epoch over.
+            TrialError: the program has reported something else, passed this epoch over, or overwritten the file.
         """
         while epoch not in self._known:
-            lines, self._offset = read_lines(self._file, self._offset)
+            lines, self._offset = self._read_lines()
             if not lines:
                 break
             for line in lines:
@@ -56,8 +67,24 @@ class Reports:
             )
         return found
 
+    def _read_lines(self) -> tuple[list[str], int]:
+        found: tuple[list[str], int] = [], self._offset
+        with contextlib.suppress(OSError):
+            found = read_lines(self._file, self._offset)
+        if self._has_begun and not _read(self._file, len(_FIRST)) == _FIRST.encode():
+            raise TrialError(
+                f"the program has overwritten or removed the file that {METRICS} names; append to it, as by "
+                "open(..., 'a') in Python or >> in a shell"
+            )
+        return found
+
+    def _torn(self) -> bytes:
+        return _read(self._file).rpartition(b"\n")[2]
+
     def _note(self, line: str) -> None:
-        if line.startswith(f'{{"{_BEGINS}":'):
+        if not line.strip():
+            return
+        if line.startswith(_FIRST):
             self._next, self._goes_on = 1, bool(json.loads(line)[_BEGINS])
             return
         try:
@@ -71,5 +98,12 @@ class Reports:
             )
         number = epoch or self._next
         self._next = number + 1
-        if number <= self._most:
-            self._known.setdefault(number, metrics)
+        self._known.setdefault(number, metrics)
+
+
+def _read(file: Path, most: int = -1) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(most)
+    except OSError:  # what a program has done to it, `take` tells
+        return b""

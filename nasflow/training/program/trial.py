@@ -19,6 +19,7 @@ from nasflow.evaluator.function import find_program, program_path
 from nasflow.job import reports
 from nasflow.job.spec import JobSpec, MemberSpec, program_dir
 from nasflow.training.member.optimization import EarlyStop
+from nasflow.training.member.reporting import refuse_losses
 from nasflow.training.program.function import END, GO_ON, Saved, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports
@@ -85,6 +86,8 @@ class ProgramTrial:
         epoch, began = self.finished_epochs + 1, time.monotonic()
         while True:
             code = None if self._process is None else self._process.exit_code()
+            if code is not None:
+                self._reports.end()
             metrics = self._take(epoch)
             if metrics is not None:
                 self._refuse(metrics, epoch)
@@ -147,7 +150,7 @@ class ProgramTrial:
             self._process = None
 
     def _new_reports(self) -> Reports:
-        return Reports(self._folder / "reports", self.epochs)
+        return Reports(self._folder / "reports")
 
     def _take(self, epoch: int) -> dict[str, float] | None:
         try:
@@ -220,9 +223,7 @@ class ProgramTrial:
                     f"{key}: no metric '{name}' was reported in epoch {epoch}; there are: "
                     f"{', '.join(map(one_line, sorted(metrics)))}"
                 )
-        for name, value in metrics.items():
-            if "loss" in name and not float("-inf") < value < float("inf"):
-                raise TrialError(f"{one_line(name)} is {value} after epoch {epoch}")
+        refuse_losses(metrics, epoch)
 
     def _refuse_failed(self, code: int, look_up: Callable[[], None]) -> None:
         """Raise TrialError if the program has failed."""

@@ -93,7 +93,7 @@ class Roster:
     def take(self, trial: int, metrics: Metrics, parameters: int) -> None:
         """Record the metrics of a trial that trained in this turn. Raises TrialError if the pruner misses one."""
         if self._pruner is not None:
-            self._pruner.check({**metrics, "parameters": parameters})
+            self._pruner.check({"parameters": float(parameters), **metrics})
         self._record(trial, metrics, parameters)
 
     def close_turn(self, candidates: Sequence[int] = ()) -> set[int]:
@@ -130,5 +130,5 @@ class Roster:
         return past is not None and len(past.history) > self.epoch
 
     def _record(self, trial: int, metrics: Metrics, parameters: int) -> None:
-        self._histories[trial].append({**metrics, "parameters": float(parameters)})
+        self._histories[trial].append({"parameters": float(parameters), **metrics})
         self._finished[trial] += 1

@@ -16,7 +16,7 @@ from tests.training.fused_jobs import fused_and_apart, fused_members, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted
 
-FUSED = ["Watches", "Mixed", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks"]
+FUSED = ["Watches", "Mixed", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks", "Plans"]
 APART = {
     "Warms": "it makes its step in a way of its own: optimizer_step",
     "EverySecond": "it makes its step in a way of its own: optimizer_step, optimizer_zero_grad",
@@ -114,6 +114,18 @@ def test_callbacks_of_fused_members(name: str, kind: str, tmp_path: Path) -> Non
     fused_and_apart("fused_spaces.py:mixed", config, tmp_path, 4)
 
 
+def test_one_that_cannot_go_back_hurts_only_itself(tmp_path: Path) -> None:
+    config = hooked("AddsLayers", params={"how": {"pick": ["never", "1"]}}, data={"target": "spaces.py:blobs"})
+    net = {"depth": 1, "width0": 8, "norm": "layer", "activation": "tanh", "dropout": 0.0}
+    members = {trial: {**net, "module.params.how": how} for trial, how in enumerate(["never", "1", "never"])}
+    space = "fused_spaces.py:mixed"
+    events = train(make_job(space, config, members, fuse="always"), tmp_path / "all")
+    assert list(evictions(events)) == [1] and "number of parameter groups" in evictions(events)[1].error
+    for trial in (0, 2):
+        alone = train(make_job(space, config, {trial: members[trial]}), tmp_path / f"{trial}")
+        same(outcome(events, tmp_path / "all", trial), outcome(alone, tmp_path / f"{trial}", trial))
+
+
 @pytest.mark.parametrize(("name", "why"), list(APART.items()))
 def test_why_a_module_is_not_fused(name: str, why: str, tmp_path: Path) -> None:
     clip = {"gradient_clip_val": 0.05} if name == "Clips" else {}
@@ -183,6 +195,7 @@ def test_layers_that_are_trained_later_as_plain_lightning(tmp_path: Path) -> Non
         ("LearningRateFinder", {}, "search evaluator.optimizer.lr instead"),
         ("BatchSizeFinder", {}, "search a param of evaluator.data instead"),
         ("LearningRateMonitor", {}, "log the rate in on_train_epoch_end instead"),
+        ("ModelPruning", {"pruning_fn": "l1_unstructured"}, "prune the model that the search has found instead"),
     ],
 )
 def test_callbacks_of_the_whole_trainer_are_refused(
@@ -191,9 +204,7 @@ def test_callbacks_of_the_whole_trainer_are_refused(
     callbacks = [{"target": f"pytorch_lightning.callbacks:{target}", "params": params}]
     config = hooked("Plain", file="lightning_modules.py", callbacks=callbacks)
     [evicted] = evictions(train(make_job("spaces.py:linear", config, [{"classes": 3}]), tmp_path)).values()
-    said = (
-        f"ConfigError: evaluator.callbacks.0: pytorch_lightning.callbacks:{target} changes or needs the whole Trainer"
-    )
+    said = f"ConfigError: evaluator.callbacks.0: pytorch_lightning.callbacks:{target} "
     assert evicted.error.splitlines()[0].startswith(said)
     assert instead in evicted.error
 

@@ -183,3 +183,8 @@ def lingers(report, checkpoint, epochs=4):
         report(loss=state["sum"])
         if epoch == 2:
             Path("began").touch()
+
+
+def exits(report):
+    report(loss=torch.tensor([0.5]))
+    sys.exit(0)

@@ -20,7 +20,8 @@ def shown(parameters: Sequence[tuple[nn.Parameter, Stack]], idle: set[nn.Paramet
     rows: dict[nn.Parameter, torch.Tensor] = {}
     for parameter, stack in parameters:
         if stack.rows and stack.tensor.grad is not None:
-            rows[parameter] = stack.tensor.grad[stack.parameters.index(parameter)]
+            place = next(place for place, other in enumerate(stack.parameters) if other is parameter)
+            rows[parameter] = stack.tensor.grad[place]
             parameter.grad = None if parameter in idle else rows[parameter]
     yield
     for parameter, row in rows.items():

@@ -161,6 +161,8 @@ class JointSteps:
 
     def _log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
         """Take what `LightningModule.log` takes."""
+        if len(args) > 4 or options.get("reduce_fx", "mean") not in ("mean", "avg"):
+            raise NotJointError(f"it logs something else than the mean of '{name}'")
         if isinstance(value, JointMetric):
             self._now.metrics[name] = value.name
             return
