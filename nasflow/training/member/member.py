@@ -11,16 +11,18 @@ from typing import Any
 import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
-from nasflow.errors import ConfigError, TrialError
-from nasflow.evaluator.callbacks import refuse_unfit
+from nasflow.errors import TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
+from nasflow.training.member import checks
+from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
 from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
+from nasflow.training.member.pace import Pace
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer_view import TrainerView
 
@@ -42,13 +44,15 @@ class Member:
     Attributes:
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
+        average: of its weights, if the config asks for one.
         batch_index: of the running or last training step in its epoch.
         hooks: of module and callbacks.
+        pace: on which batches its optimizer steps.
         is_manual: whether the module steps its optimizers in its `training_step`.
 
     Raises:
-        ConfigError: the config clips gradients, which a module that steps its optimizers must do itself, or a callback
-            is one that a trial can't have.
+        ConfigError: the config says how to step, which a module that steps its optimizers must do itself, or a
+            callback is one that a trial can't have.
     """
 
     def __init__(
@@ -60,25 +64,18 @@ class Member:
         callbacks: Sequence[Callback] = (),
     ):
         config = candidate.training
-        own = module.configure_callbacks()
-        own = own if isinstance(own, Sequence) else [own]
-        for callback in own:
-            refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
-        self.hooks = Hooks(module, [*callbacks, *own])
+        self.hooks = Hooks(module, [*callbacks, *checks.callbacks_of(module)])
         self.is_manual = not module.automatic_optimization
-        if self.is_manual and config.gradient_clip_val is not None:
-            raise ConfigError(
-                f"evaluator.gradient_clip_val: {type(module).__name__} optimizes manually; call self.clip_gradients in "
-                "its training_step instead"
-            )
+        if self.is_manual:
+            checks.refuse_for_manual(module, config)
+        self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
+        self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs
         self.finished_epochs = 0
-        self.finished = False
-        self.stopped_early = False
-        self.pruned = False
+        self.finished = self.stopped_early = self.pruned = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self.rng = rng
@@ -88,8 +85,7 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
-        self.begun = 0
-        self.batch_index = 0
+        self.begun = self.batch_index = 0
         self._skips_epoch = False
         self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
@@ -119,6 +115,7 @@ class Member:
         self, trainer: Any, stage: str, batches: float = math.inf, datamodule: LightningDataModule | None = None
     ) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
+        self.pace.batches = batches
         self.module._trainer = TrainerView(trainer, self, batches, datamodule)  # type: ignore[assignment]
         with self.rng:
             self.hooks.call("setup", stage)
@@ -126,6 +123,7 @@ class Member:
 
     def start(self) -> None:
         """Make the optimizer, once the module is on its device in its precision."""
+        self.pace.refuse_unknown()
         with self.rng:
             self._started = self._make_fitting()
 
@@ -146,12 +144,12 @@ class Member:
         self.call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """Make one optimizer step on the shared batch.
+        """Make one optimizer step on the shared batch, or a part of it if gradients are accumulated.
 
         Raises:
             TrialError: the loss is not finite.
         """
-        began = time.perf_counter()
+        began, steps = time.perf_counter(), self.fitting.steps
         self.batch_index = index
         if not self._skips_epoch:
             with self.rng:
@@ -159,7 +157,10 @@ class Member:
                     make_step(self, batch, index)
                 except EndsEpochError:
                     self._skips_epoch = True
-                self.fitting.end_batch(index + 1)
+                if self.pace.is_last(index):
+                    self.fitting.end_batch(index + 1)
+        if self.fitting.steps > steps:
+            self.average.update(self.fitting.optimizers)
         self._busy += time.perf_counter() - began
 
     def call_step(self, name: str, batch: Any, index: int) -> Any:
@@ -182,7 +183,7 @@ class Member:
         """Call the hooks after an optimizer step, with what `training_step` returned."""
         if "on_train_batch_end" in self.hooks.names:
             batch, self._last_batch = self._last_batch, None
-            self.hooks.call("on_train_batch_end", outputs_of(output), batch, index)
+            self.hooks.call("on_train_batch_end", outputs_of(output, self.pace.accumulated), batch, index)
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
         """Raise a TrialError if the loss of a batch is not finite."""
@@ -190,7 +191,8 @@ class Member:
             raise TrialError(f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}")
 
     def start_validation(self) -> None:
-        """Call the hooks before the first validation batch."""
+        """Put the average of its weights in their place, and call the hooks before the first validation batch."""
+        self.average.swap(True)
         self.call_hook("on_validation_start")
         self.call_hook("on_validation_epoch_start")
 
@@ -202,9 +204,10 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
-        """Call the hooks after the last validation batch."""
+        """Call the hooks after the last validation batch, and put the weights back."""
         self.call_hook("on_validation_epoch_end")
         self.call_hook("on_validation_end")
+        self.average.swap(False)
 
     def end_epoch(self) -> None:
         """Close the epoch: record its metrics, step the schedules, and decide on early stopping.
@@ -279,6 +282,7 @@ class Member:
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly; `packing.pack` takes it."""
         weights = dict(self.module.state_dict())
+        own = self.average.split(self.module, weights)
         hooks = self.hooks.state_dict(self._checkpoint(weights, self.steps))
         return {
             "epoch": self.finished_epochs,
@@ -294,6 +298,7 @@ class Member:
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
             **({"hooks": hooks} if hooks else {}),
+            **({"not_averaged": own} if own else {}),
         }
 
     def twin(self) -> "Member":
@@ -303,12 +308,8 @@ class Member:
             Exception: whatever prevents the copy of something that its module holds.
         """
         twin = copy.copy(self)
-        own = [*self.module.parameters(), *self.module.buffers()]
-        memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer}
-        for tensor in own:  # a copy of a row would copy its whole stack
-            values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            is_parameter = isinstance(tensor, torch.nn.Parameter)
-            memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+        twin.average = Average(None)  # no step of a twin is made
+        memo: dict[int, Any] = {id(self.module._trainer): self.module._trainer, **checks.copied_tensors(self.module)}
         memo[id(self._book)] = twin._book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
         twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
@@ -320,13 +321,17 @@ class Member:
         twin.rng.load_state_dict(self.rng.state_dict())
         return twin
 
-    @property
-    def can_stop_within(self) -> bool:
-        """Whether all that an epoch has changed so far is known, so that it can be saved and continued.
+    def can_stop_within(self, batches: int) -> bool:
+        """Whether all that so many batches of an epoch have changed is known, so that it can be saved and continued.
 
         A module with a hook for the begin or the end of an epoch may collect anything for it, and so may callbacks.
+        Accumulated gradients are not saved.
         """
-        return not self.hooks.callbacks and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
+        return (
+            self.pace.is_first(batches)
+            and not self.hooks.callbacks
+            and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
+        )
 
     def state_within(self, batches: int) -> dict[str, Any]:
         """Return all that is needed to continue after so many batches of the running epoch."""
@@ -348,7 +353,9 @@ class Member:
         self.pruned = state["pruned"]
         self.history = state["history"]
         self.seconds = state["seconds"]
-        self.module.load_state_dict(state["module"])
+        own = state.get("not_averaged", {})
+        self.module.load_state_dict({**state["module"], **own})
+        self.average.load(self.module, state["module"], own)
         if "frozen" in state:  # a hook may have changed it since the module was made
             for name, parameter in self.module.named_parameters():
                 parameter.requires_grad_(name not in state["frozen"])
@@ -367,14 +374,9 @@ class Member:
             load_metric_states(self.module, within["metrics"])
 
     def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            if "loss" in name and not float("-inf") < value < float("inf"):
-                raise TrialError(f"{name} is {value} after epoch {self.finished_epochs + 1}")
-        if self._are_weights_finite is None:
-            weights = [p for p in self.module.parameters() if p.is_floating_point()]
-            self._are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
+        checks.refuse_not_finite(metrics, f"after epoch {self.finished_epochs + 1}")
         finite, self._are_weights_finite = self._are_weights_finite, None
-        if not finite:
+        if finite is False or (finite is None and not checks.are_weights_finite(self.module)):
             raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
 
     def call_hook(self, name: str, *args: Any) -> None:

@@ -90,7 +90,7 @@ class Former:
         kinds: dict[Hashable, list[Member]] = {}
         for member, graph in graphs.items():
             kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
-            kinds.setdefault((*kind, readings[member].key), []).append(member)
+            kinds.setdefault((*kind, member.pace.accumulated, readings[member].key), []).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
             reading, own_graphs = readings[alike[0]], [graphs[member] for member in alike]
