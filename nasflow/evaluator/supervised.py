@@ -17,6 +17,7 @@ from nasflow.config.evaluator.supervised import ClassificationConfig, Regression
 from nasflow.config.evaluator.target import Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
+from nasflow.evaluator.mixing import mix
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups
 from nasflow.evaluator.own_parts import is_known, make_loss, make_metric, metric_class
 
@@ -156,6 +157,24 @@ class ClassificationModule(SupervisedModule):
             return own
         weights = None if self.config.class_weights is None else self._weights_like(output)
         return F.cross_entropy(output, target, weights, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Log and return the loss of one batch, whose samples may be mixed."""
+        if not self._mixes:
+            return super().training_step(batch, batch_idx)
+        x, target = batch
+        mixed = mix(self.config, x)
+        loss = mixed.loss(self.loss, self(mixed.x), target)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
+        return loss
+
+    @property
+    def _mixes(self) -> bool:
+        return self.config.mixup is not None or self.config.cutmix is not None
+
+    def why_solo(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """Return why it can't be stepped with others, None if it can."""
+        return "it mixes its batches by its own random stream" if self._mixes else super().why_solo(optimizer)
 
     def _weights_like(self, output: torch.Tensor) -> torch.Tensor:
         """Return the weights of the classes, in the precision of the loss. Raises TrialError for too few or many."""

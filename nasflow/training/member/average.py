@@ -31,7 +31,8 @@ class Average:
         """Take the weights after a step of the optimizers."""
         if self.share is None:
             return
-        trained = list(dict.fromkeys(trained_by(optimizers)))
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        trained = [p for group in groups for p in group["params"] if p.requires_grad or p in self.tensors]
         old = [parameter for parameter in trained if parameter in self.tensors]
         move_averages([self.tensors[parameter] for parameter in old], [p.detach() for p in old], self.share)
         self.tensors.update({p: p.detach().clone() for p in trained if p not in self.tensors})
@@ -58,11 +59,6 @@ class Average:
         self._is_swapped = False
         named = [(name, parameter) for name, parameter in module.named_parameters() if name in own]
         self.tensors = {p: weights[name].to(p, copy=True) for name, p in named}
-
-
-def trained_by(optimizers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters of optimizers."""
-    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
 
 
 def move_averages(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from nasflow.training.member.average import Average, move_averages, trained_by
+from nasflow.training.member.average import Average, move_averages
 from nasflow.training.optim.stacked import Stack
 
 
@@ -42,12 +42,12 @@ class StackedAverages:
     def _lay(self) -> None:
         """Store the averages side by side."""
         self._laid = averages, weights, shares = [], [], []
-        trained = {(member, p) for member, optimizer in enumerate(self._optimizers) for p in trained_by([optimizer])}
         for stack in self._stacks:
             owned = list(zip(stack.members, stack.parameters, strict=True))
-            if not stack.rows or not all(pair in trained for pair in owned):  # each row by itself
-                for member, parameter in owned:
-                    if (member, parameter) in trained:
+            averaged = [parameter in self._averages[member].tensors for member, parameter in owned]
+            if not stack.rows or not all(averaged):  # each row by itself
+                for (member, parameter), is_averaged in zip(owned, averaged, strict=True):
+                    if is_averaged:
                         averages.append(self._averages[member].tensors[parameter])
                         weights.append(parameter.detach())
                         shares.append(averages[-1].new_tensor(self._averages[member].share))

@@ -126,8 +126,9 @@ class StackedUnit(Unit):
 
     def _clear_gradients(self, index: int) -> None:
         """Set all gradients to None before a batch, and remember those of the same step's earlier batches."""
-        first = self._pace.is_first(index)
-        self._earlier = [None if first else stack.tensor.grad for stack in self._stacks]
+        if self._pace.accumulated > 1:
+            first = self._pace.is_first(index)
+            self._earlier = [None if first else stack.tensor.grad for stack in self._stacks]
         self._optimizer.zero_grad()
 
     def _accumulate(self, index: int) -> bool:

@@ -20,9 +20,10 @@ from tests.training.jobs import evaluator, evictions, make_job, outcome, sample,
 from tests.training.member.test_hooks import FUSED, as_lightning, hooked
 from tests.training.test_preempted import halves
 from tests.training.test_resume import interrupted
-from tests.training.unit.test_recipes import BOTH, EPOCHS, EXACT, LR, MIXED, RATE
+from tests.training.unit.test_recipes import BOTH, EPOCHS, EXACT, LR, MIXED, RATE, alone
 
 WEIGHTS = [0.2, 1.0, 3.5]
+MIXES = "it mixes its batches by its own random stream"
 RECIPES: dict[str, dict[str, Any]] = {
     "class weights": {"class_weights": WEIGHTS},
     "class weights, smoothed": {"class_weights": WEIGHTS, "label_smoothing": 0.2},
@@ -34,6 +35,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "schedule": {"name": "polynomial", "interval": "step", "power": 1},
     },
     "averaged": {"ema": {"decay": 0.8}},
+    "mixed": {"mixup": {"alpha": 0.4}, "class_weights": WEIGHTS},
     "all": {"ema": {"decay": 0.6}, "accumulate_grad_batches": 2, "class_weights": WEIGHTS, "gradient_clip_val": 0.5},
 }
 
@@ -52,7 +54,14 @@ def plainly(spec: JobSpec, trial: int) -> tuple[dict[str, torch.Tensor], list[fl
     losses = []
 
     def loss_of(trained: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(trained(x.double()), y, classes, label_smoothing=config.label_smoothing)
+        ways = {"weight": classes, "label_smoothing": config.label_smoothing}
+        if config.mixup is None or not trained.training:
+            return F.cross_entropy(trained(x.double()), y, **ways)
+        alpha = torch.tensor(config.mixup.alpha, dtype=torch.float64)
+        share, order = torch.distributions.Beta(alpha, alpha).sample().item(), torch.randperm(len(x))
+        output = trained(share * x.double() + (1 - share) * x.double()[order])
+        parts = [F.cross_entropy(output, targets, **ways) for targets in (y, y[order])]
+        return share * parts[0] + (1 - share) * parts[1]
 
     for epoch in range(EPOCHS):
         data.train.epoch = data.validation.epoch = epoch
@@ -91,7 +100,9 @@ def test_as_plain_pytorch(name: str, fuse: Any, tmp_path: Path) -> None:
     config = evaluator(**EXACT, optimizer={"lr": RATE}, **RECIPES[name])
     spec = make_job(MIXED, config, sample(MIXED, config, 3), fuse=fuse)
     events = train(spec, tmp_path)
-    assert fused_members(events) == ({0, 1, 2} if fuse == "always" else set())
+    mixes = config.mixup is not None  # type: ignore[union-attr]
+    assert fused_members(events) == ({0, 1, 2} if fuse == "always" and not mixes else set())
+    assert not (mixes and fuse == "always") or set(alone(events).values()) == {MIXES}
     for trial in range(3):
         wanted, losses = plainly(spec, trial)
         told = [e.metrics["val_loss"] for e in events if isinstance(e, Epoch) and e.trial == trial]
@@ -148,6 +159,19 @@ def test_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
     again = train(spec, tmp_path / "twice")
     assert not evictions(whole) and not evictions(again)
     for trial in range(4):
+        assert outcome(again, tmp_path / "twice", trial) == outcome(whole, tmp_path / "once", trial)
+
+
+@pytest.mark.parametrize("both", [{"mixup": {"alpha": {"float": [0.1, 1]}}, "cutmix": {}}, {"cutmix": {"alpha": 0.5}}])
+def test_mixed_images_resumed_to_the_same_bits(both: dict[str, Any], tmp_path: Path) -> None:
+    space, data = "fused_spaces.py:images", {"target": "spaces.py:images"}
+    config = evaluator(epochs=3, data=data, ema={"decay": 0.5}, **both)
+    spec = make_job(space, config, sample(space, config, 2), fuse="always")
+    whole = train(spec, tmp_path / "once")
+    interrupted(spec, tmp_path / "twice", trial=1, epoch=2)
+    again = train(spec, tmp_path / "twice")
+    assert not evictions(whole)
+    for trial in (0, 1):
         assert outcome(again, tmp_path / "twice", trial) == outcome(whole, tmp_path / "once", trial)
 
 
