@@ -39,22 +39,13 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=3)
     metrics=st.lists(st.sampled_from(CLASS_METRICS), unique=True),
     classes=st.integers(2, 5),
     sizes=st.tuples(SIZES, SIZES),
-    weighted_and_seed=st.tuples(st.booleans(), st.integers(0, 2**31)),
+    seed=st.integers(0, 2**31),
 )
 def test_classification_as_alone(
-    smoothing: list[float],
-    metrics: list[str],
-    classes: int,
-    sizes: tuple[list[int], list[int]],
-    weighted_and_seed: tuple[bool, int],
+    smoothing: list[float], metrics: list[str], classes: int, sizes: tuple[list[int], list[int]], seed: int
 ) -> None:
-    weighted, seed = weighted_and_seed
     with in_double():
-        own = [[1.0 + (row + number) % 3 for number in range(classes)] for row in range(len(smoothing))]
-        modules = [
-            classification(label_smoothing=value, metrics=metrics, class_weights=weights if weighted else None)
-            for value, weights in zip(smoothing, own, strict=True)
-        ]
+        modules = [classification(label_smoothing=value, metrics=metrics) for value in smoothing]
         group = SupervisedGroup(modules)
         for epoch in range(2):
             training = logits(len(modules), classes, sizes[0], seed + epoch)
@@ -309,22 +300,8 @@ class OwnLoss(ClassificationModule):
         (lambda: [OwnLoss(nn.Identity(), classification().config)], False),
         (lambda: [classification(metrics=["f1"]), classification()], False),
         (lambda: [classification(label_smoothing=1.5), classification()], False),
-        (lambda: [classification(class_weights=[1, 2]), classification(class_weights=[3, 1])], True),
-        (lambda: [classification(class_weights=[1, 2]), classification()], False),
     ],
-    ids=[
-        "smoothing",
-        "losses",
-        "none",
-        "kinds",
-        "kinds2",
-        "subclass",
-        "subclasses",
-        "metrics",
-        "wrong smoothing",
-        "weights",
-        "one weighted",
-    ],
+    ids=["smoothing", "losses", "none", "kinds", "kinds2", "subclass", "subclasses", "metrics", "wrong smoothing"],
 )
 def test_fits(modules: Any, fits: bool) -> None:
     assert SupervisedGroup.fits(modules()) is fits
