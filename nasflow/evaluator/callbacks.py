@@ -54,7 +54,7 @@ def refuse_unfit(callback: "Callback", name: str) -> None:
         )
     instead = {
         callbacks.StochasticWeightAveraging: "use WeightAveraging",
-        callbacks.GradientAccumulationScheduler: "accumulate in optimizer_step",
+        callbacks.GradientAccumulationScheduler: "set evaluator.accumulate_grad_batches",
         callbacks.LearningRateFinder: "search evaluator.optimizer.lr",
         callbacks.BatchSizeFinder: "search a param of evaluator.data",
         callbacks.LearningRateMonitor: "log the rate in on_train_epoch_end",

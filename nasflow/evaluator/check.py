@@ -76,7 +76,8 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
             optimizer = try_optimizer(candidate.config.optimizer, groups, config.base_dir)
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
-        steps = len(data.train) if isinstance(data.train, Sized) else math.inf
+        accumulated = int(candidate.config.accumulate_grad_batches)  # type: ignore[arg-type]
+        steps = math.ceil(len(data.train) / accumulated) if isinstance(data.train, Sized) else math.inf
         make_schedule(candidate.config.schedule, optimizer, int(candidate.config.epochs), steps)  # type: ignore[arg-type]
     return data
 

@@ -1,6 +1,7 @@
 """Losses of several members at once, as vectors over the members."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,23 +17,31 @@ _VECTOR = 16
 
 
 class ClassificationLosses:
-    """Cross-entropies `[N]` of logits `[N, B, C]`, each member with its own label smoothing."""
+    """Cross-entropies `[N]` of logits `[N, B, C]`, each member with its own label smoothing.
 
-    def __init__(self, smoothing: Sequence[float]):
-        self._exact = torch.tensor(smoothing, dtype=torch.float64) if any(smoothing) else None
+    Args:
+        smoothing: one per member.
+        weights: `[N, C]`, each member's own of the classes; none: all classes count the same.
+    """
+
+    def __init__(self, smoothing: Sequence[float], weights: Sequence[Sequence[float]] | None = None):
+        self._weights = _Placed(weights) if weights else None
+        self._classes = {len(own) for own in weights or []}
+        self._smoothing = _Placed(smoothing) if any(smoothing) else None
         self._native = torch.tensor(smoothing, dtype=torch.float32)
-        self._smoothing: Tensor | None = None  # the values in the dtype and on the device of the last logits
 
     def fits(self, logits: Tensor, target: Tensor) -> bool:
         """Whether these are logits `[N, B, C]` and class numbers `[B]`."""
-        return logits.ndim == 3 and target.dtype is torch.long and target.shape == logits.shape[1:2]
+        if logits.ndim != 3 or self._classes - {logits.shape[2]}:
+            return False
+        return target.dtype is torch.long and target.shape == logits.shape[1:2]
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the means over the samples."""
         members, samples, classes = logits.shape
         if logits.dtype in _HALF and torch.is_autocast_enabled(logits.device.type):
             logits = logits.float()  # as autocast does for torch's cross-entropy
-        if (found := cross_entropies(logits, target, self._native)) is not None:
+        if self._weights is None and (found := cross_entropies(logits, target, self._native)) is not None:
             return found
         axis = 0 if classes < _VECTOR and logits.is_cpu else 2  # of the classes
         log_p = _first_dimension_log_softmax(logits) if axis == 0 else logits.log_softmax(2)
@@ -44,23 +53,39 @@ class ClassificationLosses:
             target = target.masked_fill(ignored, 0)
             log_p = log_p.masked_fill(ignored.expand(members, samples).unsqueeze(axis), 0)
         own = log_p.gather(axis, target.expand(members, samples).unsqueeze(axis)).squeeze(axis)
+        every = log_p.movedim(axis, 2) if self._smoothing else None
+        if self._weights is not None:
+            weights = self._weights.like(logits)
+            of_samples = weights.index_select(1, target)
+            if ignored is not None:
+                of_samples = of_samples.masked_fill(ignored, 0)
+            own, counted = own * of_samples, of_samples.sum(1)
+            every = None if every is None else every * weights.unsqueeze(1)
         losses = own.sum(1).div(-counted)
-        if self._exact is None:
+        if self._smoothing is None or every is None:
             return losses
-        smoothing = self._smoothing_like(logits, self._exact)
-        even = log_p.movedim(axis, 2).contiguous().sum((1, 2)).div(-counted).div(classes)
+        smoothing = self._smoothing.like(logits)
+        even = every.contiguous().sum((1, 2)).div(-counted).div(classes)
         # where: a class masked with -inf makes `even` infinite, which must not affect a member without smoothing
         return torch.where(smoothing > 0, (1 - smoothing) * losses + smoothing * even, losses)
 
     def with_gradients(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the means, and the gradients of their sum for the logits; None if only autograd can compute them."""
-        return cross_entropies_and_gradients(logits, target, self._native)
+        return None if self._weights else cross_entropies_and_gradients(logits, target, self._native)
 
-    def _smoothing_like(self, logits: Tensor, exact: Tensor) -> Tensor:
-        kept = self._smoothing
+
+class _Placed:
+    """Numbers of members, in the dtype and on the device of the last logits."""
+
+    def __init__(self, numbers: Sequence[Any]):
+        self._exact = torch.tensor(numbers, dtype=torch.float64)
+        self._kept: Tensor | None = None
+
+    def like(self, logits: Tensor) -> Tensor:
+        kept = self._kept
         if kept is None or (kept.device, kept.dtype) != (logits.device, logits.dtype):
             with torch.inference_mode(False):  # or autograd refuses what validation made
-                self._smoothing = kept = exact.to(logits)
+                self._kept = kept = self._exact.to(logits)
         return kept
 
 

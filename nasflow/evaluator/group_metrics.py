@@ -15,6 +15,7 @@ from nasflow.evaluator.supervised import (
     ClassificationModule,
     RegressionModule,
     SupervisedModule,
+    class_weights,
     squeezed,
 )
 
@@ -44,7 +45,7 @@ class SupervisedGroup:
     def fits(modules: Sequence[SupervisedModule]) -> bool:
         """Whether all are exactly ClassificationModule or all RegressionModule (a subclass may override anything).
 
-        Label smoothing and the regression loss may differ between them, the metrics may not.
+        Label smoothing, weights of classes and the regression loss may differ between them, the metrics may not.
         """
         if not modules or type(modules[0]) not in (ClassificationModule, RegressionModule):
             return False
@@ -53,6 +54,7 @@ class SupervisedGroup:
             type(module) is type(first)
             and _metrics(module) == _metrics(first)
             and (module.own_loss is None) == (first.own_loss is None)
+            and len(class_weights(module)) == len(class_weights(first))
             and (isinstance(module, RegressionModule) or 0 <= _smoothing(module) <= 1)
             for module in modules
         )
@@ -129,7 +131,8 @@ class SupervisedGroup:
         if self._modules[0].own_loss is not None:
             return None  # it is called member by member
         if isinstance(self._modules[0], ClassificationModule):
-            return ClassificationLosses([_smoothing(module) for module in self._modules])
+            weights = [own for module in self._modules if (own := class_weights(module))]
+            return ClassificationLosses([_smoothing(module) for module in self._modules], weights)
         return RegressionLosses([str(module.config.loss) for module in self._modules])
 
     def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:

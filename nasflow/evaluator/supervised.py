@@ -17,6 +17,7 @@ from nasflow.config.evaluator.supervised import ClassificationConfig, Regression
 from nasflow.config.evaluator.target import Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
+from nasflow.evaluator.mixing import mix
 from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups
 from nasflow.evaluator.own_parts import is_known, make_loss, make_metric, metric_class
 
@@ -148,12 +149,45 @@ class ClassificationModule(SupervisedModule):
     """Compares logits `[B, C]` with class numbers `[B]`; the number of classes is taken from the first batch."""
 
     config: ClassificationConfig
+    _weights: torch.Tensor | None = None  # in the dtype and on the device of the last output; not in the state dict
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the cross-entropy, or the loss by import path."""
         if (own := self.compute_own_loss(output, target)) is not None:
             return own
-        return F.cross_entropy(output, target, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
+        weights = None if self.config.class_weights is None else self._weights_like(output)
+        return F.cross_entropy(output, target, weights, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Log and return the loss of one batch, whose samples may be mixed."""
+        if not self._mixes:
+            return super().training_step(batch, batch_idx)
+        x, target = batch
+        mixed = mix(self.config, x)
+        loss = mixed.loss(self.loss, self(mixed.x), target)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
+        return loss
+
+    @property
+    def _mixes(self) -> bool:
+        return self.config.mixup is not None or self.config.cutmix is not None
+
+    def why_solo(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """Return why it can't be stepped with others, None if it can."""
+        return "it mixes its batches by its own random stream" if self._mixes else super().why_solo(optimizer)
+
+    def _weights_like(self, output: torch.Tensor) -> torch.Tensor:
+        """Return the weights of the classes, in the precision of the loss. Raises TrialError for too few or many."""
+        weights = class_weights(self)
+        if output.ndim < 2 or output.shape[1] != len(weights):
+            classes = f"tells {output.shape[1]} classes apart" if output.ndim > 1 else f"gives {tuple(output.shape)}"
+            raise TrialError(f"evaluator.class_weights: there are {len(weights)}, and the model {classes}")
+        dtype = output.dtype if output.dtype in (torch.float32, torch.float64) else torch.float32  # as autocast's loss
+        kept = self._weights
+        if kept is None or (kept.device, kept.dtype) != (output.device, dtype):
+            with torch.inference_mode(False):  # or autograd refuses what validation made
+                self._weights = kept = torch.tensor(weights, dtype=dtype, device=output.device)
+        return kept
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Return the metrics: accuracy over all samples; f1, precision and recall as unweighted means over classes."""
@@ -199,6 +233,11 @@ class RegressionModule(SupervisedModule):
             "r2": torchmetrics.R2Score,
         }
         return self.make_own_metrics(makers)
+
+
+def class_weights(module: SupervisedModule) -> list[float]:
+    """Return the weights of a module's classes; empty if all count the same."""
+    return [float(weight) for weight in getattr(module.config, "class_weights", None) or []]
 
 
 def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:

@@ -307,7 +307,7 @@ class _JobDriver(SpecDriver):
     def _save_within(self) -> bool:
         """Save the members of the turn within their epoch, if that can be done and they have made steps in it."""
         begun = max((member.begun for member in self.turn), default=0)
-        if self._batches <= begun or not all(member.can_stop_within for member in self.turn):
+        if self._batches <= begun or not all(member.can_stop_within(self._batches) for member in self.turn):
             return False
         for unit in self._turning():
             unit.stop_within()

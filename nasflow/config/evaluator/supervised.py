@@ -14,7 +14,7 @@ from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.evaluator.schedule import ScheduleConfig
 from nasflow.config.evaluator.target import Target
 from nasflow.config.evaluator.training import TrainingConfig
-from nasflow.config.values import Options, SearchedFloat, searched_tag
+from nasflow.config.values import Options, SearchedFloat, Section, searched_tag
 
 RegressionLoss = Literal["mse", "mae", "huber"]
 """Losses of `kind: regression`."""
@@ -40,6 +40,18 @@ class SupervisedConfig(TrainingConfig):
     schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="how the learning rate moves")
 
 
+class MixConfig(Section):
+    """How samples of a batch are mixed with each other in training."""
+
+    alpha: SearchedFloat = Field(default=1.0, description="both parameters of the Beta distribution of their shares")
+
+    @model_validator(mode="after")
+    def _is_positive(self) -> "MixConfig":
+        if isinstance(self.alpha, float) and self.alpha <= 0:
+            raise ValueError("'alpha' should be above 0")
+        return self
+
+
 class ClassificationConfig(SupervisedConfig):
     """Logits `[B, C]` against class numbers `[B]`."""
 
@@ -49,14 +61,30 @@ class ClassificationConfig(SupervisedConfig):
         Discriminator(_plain_loss_tag),
     ] = Field(default="cross_entropy", description="what training minimizes")
     label_smoothing: SearchedFloat = Field(default=0.0, description="share of probability spread over all classes")
+    class_weights: Annotated[list[SearchedFloat], Field(min_length=2, title="By class")] | None = Field(
+        default=None, description="how much a sample of each class counts in the loss; none: all the same"
+    )
+    mixup: MixConfig | None = Field(default=None, description="train on weighted sums of two samples each")
+    cutmix: MixConfig | None = Field(
+        default=None, title="CutMix", description="train on images with a box of another one"
+    )
     metrics: Annotated[list[ClassificationMetric], AfterValidator(named_once)] = Field(
         default=["accuracy"], description="logged as val_<name> after every epoch, beside val_loss"
     )
 
     @model_validator(mode="after")
-    def _smoothing_is_of_cross_entropy(self) -> "ClassificationConfig":
+    def _parts_of_cross_entropy(self) -> "ClassificationConfig":
         if isinstance(self.loss, Target) and self.label_smoothing != 0:
             raise ValueError("'label_smoothing' is of cross_entropy; a loss by import path takes its own in params")
+        if isinstance(self.loss, Target) and self.class_weights is not None:
+            raise ValueError("'class_weights' are of cross_entropy; a loss by import path takes its own in params")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_weights(self) -> "ClassificationConfig":
+        plain = [weight for weight in self.class_weights or [] if isinstance(weight, float)]
+        if any(weight < 0 for weight in plain) or (len(plain) == len(self.class_weights or [0]) and not any(plain)):
+            raise ValueError("'class_weights' should be numbers from 0 on, not all of them 0")
         return self
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PositiveInt, Tag
+from pydantic import Discriminator, Field, PositiveInt, Tag, model_validator
 
 from nasflow.config.evaluator.metrics import Direction
 from nasflow.config.evaluator.target import Target
@@ -30,6 +30,18 @@ class LimitBatchesConfig(Section):
 
     train: PositiveInt | None = Field(default=None, description="training batches; none: all")
     validation: PositiveInt | None = Field(default=None, description="validation batches; none: all")
+
+
+class AverageConfig(Section):
+    """An exponential moving average of the weights, by which a trial is validated and exported."""
+
+    decay: SearchedFloat = Field(default=0.999, description="share of the average that each optimizer step keeps")
+
+    @model_validator(mode="after")
+    def _is_a_share(self) -> "AverageConfig":
+        if isinstance(self.decay, float) and not 0 <= self.decay < 1:
+            raise ValueError("'decay' should be a number from 0 to below 1")
+        return self
 
 
 def _limit_tag(value: Any) -> str:
@@ -60,6 +72,12 @@ class TrainingConfig(Section):
     gradient_clip_algorithm: Literal["norm", "value"] = Field(
         default="norm", title="Gradient clipping by", description="what is clipped"
     )
+    accumulate_grad_batches: SearchedInt = Field(
+        default=1, description="batches whose gradients make up an optimizer step, as Lightning's"
+    )
+    ema: AverageConfig | None = Field(
+        default=None, title="EMA", description="validate and export an average of the weights; none: the last ones"
+    )
     limit_batches: (
         Annotated[
             Annotated[PositiveInt, Field(title="Of both"), Tag("value")]
@@ -74,6 +92,12 @@ class TrainingConfig(Section):
     callbacks: list[Target] = Field(
         default=[], description="Lightning callbacks of each trial, such as an average of weights"
     )
+
+    @model_validator(mode="after")
+    def _accumulates_batches(self) -> "TrainingConfig":
+        if isinstance(self.accumulate_grad_batches, int) and self.accumulate_grad_batches < 1:
+            raise ValueError("'accumulate_grad_batches' should be at least 1")
+        return self
 
     @property
     def batch_limits(self) -> LimitBatchesConfig:

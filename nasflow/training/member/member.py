@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
-from nasflow.errors import ConfigError, TrialError
-from nasflow.evaluator.callbacks import refuse_unfit
+from nasflow.errors import TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
+from nasflow.training.member import checks
+from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
 from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.metric_log import Logbook, batch_size_of
@@ -22,7 +23,7 @@ from nasflow.training.member.metric_states import load_metric_states, metric_sta
 from nasflow.training.member.modes import freeze_only
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
-from nasflow.training.member.reporting import refuse_losses
+from nasflow.training.member.pace import Pace
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer_view import TrainerView
 
@@ -44,16 +45,18 @@ class Member:
     Attributes:
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
-        book: what it logs.
+        average: of its weights, if the config asks for one.
         batch_index: of the running or last training step in its epoch.
+        book: what it logs.
         hooks: of module and callbacks.
-        takes_index: of each step, whether it takes the batch's index.
         is_joint: whether its steps run as one with those of others.
+        pace: on which batches its optimizer steps.
+        takes_index: of each step, whether it takes the batch's index.
         is_manual: whether the module steps its optimizers in its `training_step`.
 
     Raises:
-        ConfigError: the config clips gradients, which a module that steps its optimizers must do itself, or a callback
-            is one that a trial can't have.
+        ConfigError: the config says how to step, which a module that steps its optimizers must do itself, or a
+            callback is one that a trial can't have.
     """
 
     def __init__(
@@ -65,17 +68,12 @@ class Member:
         callbacks: Sequence[Callback] = (),
     ):
         config = candidate.training
-        own = module.configure_callbacks()
-        own = own if isinstance(own, Sequence) else [own]
-        for callback in own:
-            refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
-        self.hooks = Hooks(module, [*callbacks, *own])
+        self.hooks = Hooks(module, [*callbacks, *checks.callbacks_of(module)])
         self.is_manual = not module.automatic_optimization
-        if self.is_manual and config.gradient_clip_val is not None:
-            raise ConfigError(
-                f"evaluator.gradient_clip_val: {type(module).__name__} optimizes manually; call self.clip_gradients in "
-                "its training_step instead"
-            )
+        if self.is_manual:
+            checks.refuse_for_manual(module, config)
+        self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
+        self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
         self.number = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
@@ -92,8 +90,7 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
-        self.begun = 0
-        self.batch_index = 0
+        self.begun = self.batch_index = 0
         self._skips_epoch = False
         self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
@@ -122,6 +119,7 @@ class Member:
         self, trainer: Any, stage: str, batches: float = math.inf, datamodule: LightningDataModule | None = None
     ) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
+        self.pace.batches = batches
         self.module._trainer = TrainerView(trainer, self, batches, datamodule)  # type: ignore[assignment]
         with self.rng:
             self.hooks.call("setup", stage)
@@ -129,6 +127,7 @@ class Member:
 
     def start(self) -> None:
         """Make the optimizer, once the module is on its device in its precision."""
+        self.pace.refuse_unknown()
         with self.rng:
             self._started = self._make_fitting()
 
@@ -149,12 +148,12 @@ class Member:
         self.call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """Make one optimizer step on the shared batch.
+        """Make one optimizer step on the shared batch, or a part of it if gradients are accumulated.
 
         Raises:
             TrialError: the loss is not finite.
         """
-        began = time.perf_counter()
+        began, steps = time.perf_counter(), self.fitting.steps
         self.batch_index = index
         if not self._skips_epoch:
             with self.rng:
@@ -162,7 +161,10 @@ class Member:
                     make_step(self, batch, index)
                 except EndsEpochError:
                     self._skips_epoch = True
-                self.fitting.end_batch(index + 1)
+                if self.pace.is_last(index):
+                    self.fitting.end_batch(index + 1)
+        if self.fitting.steps > steps:
+            self.average.update(self.fitting.optimizers)
         self._busy += time.perf_counter() - began
 
     def call_step(self, name: str, batch: Any, index: int) -> Any:
@@ -185,7 +187,7 @@ class Member:
         """Call the hooks after an optimizer step, with what `training_step` returned."""
         if "on_train_batch_end" in self.hooks.names:
             batch, self._last_batch = self._last_batch, None
-            self.hooks.call("on_train_batch_end", outputs_of(output), batch, index)
+            self.hooks.call("on_train_batch_end", outputs_of(output, self.pace.accumulated), batch, index)
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
         """Raise a TrialError if the loss of a batch is not finite."""
@@ -193,7 +195,8 @@ class Member:
             raise TrialError(f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}")
 
     def start_validation(self) -> None:
-        """Call the hooks before the first validation batch."""
+        """Put the average of its weights in their place, and call the hooks before the first validation batch."""
+        self.average.swap(True)
         self.call_hook("on_validation_start")
         self.call_hook("on_validation_epoch_start")
 
@@ -205,9 +208,10 @@ class Member:
         self._busy += time.perf_counter() - began
 
     def end_validation(self) -> None:
-        """Call the hooks after the last validation batch."""
+        """Call the hooks after the last validation batch, and put the weights back."""
         self.call_hook("on_validation_epoch_end")
         self.call_hook("on_validation_end")
+        self.average.swap(False)
 
     def end_epoch(self) -> None:
         """Close the epoch: record its metrics, step the schedules, and decide on early stopping.
@@ -217,7 +221,8 @@ class Member:
         """
         self.call_hook("on_train_epoch_end")
         metrics = self.metrics()
-        self._refuse_not_finite(metrics)
+        checks.refuse_not_finite(self.module, metrics, self.finished_epochs + 1, self._are_weights_finite)
+        self._are_weights_finite = None
         with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
             self.fitting.end_epoch(self.finished_epochs + 1, metrics)
         stop = self._early_stop is not None and self._early_stop.update(metrics)
@@ -282,6 +287,7 @@ class Member:
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue exactly; `packing.pack` takes it."""
         weights = dict(self.module.state_dict())
+        own = self.average.split(self.module, weights)
         hooks = self.hooks.state_dict(self._checkpoint(weights, self.steps))
         return {
             "epoch": self.finished_epochs,
@@ -297,6 +303,7 @@ class Member:
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
             **({"hooks": hooks} if hooks else {}),
+            **({"not_averaged": own} if own else {}),
         }
 
     def twin(self) -> "Member":
@@ -307,13 +314,9 @@ class Member:
         """
         self.book.settle()
         twin = copy.copy(self)
-        own = [*self.module.parameters(), *self.module.buffers()]
+        twin.average = Average(None)  # no step of a twin is made
         view: Any = self.module._trainer
-        memo: dict[int, Any] = {id(view): view and view.of(twin)}
-        for tensor in own:  # a copy of a row would copy its whole stack
-            values = tensor.detach().clone(memory_format=torch.contiguous_format)
-            is_parameter = isinstance(tensor, torch.nn.Parameter)
-            memo[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+        memo: dict[int, Any] = {id(view): view and view.of(twin), **checks.copied_tensors(self.module)}
         memo[id(self.book)] = twin.book = Logbook()
         twin.module = copy.deepcopy(self.module, memo)
         twin.module._trainer = memo[id(view)]  # which Lightning leaves out of copies
@@ -326,13 +329,17 @@ class Member:
         twin.rng.load_state_dict(self.rng.state_dict())
         return twin
 
-    @property
-    def can_stop_within(self) -> bool:
-        """Whether all that an epoch has changed so far is known, so that it can be saved and continued.
+    def can_stop_within(self, batches: int) -> bool:
+        """Whether all that so many batches of an epoch have changed is known, so that it can be saved and continued.
 
         A module with a hook for the begin or the end of an epoch may collect anything for it, and so may callbacks.
+        Accumulated gradients are not saved.
         """
-        return not self.hooks.callbacks and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
+        return (
+            self.pace.is_first(batches)
+            and not self.hooks.callbacks
+            and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
+        )
 
     def state_within(self, batches: int) -> dict[str, Any]:
         """Return all that is needed to continue after so many batches of the running epoch."""
@@ -366,19 +373,12 @@ class Member:
 
     def load_weights(self, state: dict[str, Any]) -> None:
         """Load of a saved state the weights, and what hooks and callbacks keep beside them."""
-        self.module.load_state_dict(state["module"])
+        own = state.get("not_averaged", {})
+        self.module.load_state_dict({**state["module"], **own})
+        self.average.load(self.module, state["module"], own)
         freeze_only(self.module, state.get("frozen"))
         if hooks := state.get("hooks"):
             self.hooks.load_state_dict(self._checkpoint(state["module"], state["fitting"]["steps"]), hooks)
-
-    def _refuse_not_finite(self, metrics: dict[str, float]) -> None:
-        refuse_losses(metrics, self.finished_epochs + 1)
-        if self._are_weights_finite is None:
-            weights = [p for p in self.module.parameters() if p.is_floating_point()]
-            self._are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
-        finite, self._are_weights_finite = self._are_weights_finite, None
-        if not finite:
-            raise TrialError(f"weights are not finite after epoch {self.finished_epochs + 1}")
 
     def call_hook(self, name: str, *args: Any) -> None:
         """Call a hook within the member's random stream, if it is overridden: entering the stream takes time."""

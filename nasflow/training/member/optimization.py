@@ -78,10 +78,20 @@ class Fitting:
         """Count an optimizer step."""
         self.steps += 1
 
-    def step(self, loss: torch.Tensor) -> None:
-        """Run backward, clip the gradients of the optimizer's parameters, and step."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+    def step(self, loss: torch.Tensor | None, *, first: bool = True, last: bool = True) -> None:
+        """Run backward, clip the gradients of the optimizer's parameters, and step.
+
+        Args:
+            loss: of a batch; None for one that is skipped.
+            first: whether the batch is the first of a step: the others add to its gradients.
+            last: whether it is the step's last.
+        """
+        if first:
+            self.optimizer.zero_grad(set_to_none=True)
+        if loss is not None:
+            loss.backward()
+        if not last:
+            return
         if self.clip_val is not None:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             if self.clip_algorithm == "norm":

@@ -51,16 +51,22 @@ def make_step(member: Steps, batch: Any, index: int) -> None:
         member.end_step(automatic_step(member, run, index), index)
     else:
         output = run()
-        if (loss := loss_in(output)) is None:
+        loss = loss_in(output)
+        if loss is None and member.pace.accumulated == 1:
             member.fitting.count_step()
         else:
-            member.check_loss(loss, index)
-            member.fitting.step(loss)
+            if loss is not None:
+                member.check_loss(loss, index)
+                loss = share_of(loss, member.pace.accumulated)
+            member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
         member.end_step(output, index)
 
 
-def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> dict[str, Any]:
-    """Make an optimizer step through the module's `optimizer_step`. Return what `on_train_batch_end` gets.
+def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> Any:
+    """Make an optimizer step through the module's `optimizer_step`, at the last of its batches.
+
+    Returns:
+        What the last `training_step` returned; an empty dict if the optimizer called none.
 
     Args:
         run: the `training_step`; some optimizers call it several times.
@@ -68,38 +74,42 @@ def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> dict[st
     module, hooks = member.module, member.hooks
     [optimizer] = module.trainer.strategy._lightning_optimizers
     epoch = member.finished_epochs
-    outputs: dict[str, Any] = {}
+    output: Any = {}
 
     @torch.enable_grad()
     def closure() -> torch.Tensor | None:
-        nonlocal outputs
+        nonlocal output
         output = run()
         loss = loss_in(output)
-        outputs = outputs_of(output)
-        hooks.call("on_before_zero_grad", optimizer.optimizer)
-        module.optimizer_zero_grad(epoch, index, optimizer.optimizer)
+        if member.pace.is_first(index):
+            hooks.call("on_before_zero_grad", optimizer.optimizer)
+            module.optimizer_zero_grad(epoch, index, optimizer.optimizer)
         if loss is None:
             return None
         member.check_loss(loss, index)
+        loss = share_of(loss, member.pace.accumulated)
         hooks.call("on_before_backward", loss)
         module.backward(loss)
         hooks.call("on_after_backward")
         return loss.detach().clone()
 
-    module.optimizer_step(epoch, index, optimizer, closure)
-    member.fitting.count_step()
-    return outputs
+    if member.pace.is_last(index):
+        module.optimizer_step(epoch, index, optimizer, closure)
+        member.fitting.count_step()
+    else:
+        closure()
+    return output
 
 
-def manual_step(run: Callable[[], Any]) -> dict[str, Any]:
-    """Run the `training_step` of a module that steps its optimizers in it. Return what `on_train_batch_end` gets."""
+def manual_step(run: Callable[[], Any]) -> Any:
+    """Run the `training_step` of a module that steps its optimizers in it. Return what it returned, {} for nothing."""
     output = run()
     if output is not None and not isinstance(output, torch.Tensor | Mapping):
         raise TrialError(
             f"training_step returned a {type(output).__name__}; with manual optimization it should return a tensor, a "
             "dict or nothing"
         )
-    return outputs_of(output) if output is not None else {}
+    return output if output is not None else {}
 
 
 def loss_in(output: Any) -> torch.Tensor | None:
@@ -108,9 +118,18 @@ def loss_in(output: Any) -> torch.Tensor | None:
     return loss
 
 
-def outputs_of(output: Any) -> dict[str, Any]:
-    """Return the `outputs` that `on_train_batch_end` gets for what `training_step` returned."""
+def share_of(loss: torch.Tensor, batches: int) -> torch.Tensor:
+    """Return what a batch's loss contributes to an optimizer step of so many batches."""
+    return loss if batches == 1 else loss / batches
+
+
+def outputs_of(output: Any, batches: int = 1) -> dict[str, Any]:
+    """Return the `outputs` that `on_train_batch_end` gets for what `training_step` returned.
+
+    Args:
+        batches: of an optimizer step, by which Lightning divides the loss.
+    """
     outputs = dict(output) if isinstance(output, Mapping) else {"loss": output}
     if isinstance(outputs.get("loss"), torch.Tensor):
-        outputs["loss"] = outputs["loss"].detach().clone()
+        outputs["loss"] = share_of(outputs["loss"].detach(), batches).clone()
     return outputs

@@ -1,5 +1,6 @@
 """What a member's module and callbacks see as their Trainer."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ from pytorch_lightning.utilities.types import LRSchedulerConfig
 from nasflow.errors import TrialError
 from nasflow.training.member.hooks import Hooks
 from nasflow.training.member.optimization import Fitting
+from nasflow.training.member.pace import Pace
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule, LightningModule
@@ -25,6 +27,7 @@ class Trained(Protocol):
     finished_epochs: int
     batch_index: int
     is_manual: bool
+    pace: Pace
 
     @property
     def steps(self) -> int:
@@ -91,7 +94,13 @@ class TrainerView:
     @property
     def estimated_stepping_batches(self) -> float:
         """Optimizer steps in the member's whole training; infinite if the loader does not know its length."""
-        return self.num_training_batches * self._member.epochs
+        batches, epochs = self.num_training_batches, self._member.epochs
+        return batches if batches == math.inf else math.ceil(batches / self.accumulate_grad_batches) * epochs
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches of an optimizer step, from the member's config."""
+        return self._member.pace.accumulated
 
     @property
     def is_last_batch(self) -> bool:

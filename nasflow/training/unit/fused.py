@@ -80,22 +80,24 @@ class FusedUnit(StackedUnit):
         began = time.perf_counter()
         x, target = batch
         self._see(True, x, target)
-        self._optimizer.zero_grad()
+        self._clear_gradients(index)
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             losses, gradients = self._group.losses_and_gradients(outputs, target)
             finite = torch.isfinite(losses)
             if not finite.all():
                 self._drop_not_finite(losses, finite, index)
-            return losses, gradients
+            return losses, self._share(gradients)
 
         if self._model.backpropagate(x, losses_of) is None:
             return
         self._collect_own_gradients()
-        self._optimizer.step()
-        for member in self.members:
-            member.fitting.steps += 1
-        self._end_steps(index + 1)
+        if self._accumulate(index):
+            self._optimizer.step()
+            for member in self.members:
+                member.fitting.steps += 1
+            self._averages.update()
+            self._end_steps(index + 1)
         self._seconds += time.perf_counter() - began
 
     def pass_over(self, batch: Any, index: int) -> None:

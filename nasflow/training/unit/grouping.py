@@ -94,7 +94,7 @@ class Former:
         kinds: dict[Hashable, list[Member]] = {}
         for member, graph in graphs.items():
             kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
-            kinds.setdefault((*kind, readings[member].key), []).append(member)
+            kinds.setdefault((*kind, member.pace.accumulated, readings[member].key), []).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
             reading, own_graphs = readings[alike[0]], [graphs[member] for member in alike]
@@ -271,6 +271,7 @@ class Former:
         """Whether the steps of a group may run once for all of its members."""
         alike = group.reading.shared and may_be_joint(group.members)
         full = all(member.config.precision in ("32-true", "64-true") for member in group.members)
+        full &= all(member.pace.accumulated == 1 for member in group.members)
         opaque = any(group.graphs[member].has_opaque for member in group.members)
         alike &= all(member.is_joint or not member.begun for member in group.members)  # as before an interruption
         return alike and full and not opaque and self._apart.isdisjoint(member.number for member in group.members)

@@ -12,9 +12,11 @@ from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
 from nasflow.training.member.member import Member
+from nasflow.training.member.own_step import share_of
 from nasflow.training.optim.clip import Clip
 from nasflow.training.optim.rules import AdamConstants
 from nasflow.training.optim.stacked import Stack, StackedOptimizer
+from nasflow.training.unit.averages import StackedAverages
 from nasflow.training.unit.base import Unit, guarding
 from nasflow.training.unit.member_step import Subject
 
@@ -39,6 +41,8 @@ class StackedUnit(Unit):
         self._seconds = 0.0
         self._failing: set[Member] | None = None  # in a step that is only tried
         self._stays: int | None = None  # with so many members left, compacting would change their bits
+        self._pace = members[0].pace  # all have steps of as many batches
+        self._earlier: list[torch.Tensor | None] = []  # gradients of a step's earlier batches, by stack
         self._cast: torch.dtype | None = None  # of autocast in training
         self._common = _common([member.fitting.optimizer for member in members])
         self._build()
@@ -103,6 +107,8 @@ class StackedUnit(Unit):
             failed=failed,
         )
         self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
+        optimizers = [member.fitting.optimizer for member in rows]
+        self._averages = StackedAverages([member.average for member in rows], optimizers, self._stacks)
 
     @torch.no_grad()
     def _are_finite(self) -> list[bool]:
@@ -113,6 +119,28 @@ class StackedUnit(Unit):
         owners = [member for stack in stacks for member in stack.members]
         bad = {member for member, is_finite in zip(owners, finite, strict=True) if not is_finite}
         return [member not in bad for member in range(len(self._rows))]
+
+    def _share(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return what losses, or gradients for outputs, of a batch contribute to an optimizer step."""
+        return share_of(losses, self._pace.accumulated)
+
+    def _clear_gradients(self, index: int) -> None:
+        """Set all gradients to None before a batch, and remember those of the same step's earlier batches."""
+        if self._pace.accumulated > 1:
+            first = self._pace.is_first(index)
+            self._earlier = [None if first else stack.tensor.grad for stack in self._stacks]
+        self._optimizer.zero_grad()
+
+    def _accumulate(self, index: int) -> bool:
+        """Add the gradients of a step's earlier batches to those of this one; return whether it is the step's last."""
+        if self._pace.accumulated > 1:
+            for stack, earlier in zip(self._stacks, self._earlier, strict=True):
+                grad = stack.tensor.grad
+                if earlier is not None:
+                    stack.tensor.grad = earlier if grad is None else earlier.add_(grad)
+                elif grad is not None:
+                    stack.tensor.grad = grad.clone()  # the next backward may write to the same memory
+        return self._pace.is_last(index)
 
     def _end_steps(self, batch: int) -> None:
         """Step the schedules with the interval "step" after so many batches of the epoch."""

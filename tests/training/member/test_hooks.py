@@ -63,6 +63,7 @@ def as_lightning(
         max_epochs=int(config.epochs),
         precision=config.precision,
         gradient_clip_val=config.gradient_clip_val,
+        accumulate_grad_batches=config.accumulate_grad_batches,
         gradient_clip_algorithm=config.gradient_clip_algorithm if config.gradient_clip_val else None,
         callbacks=member.hooks.callbacks if config.callbacks else None,
         logger=False,
@@ -191,7 +192,7 @@ def test_layers_that_are_trained_later_as_plain_lightning(tmp_path: Path) -> Non
     ("target", "params", "instead"),
     [
         ("StochasticWeightAveraging", {"swa_lrs": 0.1}, "use WeightAveraging instead"),
-        ("GradientAccumulationScheduler", {"scheduling": {0: 2}}, "accumulate in optimizer_step instead"),
+        ("GradientAccumulationScheduler", {"scheduling": {0: 2}}, "set evaluator.accumulate_grad_batches instead"),
         ("LearningRateFinder", {}, "search evaluator.optimizer.lr instead"),
         ("BatchSizeFinder", {}, "search a param of evaluator.data instead"),
         ("LearningRateMonitor", {}, "log the rate in on_train_epoch_end instead"),

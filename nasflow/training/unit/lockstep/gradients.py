@@ -27,6 +27,7 @@ def shown(parameters: Sequence[tuple[nn.Parameter, Stack]], idle: set[nn.Paramet
     for parameter, row in rows.items():
         if parameter.grad is None:
             idle.add(parameter)
+            row.zero_()  # what later batches of the step add to
         elif parameter.grad is not row:
             row.copy_(parameter.grad)
             idle.discard(parameter)

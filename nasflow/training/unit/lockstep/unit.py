@@ -67,6 +67,7 @@ class LockstepUnit(StackedUnit):
         self._handed: dict[Member, HandedBatch] = {}
         self._calls = 0  # of the merged model in this step
         self._reached: set[int] = set()  # rows that got a gradient in this step
+        self._idle_so_far: set[nn.Parameter] = set()  # those without a gradient in all batches of this step
         self.wrong: dict[Member, str] = {}
         super().__init__(members, failed, merge)
 
@@ -76,16 +77,19 @@ class LockstepUnit(StackedUnit):
             self._compare(self, batch)
         began = time.perf_counter()
         self._refuse_changes()
-        self._optimizer.zero_grad()
+        self._clear_gradients(index)
         outputs = self._run("training_step", batch, index)
-        losses = self._losses(outputs, index)
+        losses = {member: self._share(loss) for member, loss in self._losses(outputs, index).items()}
         self._call_hooks("on_before_backward", losses)
         self._backpropagate({member: loss for member, loss in losses.items() if member in self.members})
-        self._step_all(losses)
-        self._end_steps(index + 1)
+        stepped = self._step_all(losses, index)
+        if stepped:
+            self._end_steps(index + 1)
         for member in [member for member in outputs if member in self.members]:
             with guarding(member, self._fail), member.rng if member.hooks.names else nullcontext():
                 member.end_step(outputs[member], index)
+        if stepped:
+            self._averages.update()
         self._seconds += time.perf_counter() - began
 
     def validate_batch(self, batch: Any, index: int) -> None:
@@ -130,18 +134,25 @@ class LockstepUnit(StackedUnit):
         self._backpropagate(losses)
         return losses
 
-    def _step_all(self, losses: Mapping[Member, torch.Tensor]) -> None:
+    def _step_all(self, losses: Mapping[Member, torch.Tensor], index: int) -> bool:
+        """Step the optimizers, if the batch is the last of a step."""
         idle = self._idle(losses)
+        is_last = self._accumulate(index)
+        self._idle_so_far = idle = idle if self._pace.is_first(index) else idle & self._idle_so_far
         watching = [member for member in self.members if not member.hooks.names.isdisjoint(GRADIENT_HOOKS[1:])]
         if watching:
             with shown([pair for member in watching for pair in self._stacked[member]], idle):
                 self._call_hooks("on_after_backward", dict.fromkeys(losses))
-                optimizers = {member: member.fitting.optimizer for member in self.members}
-                self._call_hooks("on_before_optimizer_step", optimizers)
+                if is_last:
+                    optimizers = {member: member.fitting.optimizer for member in self.members}
+                    self._call_hooks("on_before_optimizer_step", optimizers)
+        if not is_last:
+            return False
         self._refresh()
         self._optimizer.step(idle)
         for member in self.members:
             member.fitting.count_step()
+        return True
 
     # --- the members' own code ---
 

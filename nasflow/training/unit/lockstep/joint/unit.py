@@ -57,6 +57,7 @@ class JointUnit(LockstepUnit):
         for member in self.members:
             member.fitting.count_step()
         self._end_steps(index + 1)
+        self._averages.update()
         self._seconds += time.perf_counter() - began
 
     def validate_batch(self, batch: Any, index: int) -> None:

@@ -1,0 +1,75 @@
+"""A running average of a member's weights, which is what it is validated by and exported with."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Average:
+    """An exponential moving average of the parameters that an optimizer trains; buffers are not averaged.
+
+    Like torch's `AveragedModel`, it begins with the weights after the first step. In a unit of several members its
+    tensors are rows of stacks.
+
+    Args:
+        decay: the share of the average that a step keeps, from 0 to below 1; None for no average.
+
+    Attributes:
+        tensors: the averages by parameter.
+        share: of the weights in the average after a step; None for no average.
+    """
+
+    def __init__(self, decay: float | None):
+        self.share = None if decay is None else 1 - decay
+        self.tensors: dict[nn.Parameter, torch.Tensor] = {}
+        self._is_swapped = False
+
+    @torch.no_grad()
+    def update(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Take the weights after a step of the optimizers."""
+        if self.share is None:
+            return
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        trained = [p for group in groups for p in group["params"] if p.requires_grad or p in self.tensors]
+        old = [parameter for parameter in trained if parameter in self.tensors]
+        move_averages([self.tensors[parameter] for parameter in old], [p.detach() for p in old], self.share)
+        self.tensors.update({p: p.detach().clone() for p in trained if p not in self.tensors})
+
+    @torch.no_grad()
+    def swap(self, averaged: bool) -> None:
+        """Put the averages in the place of the weights, or the weights back in theirs; nothing if they are there."""
+        if averaged is not self._is_swapped:
+            self._is_swapped = averaged
+            for parameter, average in self.tensors.items():
+                weights = parameter.detach().clone()
+                parameter.copy_(average)
+                average.copy_(weights)
+
+    def split(self, module: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
+        """Put the averages into a state dict; return, by name, the weights that training goes on with."""
+        named = [(name, self.tensors.get(p)) for name, p in module.named_parameters(remove_duplicate=False)]
+        own = {name: weights[name] for name, average in named if average is not None and name in weights}
+        weights.update({name: average for name, average in named if name in own})
+        return own
+
+    def load(self, module: nn.Module, weights: dict[str, Any], own: dict[str, Any]) -> None:
+        """Go on with the averages in a state dict that was split; the module has its `own` weights already."""
+        self._is_swapped = False
+        named = [(name, parameter) for name, parameter in module.named_parameters() if name in own]
+        self.tensors = {p: weights[name].to(p, copy=True) for name, p in named}
+
+
+def move_averages(
+    averages: list[torch.Tensor], weights: list[torch.Tensor], share: float | Sequence[torch.Tensor]
+) -> None:
+    """Move averages towards weights by a share of their distance.
+
+    Each operation rounds every element by itself. `lerp_` may do otherwise in the last few of a tensor, which depend on
+    how many members are in a stack.
+    """
+    if averages:
+        ways = torch._foreach_sub(weights, averages)
+        torch._foreach_mul_(ways, share)  # type: ignore[arg-type]
+        torch._foreach_add_(averages, ways)

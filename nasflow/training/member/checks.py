@@ -1,0 +1,61 @@
+"""What a member may not be, and what it may not become."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from pytorch_lightning import Callback, LightningModule
+
+from nasflow.config.evaluator.training import TrainingConfig
+from nasflow.errors import ConfigError, TrialError
+from nasflow.evaluator.callbacks import refuse_unfit
+from nasflow.training.member.reporting import refuse_losses
+
+
+def callbacks_of(module: LightningModule) -> list[Callback]:
+    """Return the callbacks that a module brings. Raises ConfigError for one that a trial can't have."""
+    found = module.configure_callbacks()
+    own = list(found) if isinstance(found, Sequence) else [found]
+    for callback in own:
+        refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
+    return own
+
+
+def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:
+    """Raise ConfigError if the config says how to step, which a module that steps its optimizers must do itself."""
+    name = type(module).__name__
+    if config.gradient_clip_val is not None:
+        raise ConfigError(
+            f"evaluator.gradient_clip_val: {name} optimizes manually; call self.clip_gradients in its training_step "
+            "instead"
+        )
+    if config.accumulate_grad_batches != 1:
+        raise ConfigError(
+            f"evaluator.accumulate_grad_batches: {name} optimizes manually; step every few batches in its "
+            "training_step instead"
+        )
+
+
+def refuse_not_finite(
+    module: torch.nn.Module, metrics: Mapping[str, float], epoch: int, are_weights_finite: bool | None
+) -> None:
+    """Raise TrialError if a loss or a weight is not finite.
+
+    Args:
+        are_weights_finite: None if it is not known yet.
+    """
+    refuse_losses(metrics, epoch)
+    if are_weights_finite is None:
+        weights = [p for p in module.parameters() if p.is_floating_point()]
+        are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
+    if not are_weights_finite:
+        raise TrialError(f"weights are not finite after epoch {epoch}")
+
+
+def copied_tensors(module: torch.nn.Module) -> dict[int, torch.Tensor]:
+    """Return, by id, copies of a module's parameters and buffers: a `deepcopy` of a row would copy its whole stack."""
+    copies: dict[int, torch.Tensor] = {}
+    for tensor in [*module.parameters(), *module.buffers()]:
+        values = tensor.detach().clone(memory_format=torch.contiguous_format)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        copies[id(tensor)] = torch.nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+    return copies
