@@ -74,13 +74,11 @@ class Member:
             checks.refuse_for_manual(module, config)
         self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
         self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
-        self.number = number
-        self.module = module
+        self.number, self.module = number, module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs
         self.finished_epochs = 0
-        self.finished = self.stopped_early = self.pruned = False
-        self.is_joint = False
+        self.finished = self.stopped_early = self.pruned = self.is_joint = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self.rng = rng
