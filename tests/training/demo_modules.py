@@ -1,4 +1,4 @@
-"""LightningModules of the package pytorch-lightning (pytorch_lightning.demos), on candidates; their steps are theirs."""
+"""LightningModules of the package pytorch-lightning (pytorch_lightning.demos) that hold a candidate."""
 
 from typing import Any
 
