@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasflow.errors import ConfigError
 from nasflow.job.spec import JobSpec
@@ -20,21 +21,24 @@ from nasflow.training.schedule.turns import Roster
 from nasflow.training.training_job import SpecDriver
 from nasflow.training.unit.base import Unit
 from nasflow.training.unit.grouping import Former
-from nasflow.training.unit.reporting import merged_model, planned
+from nasflow.training.unit.lockstep.reading import MODEL
+from nasflow.training.unit.reporting import merged_models, planned
 
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """How a unit of several trials runs.
+    """How a unit of several trials runs, or a part of their models.
 
     Attributes:
         trials: its members, in the order of their positions.
+        part: the path of the part in their modules; empty for their models as a whole.
         outline: its steps.
         prices: of the steps.
         alone: seconds of a step's forward and backward if each trial made it by itself.
     """
 
     trials: tuple[int, ...]
+    part: str
     outline: Outline
     prices: tuple[Price, ...]
     alone: float
@@ -82,7 +86,7 @@ class _DryRun(SpecDriver):
 
     def step(self, batches: Sequence[Any]) -> None:
         """Plan units for the first batch; then all members leave."""
-        numbers = {getattr(member.module, "model", None): member.number for member in self.turn}
+        numbers = {part: member.number for member in self.turn for part in member.module.modules()}
         _fill(self.plan, self.former, self.form(self.turn, batches[0]), batches[0], numbers)
         self.is_planned = True
         for member in self.active:
@@ -117,12 +121,16 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numb
     plan.costs = former.planner.costs or CostModel(former.planner.device)
     planner = Planner((), former.planner.device, plan.costs)
     for unit in units:
-        model = merged_model(unit)
-        if model is not None:
+        models = merged_models(unit)
+        for path, model in models.items():
             trials = tuple(numbers[graph.model] for graph in model.plan.graphs)
             alone = sum(map(planner.alone, model.plan.graphs))
-            plan.units.append(UnitPlan(trials, outline(model), tuple(prices(model.plan, planner)), alone))
-        elif isinstance(x, torch.Tensor):
+            plan.units.append(
+                UnitPlan(
+                    trials, path if path != MODEL else "", outline(model), tuple(prices(model.plan, planner)), alone
+                )
+            )
+        if not models and isinstance(x, torch.Tensor):
             plan.alone.update(_alone(unit.members, x, planner))
     plan.costs.save()
 
@@ -130,7 +138,9 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numb
 def _alone(members: Sequence[Member], x: torch.Tensor, planner: Planner) -> dict[int, float]:
     found = {}
     for member in members:
+        model = getattr(member.module, "model", None)
+        if not isinstance(model, nn.Module):
+            continue
         with contextlib.suppress(NotTraceableError):
-            model: Any = member.module.model
             found[member.number] = planner.alone(trace(model, Spec.batch(x)))
     return found

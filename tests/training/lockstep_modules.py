@@ -121,6 +121,13 @@ class SometimesNoneMomentum(SometimesNone):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9, dampening=0.5, weight_decay=0.1)
 
 
+class SometimesNoneAdamW(SometimesNone):
+    """With an optimizer that counts its steps, and decays weights in each."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.1)
+
+
 class Dicts(Plain):
     """Batches that are dicts."""
 

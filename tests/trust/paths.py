@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.native.program import Program
 from nasflow.training.unit.base import Unit
-from nasflow.training.unit.reporting import merged_model
+from nasflow.training.unit.reporting import merged_models
 
 PATHS = (
     "unit",
@@ -33,8 +33,7 @@ class Paths:
     def look(self, units: Sequence[Unit]) -> None:
         """Record what runs these units."""
         for unit in units:
-            model = merged_model(unit)
-            if model is not None:
+            for model in merged_models(unit).values():
                 self.met.add("unit")
                 self._look_at(model)
 

@@ -33,7 +33,7 @@ def _parts(name: str, trials: Sequence[int], plan: JobPlan) -> Iterator[Table | 
 
 
 def _table(unit: UnitPlan) -> Table:
-    title = f"\nunit of trials {numbers_text(unit.trials)}"
+    title = f"\nunit of trials {numbers_text(unit.trials)}{f': {unit.part}' if unit.part else ''}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
     for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
         # rich narrows only columns that may wrap; each step stays on one line

@@ -11,14 +11,17 @@ from nasflow.merge.trace.shape_inference import Spec
 _SHARE = 0.8  # of free memory, because kernels need some too
 
 
-def members_that_fit(graphs: Sequence[Graph], device: torch.device) -> int:
+def members_that_fit(parts: Sequence[Sequence[Graph]], device: torch.device) -> int:
     """Return how many members as large as the largest fit into the memory that is free now, at least one.
 
     Each needs its activations twice (values and gradients), its weights' gradients, and its weights once more while
     they are stacked.
+
+    Args:
+        parts: the members' graphs of each part of their models.
     """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return max(1, int(_SHARE * free / max(_bytes(graph) for graph in graphs)))
+    return max(1, int(_SHARE * free / max(sum(map(_bytes, graphs)) for graphs in zip(*parts, strict=True))))
 
 
 def _bytes(graph: Graph) -> int:

@@ -60,17 +60,22 @@ class Planner:
                 rewrite(plan)
         return plan
 
-    def partition(self, graphs: Sequence[Graph], limit: int, shared: bool = True) -> list[list[int]]:
-        """Return units of at most `limit` graphs, as positions; similar graphs are neighbours.
+    def partition(self, parts: Sequence[Sequence[Graph]], limit: int, shared: Sequence[bool]) -> list[list[int]]:
+        """Return units of at most `limit` members, as positions; similar members are neighbours.
 
-        Graphs that would be no faster in a unit are in units of one. All read the same batch if it is `shared`.
+        Members that would be no faster in a unit are in units of one.
+
+        Args:
+            parts: the members' graphs of each part of their models.
+            shared: whether all members read the same batch in a part.
         """
-        order = sorted(range(len(graphs)), key=lambda index: _likeness(graphs[index]))
+        likeness = [tuple(map(_likeness, graphs)) for graphs in zip(*parts, strict=True)]
+        order = sorted(range(len(likeness)), key=likeness.__getitem__)
         if self.costs is None:
             return _chunks(order, limit)
-        alone = sum(self.alone(graphs[index]) + self.costs.step() for index in order)
+        alone = sum(self.alone(graphs[index]) for graphs in parts for index in order) + self.costs.step() * len(order)
         sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
-        costs = {size: self._estimate(graphs, _chunks(order, size), shared) for size in sizes}
+        costs = {size: self._estimate(parts, _chunks(order, size), shared) for size in sizes}
         best = min(costs, key=lambda size: (costs[size], size), default=1)
         self.costs.save()
         return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
@@ -106,12 +111,16 @@ class Planner:
                     found[-1] += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
         return found
 
-    def _estimate(self, graphs: Sequence[Graph], chunks: list[list[int]], shared: bool) -> float:
+    def _estimate(self, parts: Sequence[Sequence[Graph]], chunks: list[list[int]], shared: Sequence[bool]) -> float:
         """Return the seconds of all units' steps, estimated from the plans of a few of them."""
         assert self.costs is not None  # noqa: S101 - callers have costs
         asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
         members = sum(map(len, asked))
-        total = sum(self.cost(self.plan([graphs[index] for index in chunk], shared=shared)) for chunk in asked)
+        total = sum(
+            self.cost(self.plan([graphs[index] for index in chunk], shared=is_shared))
+            for graphs, is_shared in zip(parts, shared, strict=True)
+            for chunk in asked
+        )
         return total * sum(map(len, chunks)) / members + self.costs.step() * len(chunks)
 
 

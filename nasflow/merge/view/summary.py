@@ -128,7 +128,7 @@ def prices(plan: LogicalPlan, planner: Planner) -> list[Price]:
     found = []
     for batch, seconds in zip(plan.batches, planner.batch_costs(plan), strict=True):
         first, rows = batch.operations[0], len(batch.operations)
-        if first.is_shared or rows == 1:
+        if batch.kernel is None or first.is_shared or rows == 1:
             found.append(Price(seconds, None, None))
             continue
         shared = any(source.is_shared for source in first.inputs)

@@ -215,10 +215,14 @@ class StackedOptimizer:
         """Restore these parameters and the states of their optimizers afterwards."""
         kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         fresh: list[tuple[torch.optim.Optimizer, nn.Parameter]] = []
-        for place in (place for leaf in self._leaves for place in leaf.places if place.parameter in idle):
+        ages = False  # whether some rows are younger now than the others of their slabs
+        for place, kind in [(place, leaf.kind) for leaf in self._leaves for place in leaf.places]:
+            if place.parameter not in idle:
+                continue
             optimizer = self._optimizers[place.member]
             state = [value for value in optimizer.state.get(place.parameter, {}).values() if torch.is_tensor(value)]
             kept += [(tensor, tensor.clone()) for tensor in [place.parameter.detach(), *state]]
+            ages |= not state or self._rules[place.member, place.slot, kind].counted
             if not state:
                 fresh.append((optimizer, place.parameter))
         yield
@@ -226,7 +230,7 @@ class StackedOptimizer:
             tensor.copy_(values)
         for optimizer, parameter in fresh:
             optimizer.state.pop(parameter, None)
-        if fresh:
+        if ages:
             self._build()
 
     def _groups(self) -> list[dict[str, Any]]:

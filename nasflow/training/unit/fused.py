@@ -11,6 +11,8 @@ from torch import nn
 
 from nasflow.errors import TrialError
 from nasflow.evaluator.group_metrics import SupervisedGroup
+from nasflow.merge.run.merged_model import MergedModel
+from nasflow.merge.run.solo_model import DirectModel
 from nasflow.training.member.member import Member
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
@@ -73,6 +75,12 @@ class FusedUnit(StackedUnit):
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         super().__init__(members, failed, merge)
 
+    @property
+    def model(self) -> MergedModel | DirectModel:
+        """The model that runs the unit now."""
+        [model] = self._models.values()
+        return model
+
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one step of every member."""
         if index == 0 and self._compare is not None:
@@ -89,7 +97,7 @@ class FusedUnit(StackedUnit):
                 self._drop_not_finite(losses, finite, index)
             return losses, self._share(gradients)
 
-        if self._model.backpropagate(x, losses_of) is None:
+        if self.model.backpropagate(x, losses_of) is None:
             return
         self._collect_own_gradients()
         if self._accumulate(index):
@@ -130,7 +138,7 @@ class FusedUnit(StackedUnit):
 
         self._optimizer.zero_grad()
         with self._trying() as failing:
-            ran = self._model.backpropagate(x, losses_of, taped)
+            ran = self.model.backpropagate(x, losses_of, taped)
         if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         self._collect_own_gradients()
@@ -144,7 +152,7 @@ class FusedUnit(StackedUnit):
         began = time.perf_counter()
         x, target = batch
         self._see(False, x, target)
-        outputs = self._model(x, False)
+        outputs = self.model(x, False)
         if outputs is None:
             return
         self._group.validate(outputs, target)
@@ -188,7 +196,7 @@ class FusedUnit(StackedUnit):
                 step = self.try_step(*batch)
                 return {**dict(zip(self._rows, step.outputs, strict=True)), **_known(step.gradients)}
             with self._trying(), torch.no_grad():
-                outputs = self._model(batch[0], False)
+                outputs = self.model(batch[0], False)
         if outputs is None:
             raise RuntimeError("a model failed on a batch that it has seen")
         return dict(zip(self._rows, outputs.clone(), strict=True))

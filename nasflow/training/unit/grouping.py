@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
@@ -42,8 +41,7 @@ from nasflow.training.unit.lockstep.comparison import differences as step_differ
 from nasflow.training.unit.lockstep.joint.steps import may_be_joint
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.joint.view import NotJointError
-from nasflow.training.unit.lockstep.pausing import MODEL
-from nasflow.training.unit.lockstep.reading import Reading, read
+from nasflow.training.unit.lockstep.reading import MODEL, OWN_GRADIENTS, Input, Reading, read
 from nasflow.training.unit.lockstep.unit import CHANGES, ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
 from nasflow.training.unit.member_step import Subject
 from nasflow.training.unit.stacked_unit import Merge
@@ -51,6 +49,8 @@ from nasflow.training.unit.stacked_unit import Merge
 logger = logging.getLogger(__name__)
 
 Failed = Callable[[Member, BaseException], None]
+Graphs = Mapping[str, Graph]
+"""The graphs of the parts of a member's model, by their paths in its module."""
 
 
 class Former:
@@ -90,17 +90,20 @@ class Former:
         self.reasons = {}
         readings = self._readings(members, batch)
         graphs = self._graphs(readings)
-        self._owners = {node: member.number for member, graph in graphs.items() for node in graph.nodes if node.opaque}
+        merged = [(member.number, graph) for member, parts in graphs.items() for graph in parts.values()]
+        self._owners = {node: number for number, graph in merged for node in graph.nodes if node.opaque}
         kinds: dict[Hashable, list[Member]] = {}
-        for member, graph in graphs.items():
-            kind = (self._limit(member, len(members)), graph.output.spec.shape, graph.output.spec.other)
-            kinds.setdefault((*kind, member.pace.accumulated, readings[member].key), []).append(member)
+        for member in graphs:
+            kinds.setdefault(
+                (self._limit(member, len(members)), member.pace.accumulated, readings[member].key), []
+            ).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
-            reading, own_graphs = readings[alike[0]], [graphs[member] for member in alike]
-            planner = self._planner_on(reading.x.device)
-            limit = min(self._limit(alike[0], len(members)), members_that_fit(own_graphs, reading.x.device))
-            for group in planner.partition(own_graphs, limit, reading.shared):
+            reading = readings[alike[0]]
+            parts = [[graphs[member][path] for member in alike] for path in reading.parts]
+            planner = self._planner_on(reading.device)
+            limit = min(self._limit(alike[0], len(members)), members_that_fit(parts, reading.device))
+            for group in planner.partition(parts, limit, [part.shared for part in reading.parts.values()]):
                 if len(group) == 1:
                     number = alike[group[0]].number
                     self.reasons[number] = self._why_single(number, len(alike), limit, planner)
@@ -127,27 +130,25 @@ class Former:
             return "merge.fuse is never"
         if why := why_alone(member):
             return why
-        ready = _is_ready_made(member)
-        if ready and not _is_pair(batch):
+        if not _is_ready_made(member):
+            return read(member, batch)
+        if not _is_pair(batch):
             return "its batches are not pairs of tensors"
-        if ready and (why := member.module.why_solo(member.fitting.optimizer)):  # type: ignore[operator]
+        if why := member.module.why_solo(member.fitting.optimizer):  # type: ignore[operator]
             return str(why)
-        model = member.module._modules.get(MODEL)
-        if isinstance(model, nn.Module) and (why := why_not_stacked(model)):
-            return why
-        return Reading(batch[0]) if ready else read(member, batch)
+        return why_not_stacked(member.module.model) or Reading({MODEL: Input(batch[0])})  # type: ignore[arg-type]
 
-    def _graphs(self, readings: Mapping[Member, Reading]) -> dict[Member, Graph]:
+    def _graphs(self, readings: Mapping[Member, Reading]) -> dict[Member, Graphs]:
         """The graphs of the members that can be traced and merged."""
-        graphs = {}
+        graphs: dict[Member, Graphs] = {}
         for member, reading in readings.items():
             try:
                 with activity.running(member.number):
-                    graph = _graph(member, reading)
-                if graph.has_own_gradients:  # merged, a backward does not run in the member's random stream
-                    self.reasons[member.number] = "a backward of its own may draw random numbers"
+                    found = reading.graphs or _graphs(member, reading)
+                if any(graph.has_own_gradients for graph in found.values()):
+                    self.reasons[member.number] = OWN_GRADIENTS
                 else:
-                    graphs[member] = graph
+                    graphs[member] = found
             except NotTraceableError as error:
                 self.reasons[member.number] = f"it can't be traced: {error}"
             except (Exception, SystemExit) as error:  # of the member's own code; the member's first step shows it
@@ -180,13 +181,13 @@ class Former:
         """Within this, the code of the node's member is recorded as running."""
         return activity.running(self._owners[node]) if node in self._owners else nullcontext()
 
-    def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graph], batch: Any) -> dict[Member, str]:
+    def _compare(self, unit: FusedUnit, graphs: Mapping[Member, Graphs], batch: Any) -> dict[Member, str]:
         """Return the members for which a step in the unit differs from one of their own models, and the difference.
 
         A structure is not compared again with kernels with which it agreed before. Of the other members, all that run
         code of their own are compared, and enough of the rest to include each operation of each batch.
         """
-        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        subjects = {member: Subject(member, graphs[member][MODEL]) for member in unit.members}
         model = unit.model
         assert isinstance(model, MergedModel)  # noqa: S101 - of several members
         runs = dict(zip(unit.members, model.operations_by_member, strict=True))
@@ -208,11 +209,11 @@ class Former:
             self._agreed.update(keys.values())
         return wrong
 
-    def _compare_one(self, unit: FusedUnit, batch: Any, graphs: Mapping[Member, Graph]) -> None:
+    def _compare_one(self, unit: FusedUnit, batch: Any, graphs: Mapping[Member, Graphs]) -> None:
         """Raise DiffersError if the unit's step differs for one member, another one in each epoch."""
         epoch = unit.members[0].finished_epochs
         asked = unit.members[epoch % len(unit.members)]
-        subjects = {member: Subject(member, graphs[member]) for member in unit.members}
+        subjects = {member: Subject(member, graphs[member][MODEL]) for member in unit.members}
         wrong = differences(unit, subjects, (batch[0], batch[1]), [asked])
         if wrong:
             self._agreed.clear()  # a kernel that begins to differ may do so for others too
@@ -254,27 +255,18 @@ class Former:
             compare = partial(self._compare_one, graphs=group.graphs) if each_epoch else None
             fused = FusedUnit(group.members, group.failed, self._merge(group), compare)
             return fused, self._compare(fused, group.graphs, group.batch) if checks else {}
-        if checks and self._may_be_joint(group):
+        known = self._apart.isdisjoint(member.number for member in group.members)
+        if checks and known and may_be_joint(group.members, group.reading, group.graphs):
             try:
                 wrong = self._compare_steps(group, group.members, group.batch, joint=True)
             except NotJointError as error:
                 logger.debug("steps can't run as one: %s", error)
             else:
-                logger.debug("steps as one differ: %s", wrong)
                 if not wrong:
                     return self._unit(group, joint=True, each_epoch=each_epoch), {}
             self._step_apart(group.members)
         wrong = self._compare_steps(group, group.members, group.batch) if checks else {}
         return self._unit(group, each_epoch=each_epoch), wrong
-
-    def _may_be_joint(self, group: "_Group") -> bool:
-        """Whether the steps of a group may run once for all of its members."""
-        alike = group.reading.shared and may_be_joint(group.members)
-        full = all(member.config.precision in ("32-true", "64-true") for member in group.members)
-        full &= all(member.pace.accumulated == 1 for member in group.members)
-        opaque = any(group.graphs[member].has_opaque for member in group.members)
-        alike &= all(member.is_joint or not member.begun for member in group.members)  # as before an interruption
-        return alike and full and not opaque and self._apart.isdisjoint(member.number for member in group.members)
 
     def _step_apart(self, members: Sequence[Member]) -> None:
         self._apart.update(member.number for member in members)
@@ -286,14 +278,18 @@ class Former:
         return make(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
 
     def _merge(self, group: "_Group") -> Merge:
-        planner = self._planner_on(group.reading.x.device)
+        planner = self._planner_on(group.reading.device)
 
-        def merge(positions: Sequence[int], own_code: OwnCode) -> MergedModel:
+        def merge(positions: Sequence[int], own_code: OwnCode) -> dict[str, MergedModel]:
             chosen = [group.members[position] for position in positions]
-            graphs = [group.graphs[member] for member in chosen]
-            plan = planner.plan(graphs, group.choices, group.reading.shared)
             streams = [member.rng for member in chosen]
-            return MergedModel(plan, streams, [stream.generator for stream in streams], own_code)
+            generators = [stream.generator for stream in streams]
+            models = {}
+            for path, part in group.reading.parts.items():
+                graphs = [group.graphs[member][path] for member in chosen]
+                plan = planner.plan(graphs, group.choices, part.shared)
+                models[path] = MergedModel(plan, streams, generators, own_code)
+            return models
 
         return merge
 
@@ -308,7 +304,7 @@ class Former:
         reading = group.reading
 
         def make(twins: list[Member]) -> LockstepUnit:
-            graphs = {twin: _graph(twin, reading) for twin in twins}
+            graphs = {twin: _graphs(twin, reading) for twin in twins}
             return self._unit(replace(group, members=twins, graphs=graphs, choices=Choices()), joint=joint)
 
         return step_differences(group.members, asked, make, batch, 1 + reading.steps)
@@ -328,7 +324,7 @@ class _Group:
     """Members that are fused.
 
     Attributes:
-        graphs: of their models.
+        graphs: of the parts of their models.
         reading: what these read.
         batch: the first one.
         failed: called with a member that fails, and why.
@@ -336,7 +332,7 @@ class _Group:
     """
 
     members: list[Member]
-    graphs: Mapping[Member, Graph]
+    graphs: Mapping[Member, Graphs]
     reading: Reading
     batch: Any
     failed: Failed
@@ -364,19 +360,20 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
     return passes
 
 
-def _single(member: Member, graph: Graph | None, failed: Failed) -> Unit:
+def _single(member: Member, graphs: Graphs | None, failed: Failed) -> Unit:
     """A unit of one member."""
     if not _is_ready_made(member):
         return SoloUnit([member], failed)
+    graph = graphs and graphs[MODEL]
 
-    def merge(positions: Sequence[int], own_code: OwnCode) -> DirectModel:
-        return DirectModel(member.module.model, graph, member.rng, own_code)  # type: ignore[arg-type]
+    def merge(positions: Sequence[int], own_code: OwnCode) -> dict[str, DirectModel]:
+        return {MODEL: DirectModel(member.module.model, graph, member.rng, own_code)}  # type: ignore[arg-type]
 
     return FusedUnit([member], failed, merge)
 
 
-def _graph(member: Member, reading: Reading) -> Graph:
-    return trace(member.module.model, Spec.batch(reading.x))  # type: ignore[arg-type]
+def _graphs(member: Member, reading: Reading) -> Graphs:
+    return {path: trace(member.module.get_submodule(path), Spec.batch(read.x)) for path, read in reading.parts.items()}
 
 
 def _is_ready_made(member: Member) -> bool:

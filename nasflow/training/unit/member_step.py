@@ -45,7 +45,7 @@ class Subject:
     def __init__(self, member: Member, graph: Graph):
         self._member = member
         module: Any = member.module
-        self._module, self._model = module, module.model
+        self._module, self._model = module, graph.model
         self._graph = graph
         self.is_opaque = graph.has_opaque
         self._draws = any(map(is_random, graph.nodes))  # entering a stream takes time

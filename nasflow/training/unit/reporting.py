@@ -1,5 +1,6 @@
 """The events that report a job's units, and the costs by which they were chosen."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from nasflow.job.events import Measured, Planned, PlannedUnit
@@ -14,7 +15,9 @@ from nasflow.training.unit.stacked_unit import StackedUnit
 
 def planned(units: Sequence[Unit], former: Former) -> Planned:
     """Return the event that reports units that were just formed."""
-    merged = [_planned_unit(unit, model, former.planner) for unit in units if (model := merged_model(unit)) is not None]
+    merged = [
+        _planned_unit(unit, list(models.values()), former.planner) for unit in units if (models := merged_models(unit))
+    ]
     together = {number for unit in merged for number in unit.members}
     numbers = [member.number for unit in units for member in unit.members]
     return Planned(
@@ -37,20 +40,24 @@ def measured(former: Former) -> list[Measured]:
     return [Measured(place=costs.place, figures=dict(part)) for part in parts]
 
 
-def merged_model(unit: Unit) -> MergedModel | None:
-    """Return the model that runs the unit's members as one; None where each runs by itself."""
-    return unit.model if isinstance(unit, StackedUnit) and isinstance(unit.model, MergedModel) else None
+def merged_models(unit: Unit) -> dict[str, MergedModel]:
+    """Return the models that run the unit's members as one, by the layers' path; none where each runs by itself."""
+    models = unit.models if isinstance(unit, StackedUnit) else {}
+    return {path: model for path, model in models.items() if isinstance(model, MergedModel)}
 
 
-def _planned_unit(unit: Unit, model: MergedModel, planner: Planner | None) -> PlannedUnit:
-    outlined = outline(model)
+def _planned_unit(unit: Unit, models: Sequence[MergedModel], planner: Planner | None) -> PlannedUnit:
+    outlines = [outline(model) for model in models]
     measured = planner if planner is not None and planner.costs is not None else None
+    kernels: Counter[str] = Counter()
+    for outlined in outlines:
+        kernels.update(outlined.kernels)
     return PlannedUnit(
         members=[member.number for member in unit.members],
-        operations=outlined.operations,
-        fused=outlined.fused,
-        kernels=outlined.kernels,
-        gathers=outlined.gathers,
-        seconds=measured and measured.cost(model.plan),
-        seconds_alone=measured and sum(map(measured.alone, model.plan.graphs)),
+        operations=sum(outlined.operations for outlined in outlines),
+        fused=sum(outlined.fused for outlined in outlines),
+        kernels=dict(kernels),
+        gathers=sum(outlined.gathers for outlined in outlines),
+        seconds=measured and sum(measured.cost(model.plan) for model in models),
+        seconds_alone=measured and sum(measured.alone(graph) for model in models for graph in model.plan.graphs),
     )

@@ -1,7 +1,7 @@
 """Units whose members' models run as one: what is stacked, and how rows are dropped when members leave."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from nasflow.training.unit.averages import StackedAverages
 from nasflow.training.unit.base import Unit, guarding
 from nasflow.training.unit.member_step import Subject
 
-Merge = Callable[[Sequence[int], OwnCode], MergedModel | DirectModel]
+Merge = Callable[[Sequence[int], OwnCode], Mapping[str, MergedModel | DirectModel]]
 
 
 class StackedUnit(Unit):
@@ -30,7 +30,8 @@ class StackedUnit(Unit):
     its values reach the others.
 
     Args:
-        merge: builds the merged model of the members at the given positions of the unit.
+        merge: builds the merged models of the members at the given positions of the unit, by the layers' path in their
+            modules; no two of them have a parameter in common.
     """
 
     def __init__(self, members: list[Member], failed: Callable[[Member, BaseException], None], merge: Merge):
@@ -53,9 +54,9 @@ class StackedUnit(Unit):
         return len(self._rows) == 1
 
     @property
-    def model(self) -> MergedModel | DirectModel:
-        """The model that runs the unit now."""
-        return self._model
+    def models(self) -> Mapping[str, MergedModel | DirectModel]:
+        """The models that run the unit now, by the layers' path in the members' modules."""
+        return self._models
 
     @property
     def trained_tensors(self) -> list[torch.Tensor]:
@@ -96,9 +97,9 @@ class StackedUnit(Unit):
                 failed(row, error)
                 raise LeftError from error
 
-        self._model = self._merge(self._positions, own_code)
-        self._has_opaque = isinstance(self._model, MergedModel) and self._model.has_opaque
-        self._stacks = _stacks(self._model, rows)
+        self._models = self._merge(self._positions, own_code)
+        self._has_opaque = any(isinstance(model, MergedModel) and model.has_opaque for model in self._models.values())
+        self._stacks = _stacks(self._models.values(), rows)
         self._optimizer = StackedOptimizer(
             [member.fitting.optimizer for member in rows],
             self._stacks,
@@ -166,10 +167,11 @@ class StackedUnit(Unit):
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Restore the members' models and random streams afterwards."""
-        graphs = self._model.plan.graphs if isinstance(self._model, MergedModel) else ()
         with ExitStack() as stack:
-            for member, graph in zip(self._rows, graphs, strict=True):
-                stack.enter_context(Subject(member, graph).unchanged())
+            for model in self._models.values():
+                graphs = model.plan.graphs if isinstance(model, MergedModel) else ()
+                for member, graph in zip(self._rows, graphs, strict=True):
+                    stack.enter_context(Subject(member, graph).unchanged())
             yield
 
     def _note_cast(self, device: torch.device) -> None:
@@ -194,7 +196,7 @@ class StackedUnit(Unit):
         """Add gradients of the members' own parameters to the stacks: an opaque module may use another's layer."""
         if not self._has_opaque:
             return
-        for stack in self._model.stacks:
+        for stack in (stack for model in self._models.values() for stack in model.stacks):
             for row, parameter in enumerate(stack.parameters):
                 if parameter.grad is not None:
                     if stack.tensor.grad is None:
@@ -203,9 +205,9 @@ class StackedUnit(Unit):
                     parameter.grad = None
 
 
-def _stacks(model: MergedModel | DirectModel, members: Sequence[Member]) -> list[Stack]:
-    """The model's stacks, and a new stack for every parameter that is in none."""
-    stacks = [Stack(stack.tensor, stack.parameters, stack.members) for stack in model.stacks]
+def _stacks(models: Iterable[MergedModel | DirectModel], members: Sequence[Member]) -> list[Stack]:
+    """The models' stacks, and a new stack for every parameter that is in none."""
+    stacks = [Stack(stack.tensor, stack.parameters, stack.members) for model in models for stack in model.stacks]
     placed = {parameter for stack in stacks for parameter in stack.parameters}
     for position, member in enumerate(members):
         for group in member.fitting.optimizer.param_groups:

@@ -21,9 +21,9 @@ def test_as_many_as_fit_of_the_largest(free: int, members: int, monkeypatch: pyt
     # the wider one: 64 x (100 + 125) activations and 101 x 125 weights, each twice, in float32
     assert int(0.8 * 10**6 / (2 * 4 * (64 * 225 + 101 * 125))) == 3
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    assert members_that_fit(graphs, CPU) == members
+    assert members_that_fit([graphs], CPU) == members
 
 
 def test_an_idle_machine_has_room() -> None:
     graph = trace(nn.Linear(4, 2), Spec.batch(torch.zeros(8, 4)))
-    assert members_that_fit([graph], CPU) > 1000
+    assert members_that_fit([[graph]], CPU) > 1000

@@ -13,7 +13,15 @@ from tests.training.test_resume import interrupted
 
 STYLES = [
     *("Plain", "CustomLoss", "TwoCalls", "Mixup", "L1", "OwnParameter", "Teacher", "StepSchedule", "Groups"),
-    *("SometimesNone", "SometimesNoneMomentum", "Forward", "NoGradFirst", "Counting", "OwnWarmup"),
+    *(
+        "SometimesNone",
+        "SometimesNoneMomentum",
+        "SometimesNoneAdamW",
+        "Forward",
+        "NoGradFirst",
+        "Counting",
+        "OwnWarmup",
+    ),
 ]
 
 
@@ -99,7 +107,7 @@ def test_what_changes_on_the_way_is_noticed(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("Adversarial", "it runs a backward through the model in its step"),
-        ("Autocast", "does not call self.model with one tensor"),
+        ("Autocast", "does not call its model, or parts of it, with one tensor"),
     ],
 )
 def test_why_a_member_trains_by_itself(name: str, why: str, tmp_path: Path) -> None:

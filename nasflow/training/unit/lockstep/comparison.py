@@ -16,7 +16,8 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.comparison import in_full_precision, move_weights, nudge_weights
 from nasflow.training.unit.differences import gradient_distances, unlike_gradients, unlike_values
-from nasflow.training.unit.lockstep.unit import LockstepUnit, whole_step
+from nasflow.training.unit.lockstep.member_state import whole_step
+from nasflow.training.unit.lockstep.unit import LockstepUnit
 from nasflow.training.unit.member_step import Step
 
 _ATTEMPTS = 3  # if rounding moves a value across a ReLU's corner, another move of the weights helps

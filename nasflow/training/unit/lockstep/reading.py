@@ -1,20 +1,51 @@
-"""What the model of a member reads in a step, found by watching a step of the member's twin."""
+"""What the parts of a member's model read in a step, found by watching a step of the member's twin."""
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from nasflow.clean_text import error_message
 from nasflow.job import activity
+from nasflow.merge.trace.fx_template import has_own_gradients
+from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
+from nasflow.merge.trace.shape_inference import Spec
+from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.training.member.batches import copied
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
-from nasflow.training.unit.lockstep.pausing import MODEL, Call, PausingStep, proxied
+from nasflow.training.unit.lockstep.parts import can_open
+from nasflow.training.unit.lockstep.pausing import Call, PausingStep
+from nasflow.training.unit.lockstep.proxy import proxied
+
+MODEL = "model"
+"""The attribute of a ready-made evaluator's module that holds the candidate's model."""
+
+OWN_GRADIENTS = "a backward of its own may draw random numbers"  # merged, it does not run in the member's stream
 
 _MOST_STEPS = 8  # for members that skip batches
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a part reads.
+
+    Attributes:
+        x: the first input, `[B, ...]`.
+        shared: whether members that are alike in `Reading.key` read the same batch; otherwise each reads another.
+    """
+
+    x: torch.Tensor
+    shared: bool = True
+
+    def fits(self, call: Call, batch: "HandedBatch") -> bool:
+        """Whether a unit of such members can answer a call."""
+        x = call.x
+        alike = x.shape[1:] == self.x.shape[1:] and x.dtype == self.x.dtype and x.device == self.x.device
+        return alike and x.ndim == self.x.ndim and (not self.shared or batch.place_of(x) is not None)
 
 
 @dataclass(frozen=True)
@@ -22,22 +53,21 @@ class Reading:
     """What a member's model reads.
 
     Attributes:
-        x: the first input, `[B, ...]`.
-        shared: whether members that are alike in `key` read the same batch; otherwise each reads another.
-        key: equal for members that can be fused, if their models can.
+        parts: the input of each part of the model, by its path in the member's module, in the order of the calls.
+        key: equal for members that can be fused, if their parts can.
         steps: how many steps it takes until one has a loss.
+        graphs: of the parts.
     """
 
-    x: torch.Tensor
-    shared: bool = True
+    parts: Mapping[str, Input]
     key: Hashable = ()
     steps: int = 1
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
 
-    def fits(self, call: Call, batch: "HandedBatch") -> bool:
-        """Whether a unit of such members can answer a call."""
-        x = call.x
-        alike = x.shape[1:] == self.x.shape[1:] and x.dtype == self.x.dtype and x.device == self.x.device
-        return alike and x.ndim == self.x.ndim and (not self.shared or batch.place_of(x) is not None)
+    @property
+    def device(self) -> torch.device:
+        """Where the parts run."""
+        return next(iter(self.parts.values())).x.device
 
 
 class HandedBatch:
@@ -63,41 +93,144 @@ class HandedBatch:
 
 
 def read(member: Member, batch: Any) -> Reading | str:
-    """Return what a member's model reads in a training step, or why it can't be fused with others."""
-    model = member.module._modules.get(MODEL)
-    if not isinstance(model, nn.Module):
-        return f"{type(member.module).__name__} has no layer 'self.{MODEL}'"
+    """Return what the parts of a member's model read in a training step, or why it can't be fused with others."""
     try:
         with activity.running(member.number):
-            twin = member.twin()
-            for index in range(_MOST_STEPS):
-                loss, calls = _watched(twin, batch, index)
-                if loss is not None:
-                    break
-            else:
-                return f"its training_step has no loss in {_MOST_STEPS} steps"
+            watch = _Watch(member)
+            steps = watch.steps(batch)
+            while steps and watch.opens_more():
+                steps = watch.steps(batch)
     except (Exception, SystemExit) as error:  # of the member's own code, or because it can't be copied
         return f"its step can't be tried on a copy: {type(error).__name__}"
-    if not calls:
-        return f"its training_step does not call self.{MODEL} with one tensor"
-    places = [place for _, place in calls]
-    key = tuple((call.x.shape, call.x.dtype, call.grad, call.training, place) for call, place in calls)
-    return Reading(calls[0][0].x.detach(), None not in places, (type(member.module), key), index + 1)
+    if not steps:
+        return f"its training_step has no loss in {_MOST_STEPS} steps"
+    watch.own_what_is_written()
+    return watch.reading(steps)
 
 
-def _watched(twin: Member, batch: Any, index: int) -> tuple[Any, list[tuple[Call, Hashable | None]]]:
-    """Return the loss of a step, and the calls of its model with what of the batch each reads."""
-    calls: list[tuple[Call, Hashable | None]] = []
-    handed = HandedBatch(batch)
+class _Watch:
+    """Watches steps of a member's twin: which layers they call with one tensor, from the outside in."""
 
-    def watch(call: Call) -> bool:
-        calls.append((call, handed.place_of(call.x)))
-        return False
+    def __init__(self, member: Member):
+        self._member = member
+        self._graphs: dict[str, Graph | None] = {}  # by path; None if it can't be fused as a whole
+        self._reason = ""
 
-    step = PausingStep(lambda: twin.call_step("training_step", handed.values, index), watch)
-    model: Any = twin.module.model
-    with twin.rng, torch.enable_grad(), proxied(twin.module, model):
-        return loss_in(step.switch()), calls
+    def steps(self, batch: Any) -> int:
+        """Make steps of a new twin, without updates, up to one with a loss. Return how many, 0 if none has one."""
+        self._twin = self._member.twin()
+        self._paths = {id(layer): path for path, layer in self._twin.module.named_modules()}
+        self._versions = {name: tensor._version for name, tensor in _frozen(self._twin.module)}
+        for index in range(_MOST_STEPS):
+            if self._step(batch, index) is not None:
+                return index + 1
+        return 0
+
+    def opens_more(self) -> bool:
+        """Take apart layers that hold, or are held by, others that were called earlier. Return whether there are some.
+
+        Their own layers have to be found by other steps.
+        """
+        parts = self._disjoint()
+        clashing = {path for path, _, _ in self._calls if path not in parts}
+        self._graphs.update(dict.fromkeys(clashing))
+        return bool(clashing)
+
+    def _step(self, batch: Any, index: int) -> torch.Tensor | None:
+        self._calls: list[tuple[str, Call, Hashable | None]] = []
+        handed = HandedBatch(batch)
+        twin = self._twin
+
+        def fits(call: Call) -> bool:
+            path = self._paths.get(id(call.module))
+            if path is not None and self._graph(path, call) is not None:
+                self._calls.append((path, call, handed.place_of(call.x)))
+            return False
+
+        step = PausingStep(lambda: twin.call_step("training_step", handed.values, index), fits, self._opens)
+        names = [name for name, child in twin.module.named_children() if any(True for _ in child.parameters())]
+        with twin.rng, torch.enable_grad(), proxied(twin.module, names):
+            return loss_in(step.switch())
+
+    def reading(self, steps: int) -> Reading | str:
+        """Return what was read in the last step."""
+        parts, calls = self._disjoint(), self._calls
+        if OWN_GRADIENTS in self._reason or not calls:
+            return self._reason or "its training_step does not call its model, or parts of it, with one tensor"
+        if why := why_not_stacked(_Holder(parts)):
+            return why
+        inputs = {}
+        for path in parts:
+            places = [place for other, _, place in calls if other == path]
+            x = next(call.x for other, call, _ in calls if other == path)
+            inputs[path] = Input(x.detach(), None not in places)
+        key = tuple([(path, c.x.shape, c.x.dtype, c.grad, c.training, place) for path, c, place in calls])
+        graphs = {path: graph for path, graph in self._graphs.items() if graph is not None and path in parts}
+        outputs = tuple([(graph.output.spec.shape, graph.output.spec.other) for graph in graphs.values()])
+        return Reading(inputs, (type(self._member.module), key, outputs), steps, graphs)
+
+    def own_what_is_written(self) -> None:
+        """Give a member memory of its own for frozen tensors that its step writes: they only begin as the others'."""
+        written = {name for name, tensor in _frozen(self._twin.module) if tensor._version != self._versions[name]}
+        for name, tensor in _frozen(self._member.module):
+            if name in written:
+                tensor.data = tensor.data.clone()
+
+    def _graph(self, path: str, call: Call) -> Graph | None:
+        """Return the graph of a layer of the member, if it can be fused, as far as its first call shows."""
+        if path not in self._graphs:
+            self._graphs[path] = self._trace(self._member.module.get_submodule(path), call.x)
+        return self._graphs[path]
+
+    def _trace(self, layer: nn.Module, x: torch.Tensor) -> Graph | None:
+        if x.ndim == 0 or not any(True for _ in layer.parameters()):
+            return None
+        try:
+            graph = trace(layer, Spec.batch(x))
+        except NotTraceableError as error:
+            self._reason = self._reason or f"it can't be traced: {error}"
+            return None
+        except (Exception, SystemExit) as error:  # of the member's own code
+            self._reason = self._reason or f"it can't be traced: {error_message(error)}"
+            return None
+        if graph.has_own_gradients:
+            self._reason = OWN_GRADIENTS
+        return graph
+
+    def _opens(self, layer: nn.Module) -> bool:
+        if not can_open(layer) or self._graphs.get(self._paths.get(id(layer), "")) is not None:
+            return False
+        if has_own_gradients(type(layer)):
+            self._reason = OWN_GRADIENTS
+        return True
+
+    def _disjoint(self) -> dict[str, nn.Module]:
+        """Return the layers that were called, without those that have tensors of one that was called earlier."""
+        found: dict[str, nn.Module] = {}
+        taken: set[int] = set()
+        for path in dict.fromkeys(path for path, _, _ in self._calls):
+            layer = self._member.module.get_submodule(path)
+            own = {id(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
+            if taken.isdisjoint(own):
+                found[path] = layer
+                taken |= own
+        return found
+
+
+class _Holder(nn.Module):
+    """Layers under paths, which `add_module` refuses."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]):
+        super().__init__()
+        self._modules.update(layers)
+
+
+def _frozen(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what may be in the same memory as other members' frozen tensors."""
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            yield name, parameter
+    yield from module.named_buffers()
 
 
 def _tensors(values: Any) -> Iterator[tuple[int, torch.Tensor]]:

@@ -1,10 +1,11 @@
 """A unit of LightningModules: their steps run as written, their models, backward and optimizers as one."""
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,14 +18,18 @@ from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
-from nasflow.training.unit.lockstep.pausing import (
-    MODEL,
-    Call,
-    InnerBackwardError,
-    PausingStep,
-    proxied,
-    refusing_inner_backward,
+from nasflow.training.unit.lockstep.meeting import Meeting
+from nasflow.training.unit.lockstep.member_state import (
+    frozen,
+    hyper_parameters,
+    is_any,
+    places,
+    stepped,
+    whole_step,
 )
+from nasflow.training.unit.lockstep.parts import Parts
+from nasflow.training.unit.lockstep.pausing import Call, InnerBackwardError, PausingStep, refusing_inner_backward
+from nasflow.training.unit.lockstep.proxy import proxied
 from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
 from nasflow.training.unit.member_step import Step, Subject
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
@@ -35,6 +40,17 @@ ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
 
+
+class _Form(NamedTuple):
+    """How a part was called."""
+
+    path: str
+    training: bool
+    grad: bool
+    reads_grad: bool
+    shape: torch.Size
+
+
 Compare = Callable[["LockstepUnit", Any], None]
 
 
@@ -42,8 +58,8 @@ class LockstepUnit(StackedUnit):
     """Members with a LightningModule of the user each.
 
     Args:
-        merge: as of every stacked unit, of several members.
-        reading: what their models read.
+        merge: as of every stacked unit, of several members; a model for each part.
+        reading: what the parts of their models read.
         note: called with members that can't be fused any more, and why, before a DiffersError is raised.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
 
@@ -62,11 +78,11 @@ class LockstepUnit(StackedUnit):
         compare: Compare | None = None,
     ):
         self._reading, self._note, self._compare = reading, note, compare
-        self._models: dict[Member, nn.Module] = {member: member.module._modules[MODEL] for member in members}  # type: ignore[misc]
-        self._seen: dict[tuple[bool, bool, torch.Size], tuple[list[Member], torch.Tensor]] = {}
+        self._parts = {member: Parts(member.module, reading.parts) for member in members}
+        self._seen: dict[_Form, tuple[list[Member], torch.Tensor]] = {}
         self._handed: dict[Member, HandedBatch] = {}
-        self._calls = 0  # of the merged model in this step
-        self._reached: set[int] = set()  # rows that got a gradient in this step
+        self._calls: Counter[str] = Counter()  # of each part in this step
+        self._reached: dict[str, set[int]] = {}  # rows of a part that got a gradient in this step
         self._idle_so_far: set[nn.Parameter] = set()  # those without a gradient in all batches of this step
         self.wrong: dict[Member, str] = {}
         super().__init__(members, failed, merge)
@@ -105,6 +121,7 @@ class LockstepUnit(StackedUnit):
 
     def close_epoch(self) -> None:
         """Give each member an equal share of the time; they have logged for themselves."""
+        self._refuse_changes()
         share = self._seconds / max(1, len(self.members))
         for member, is_finite in zip(self._rows, self._are_finite(), strict=True):
             if member in self.members:
@@ -165,19 +182,21 @@ class LockstepUnit(StackedUnit):
 
     def _run(self, name: str, batch: Any, index: int) -> dict[Member, Any]:
         """Return what the members' steps return, by member."""
-        self._calls = 0
-        self._reached.clear()
+        self._calls.clear()
+        self._reached = {path: set() for path in self._reading.parts}
         self._handed = {member: HandedBatch(batch) for member in self.members}
         steps = {
             member: PausingStep(
-                partial(member.call_step, name, handed.values, index), partial(self._reading.fits, batch=handed)
+                partial(member.call_step, name, handed.values, index),
+                partial(self._fits, member, handed),
+                self._parts[member].opens,
             )
             for member, handed in self._handed.items()
         }
         with ExitStack() as stack:
             stack.enter_context(refusing_inner_backward())
             for member in steps:
-                stack.enter_context(proxied(member.module, self._models[member]))
+                stack.enter_context(proxied(member.module, self._parts[member].names))
             outcomes = run_in_lockstep(steps, self._within, self._answer)
         self._handed = {}
         self._refuse_wrong()
@@ -219,65 +238,62 @@ class LockstepUnit(StackedUnit):
 
     # --- what is fused ---
 
+    def _fits(self, member: Member, handed: HandedBatch, call: Call) -> bool:
+        path = self._parts[member].path_of(call.module)
+        return path is not None and self._reading.parts[path].fits(call, handed)
+
     def _answer(self, calls: dict[Member, Call]) -> dict[Member, torch.Tensor]:
-        """Return the outputs of the members' models for what each reads."""
-        alike: dict[Hashable, dict[Member, Call]] = {}
+        """Return the outputs of the parts of the members' models for what each reads."""
+        alike: dict[tuple[str, Hashable], dict[Member, Call]] = {}
         for member, call in calls.items():
-            place = self._handed[member].place_of(call.x) if self._reading.shared else None
-            alike.setdefault((call.grad, call.training, call.x.shape, place), {})[member] = call
+            path = self._parts[member].path_of(call.module)
+            assert path is not None  # noqa: S101 - it fits
+            place = self._handed[member].place_of(call.x) if self._reading.parts[path].shared else None
+            key = (call.grad, call.training, call.x.shape, call.x.requires_grad, place)
+            alike.setdefault((path, key), {})[member] = call
         answers: dict[Member, torch.Tensor] = {}
-        for group in alike.values():
-            answers |= self._answer_alike(group)
+        for (path, _), group in alike.items():
+            answers |= self._answer_alike(path, group)
         return {member: output for member, output in answers.items() if member in self.members}
 
-    def _answer_alike(self, calls: Mapping[Member, Call]) -> dict[Member, torch.Tensor]:
-        first = next(iter(calls.values()))
-        x = first.x.detach()
-        if not self._reading.shared:
-            x = torch.stack([calls[member].x if member in calls else x for member in self._rows])
-        self._see(first, x.detach())
-        self._calls += 1
+    def _answer_alike(self, path: str, calls: Mapping[Member, Call]) -> dict[Member, torch.Tensor]:
+        first, model = next(iter(calls.values())), self._merged[path]
+        x, meeting = first.x.detach(), Meeting(self._reached[path].update)
+        grad = first.grad and (first.x.requires_grad or self._trains[path])
+        self._calls[path] += 1
         with ExitStack() as stack:
             for member in self.members:
                 if member not in calls:
-                    stack.enter_context(self._subject(member).unchanged())
-            stack.enter_context(torch.set_grad_enabled(first.grad))
-            outputs = self._merged(x, first.training, call=self._calls)
-            handed = _HandOut.apply(outputs, self) if outputs.requires_grad else outputs.unbind(0)  # type: ignore[no-untyped-call]
+                    stack.enter_context(Subject(member, model.plan.graphs[self.row_of(member)]).unchanged())
+            stack.enter_context(torch.set_grad_enabled(grad))
+            if not self._reading.parts[path].shared:
+                x = meeting.take_in([calls[member].x if member in calls else x for member in self._rows])
+            self._see(_Form(path, first.training, grad, x.requires_grad, first.x.shape), x.detach())
+            handed = meeting.hand_out(model(x, first.training, call=self._calls[path]))
         return {member: handed[self.row_of(member)] for member in calls}
 
     def _backpropagate(self, losses: Mapping[Member, torch.Tensor]) -> None:
         if losses:
             torch.autograd.backward(list(losses.values()))
 
-    def reach(self, rows: Sequence[int]) -> None:
-        """Note the rows that the backward reaches."""
-        self._reached.update(rows)
-
     def _idle(self, losses: Collection[Member]) -> set[nn.Parameter]:
         """Collect gradients of the members' own parameters; return parameters in stacks that have no gradient.
 
-        Where a backward does not reach a member's row, the merged model gives zeros in place of no gradient.
+        Where a backward does not reach a member's row, a merged model gives zeros in place of no gradient.
         """
         idle: set[nn.Parameter] = set()
         for member in self.members:
-            if self.row_of(member) in self._reached:
-                continue
+            row, paths = self.row_of(member), self._path_of[member]
             for parameter, stack in self._stacked[member]:
+                path = paths.get(parameter)
+                if path is None or row in self._reached[path]:
+                    continue
                 if stack.rows and parameter.grad is None:
                     idle.add(parameter)
-                elif not stack.rows and (member not in losses or not _is_any(parameter.grad)):
+                elif not stack.rows and (member not in losses or not is_any(parameter.grad)):
                     parameter.grad = None
         self._collect_own_gradients()
         return idle
-
-    @property
-    def _merged(self) -> MergedModel:
-        assert isinstance(self._model, MergedModel)  # noqa: S101 - of several members
-        return self._model
-
-    def _subject(self, member: Member) -> Subject:
-        return Subject(member, self._merged.plan.graphs[self.row_of(member)])
 
     # --- what may change under way ---
 
@@ -288,21 +304,39 @@ class LockstepUnit(StackedUnit):
         for stack in self._stacks:
             for parameter, row in zip(stack.parameters, stack.members, strict=True):
                 self._stacked[self._rows[row]].append((parameter, stack))
-        self._places = {member: _places(parameters) for member, parameters in self._stacked.items()}
-        self._stepped = {member: _stepped(member) for member in self._rows}
-        self._set = {member: _hyper_parameters(member) for member in self._rows}
+        self._merged = {
+            path: model
+            for path, model in self._models.items()
+            if isinstance(model, MergedModel)  # it is, of several members
+        }
+        modules = {member: self._parts[member].modules for member in self._rows}
+        self._path_of = {
+            member: {parameter: path for path, part in parts.items() for parameter in part.parameters()}
+            for member, parts in modules.items()
+        }
+        self._trains = {
+            path: any(parameter.requires_grad for parts in modules.values() for parameter in parts[path].parameters())
+            for path in self._reading.parts
+        }
+        self._relied = {
+            member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
+            for member, parts in modules.items()
+        }
+        self._places = {member: places(tensors) for member, tensors in self._relied.items()}
+        self._stepped = {member: stepped(member) for member in self._rows}
+        self._set = {member: hyper_parameters(member) for member in self._rows}
 
     def _refuse_changes(self) -> None:
         """Raise DiffersError if a member's own code has changed what the stacks rely on."""
         for member in self.members:
-            same = _places(self._stacked[member]) == self._places[member]
-            if not same or _stepped(member) != self._stepped[member]:
+            same = places(self._relied[member]) == self._places[member]
+            if not same or stepped(member) != self._stepped[member]:
                 self.wrong[member] = CHANGES
         self._refuse_wrong()
 
     def _refresh(self) -> None:
         """Read what a step has changed in its optimizer, such as a learning rate that it sets by itself."""
-        now = {member: _hyper_parameters(member) for member in self.members}
+        now = {member: hyper_parameters(member) for member in self.members}
         if any(self._set.get(member) != values for member, values in now.items()):
             self._optimizer.refresh()
             self._set = now
@@ -316,85 +350,42 @@ class LockstepUnit(StackedUnit):
 
     # --- rows that are dropped ---
 
-    def _see(self, call: Call, x: torch.Tensor) -> None:
+    def _see(self, form: "_Form", x: torch.Tensor) -> None:
         """Keep an input of each of the first few forms to probe with: kernels may round other sizes differently."""
-        if len(self._seen) < _MOST_SEEN:
-            rows = [] if self._reading.shared else list(self._rows)
-            self._seen.setdefault((call.training, call.grad, call.x.shape), (rows, x))
+        if sum(seen.path == form.path for seen in self._seen) < _MOST_SEEN:
+            rows = [] if self._reading.parts[form.path].shared else list(self._rows)
+            self._seen.setdefault(form, (rows, x))
         self._note_cast(x.device)
 
     def _probe(self) -> list[dict[Any, torch.Tensor]]:
         found = []
-        for (training, grad, _), (rows, seen) in self._seen.items():
+        for form, (rows, seen) in self._seen.items():
             x = seen[[rows.index(member) for member in self._rows]] if rows else seen
             with self._unchanged(), self._as_in_training(x.device), self._trying():
-                found.append(self._probe_on(x, training, grad))
+                found.append(self._probe_on(x, form))
         return found
 
-    def _probe_on(self, x: torch.Tensor, training: bool, grad: bool) -> dict[Any, torch.Tensor]:
-        """Return outputs by member, and with `grad` gradients by parameter, of half the sum of the outputs' squares."""
-        if not grad:
+    def _probe_on(self, x: torch.Tensor, form: "_Form") -> dict[Any, torch.Tensor]:
+        """Return outputs by member, with gradients also those of inputs, and gradients by parameter, of a part.
+
+        The gradients are of half the sum of the outputs' squares.
+        """
+        model = self._merged[form.path]
+        if not form.grad:
             with torch.no_grad():
-                return dict(zip(self._rows, self._merged(x, training).clone(), strict=True))
+                return dict(zip(self._rows, model(x, form.training).clone(), strict=True))
         self._optimizer.zero_grad()
+        x = x.detach().requires_grad_(form.reads_grad)
         with torch.enable_grad():
-            outputs = self._merged(x, training)
+            outputs = model(x, form.training)
             outputs.backward(outputs.detach())
-        found: dict[Any, torch.Tensor] = dict(zip(self._rows, outputs.detach().clone(), strict=True))
-        for stack in self._model.stacks:
+        found: dict[Any, torch.Tensor] = {}
+        for row, member in enumerate(self._rows):
+            given = [] if x.grad is None else [x.grad[row].flatten()]
+            found[member] = torch.cat([outputs[row].detach().flatten(), *given])
+        for stack in model.stacks:
             if stack.tensor.grad is not None:
                 found |= dict(zip(stack.parameters, stack.tensor.grad.clone(), strict=True))
         self._collect_own_gradients()
         self._optimizer.zero_grad()
         return found
-
-
-def whole_step(member: Member, loss: torch.Tensor, gradients: Mapping[nn.Parameter, torch.Tensor | None]) -> Step:
-    """Return what a member's step has computed and changed, with the gradients of all its parameters."""
-    trained = {name: parameter for name, parameter in member.module.named_parameters() if parameter.requires_grad}
-    changed = {name: buffer.detach().clone() for name, buffer in member.module.named_buffers()}
-    precision = next(iter(trained.values())).dtype  # in which logged numbers were computed, before they were summed up
-    for name, (total, weight) in member.logged().items():
-        changed[f"its logged '{name}'"] = torch.tensor([total, weight], dtype=precision)
-    grads = {name: gradients.get(parameter) for name, parameter in trained.items()}
-    return Step(loss, loss, grads, changed, member.rng.position())
-
-
-def _is_any(grad: torch.Tensor | None) -> bool:
-    return grad is not None and bool(grad.any())
-
-
-def _places(stacked: Sequence[tuple[nn.Parameter, Stack]]) -> list[tuple[int, bool]]:
-    """Where parameters are in memory, and whether they are trained."""
-    return [(parameter.data_ptr(), parameter.requires_grad) for parameter, _ in stacked]
-
-
-def _stepped(member: Member) -> list[int]:
-    """The number of parameters in each group of a member's optimizer."""
-    return [len(group["params"]) for group in member.fitting.optimizer.param_groups]
-
-
-def _hyper_parameters(member: Member) -> list[list[Any]]:
-    """The hyper-parameters of each group of a member's optimizer."""
-    groups = member.fitting.optimizer.param_groups
-    return [[value for name, value in group.items() if name != "params"] for group in groups]
-
-
-class _HandOut(torch.autograd.Function):
-    """Gives each member its output, which it may write into; the backward tells the unit whose have a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: torch.Tensor, unit: LockstepUnit) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.unit, ctx.form = unit, (outputs.shape, outputs.dtype, outputs.device)
-        return tuple(row.clone() for row in outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None]:
-        ctx.unit.reach([row for row, grad in enumerate(grads) if grad is not None])
-        shape, dtype, device = ctx.form
-        whole = torch.zeros(shape, dtype=dtype, device=device)
-        for place, grad in zip(whole, grads, strict=True):
-            if grad is not None:
-                place.copy_(grad)
-        return whole, None

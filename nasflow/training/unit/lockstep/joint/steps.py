@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from nasflow.merge.trace.graph import Graph
 from nasflow.training.member.batches import copied
 from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.member.member import Member
@@ -20,16 +21,28 @@ from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.lockstep.joint.metric import JointMetric
 from nasflow.training.unit.lockstep.joint.purity import is_pure
 from nasflow.training.unit.lockstep.joint.view import JointView, NotJointError, rows
-from nasflow.training.unit.lockstep.pausing import MODEL, refusing_inner_backward, thread_state
+from nasflow.training.unit.lockstep.pausing import refusing_inner_backward, thread_state
+from nasflow.training.unit.lockstep.reading import MODEL, Reading
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 TRAINING, VALIDATION = "training_step", "validation_step"
 
 
-def may_be_joint(members: Sequence[Member]) -> bool:
-    """Whether steps of members may run once for all of them, as far as their classes tell."""
-    kind = type(members[0].module)
+def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Member, Mapping[str, Graph]]) -> bool:
+    """Whether steps of members may run once for all of them, as far as their classes, configs and models tell.
+
+    Args:
+        reading: what their models read.
+        graphs: of their models' parts.
+    """
+    kind, parts = type(members[0].module), reading.parts
+    if list(parts) != [MODEL] or not parts[MODEL].shared or any(graphs[member][MODEL].has_opaque for member in members):
+        return False
+    for member in members:
+        is_plain = member.config.precision in ("32-true", "64-true") and member.pace.accumulated == 1
+        if not is_plain or (member.begun and not member.is_joint):  # within an epoch, it goes on as before
+            return False
     for member in members:
         has_hooks = not member.hooks.names.isdisjoint((*BATCH_HOOKS, *GRADIENT_HOOKS))
         is_changed = not vars(member.module).keys().isdisjoint((TRAINING, VALIDATION))

@@ -13,7 +13,7 @@ from nasflow.training.member.metric_states import metric_states
 from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.joint.steps import TRAINING, VALIDATION, Computed, JointSteps
 from nasflow.training.unit.lockstep.joint.view import NotJointError
-from nasflow.training.unit.lockstep.pausing import MODEL
+from nasflow.training.unit.lockstep.reading import MODEL
 from nasflow.training.unit.lockstep.unit import LockstepUnit
 
 _MOST_SEEN = 4
@@ -74,7 +74,7 @@ class JointUnit(LockstepUnit):
         found = self._joint.compute(TRAINING, batch, index)
         self._joint.record(found)
         if found.losses is None:
-            self._reached.clear()
+            self._reached = {MODEL: set()}
             return {}
         self._backpropagate_rows(found.losses)
         return dict(zip(self._rows, found.losses.unbind(), strict=True))
@@ -95,19 +95,20 @@ class JointUnit(LockstepUnit):
         raise DiffersError(f"their steps can't run as one: {why}")
 
     def _forward(self, x: torch.Tensor | None) -> torch.Tensor:
-        expected = self._reading.x
+        expected = self._reading.parts[MODEL].x
         alike = x is not None and x.shape[1:] == expected.shape[1:] and x.dtype == expected.dtype
         if x is None or not alike or x.ndim != expected.ndim or x.device != expected.device:
             raise NotJointError("its model reads other inputs than in its first step")
-        self._outputs.append(self._merged(x, self._models[self._rows[0]].training, call=len(self._outputs) + 1))
+        training = self._parts[self.members[0]].modules[MODEL].training
+        self._outputs.append(self._merged[MODEL](x, training, call=len(self._outputs) + 1))
         return self._outputs[-1].clone()  # a step may write into it
 
     def _backpropagate_rows(self, losses: torch.Tensor) -> None:
         if not losses.requires_grad:
             raise NotJointError("its loss does not depend on its model")
-        self._reached.clear()
-        self._reached.update(row for row, member in enumerate(self._rows) if member in self.members)
-        weights = [float(row in self._reached) for row in range(len(self._rows))]
+        reached = {row for row, member in enumerate(self._rows) if member in self.members}
+        self._reached = {MODEL: reached}
+        weights = [float(row in reached) for row in range(len(self._rows))]
         losses.backward(losses.new_tensor(weights))
 
     def _drop_not_finite(self, losses: torch.Tensor, index: int) -> None:
@@ -142,7 +143,7 @@ class JointUnit(LockstepUnit):
     def _probe(self) -> list[dict[Any, torch.Tensor]]:
         found = []
         for (name, _), batch in self._batches.items():
-            with self._unchanged(), self._as_in_training(self._reading.x.device), self._trying():
+            with self._unchanged(), self._as_in_training(self._reading.device), self._trying():
                 found.append(self._probe_step(name, batch))
         self._joint.discard()
         return found
@@ -155,7 +156,7 @@ class JointUnit(LockstepUnit):
         found: dict[Any, torch.Tensor] = {member: step.of_row(row) for row, member in enumerate(self._rows)}
         if name == TRAINING and step.losses is not None:
             step.losses.backward(torch.ones_like(step.losses))
-            for stack in self._model.stacks:
+            for stack in self._merged[MODEL].stacks:
                 if stack.tensor.grad is not None:
                     found |= dict(zip(stack.parameters, stack.tensor.grad.clone(), strict=True))
             self._optimizer.zero_grad()
