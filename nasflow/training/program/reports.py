@@ -24,7 +24,7 @@ class Reports:
 
     def __init__(self, file: Path):
         self._file = file
-        self._has_begun = False
+        self._head = b""  # how the file begins, if programs append to it
         self._offset = 0
         self._next = 1
         self._goes_on = False
@@ -33,10 +33,10 @@ class Reports:
     def begin(self, goes_on: bool) -> None:
         """Note that a process begins; `goes_on` says whether it finds checkpoints."""
         self.end()
-        self._has_begun = True
         with self._file.open("ab") as file:
             file.truncate(len(_read(self._file)) - len(self._torn()))  # a killed process may have left that
             file.write(json.dumps({_BEGINS: goes_on}).encode() + b"\n")
+        self._head = _read(self._file, len(_FIRST))
 
     def end(self) -> None:
         """Note that the process has ended: its last report counts also if its line has no end."""
@@ -71,7 +71,7 @@ class Reports:
         found: tuple[list[str], int] = [], self._offset
         with contextlib.suppress(OSError):
             found = read_lines(self._file, self._offset)
-        if self._has_begun and not _read(self._file, len(_FIRST)) == _FIRST.encode():
+        if _read(self._file, len(self._head)) != self._head:
             raise TrialError(
                 f"the program has overwritten or removed the file that {METRICS} names; append to it, as by "
                 "open(..., 'a') in Python or >> in a shell"
