@@ -16,8 +16,8 @@ from nasflow.config.search import DataConfig
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.training.batch_runs import BatchRuns, training_batches
+from nasflow.training.member_maker import load_job_data
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.training_job import load_job_data
 from tests.training.jobs import HERE, evaluator, evictions, make_job, sample, train
 from tests.training.spaces import Augmented, Unsized, augmented, rows
 

@@ -51,6 +51,10 @@ class TrainingConfig(Section):
         description="epochs after which a trial ends before all of `epochs`; a later one that differs in nothing else "
         "goes on from its checkpoint",
     )
+    repeats: PositiveInt = Field(
+        default=1,
+        description="train each architecture so many times, each time with another seed; its metrics are the means",
+    )
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
     gradient_clip_val: OptionalFloat = Field(
         default=None,

@@ -34,12 +34,13 @@ class Member:
     callbacks', each within the member's own random stream.
 
     Args:
-        number: the trial's number.
+        number: the trial's number. A job numbers the members of a trial that has several.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
         callbacks: its own, beside those of the module's `configure_callbacks`.
 
     Attributes:
+        trial: the trial's number.
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
         batch_index: of the running or last training step in its epoch.
@@ -71,7 +72,7 @@ class Member:
                 f"evaluator.gradient_clip_val: {type(module).__name__} optimizes manually; call self.clip_gradients in "
                 "its training_step instead"
             )
-        self.number = number
+        self.number = self.trial = number
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs

@@ -15,14 +15,15 @@ from nasflow.training.unit.stacked_unit import StackedUnit
 def planned(units: Sequence[Unit], former: Former) -> Planned:
     """Return the event that reports units that were just formed."""
     merged = [_planned_unit(unit, model, former.planner) for unit in units if (model := merged_model(unit)) is not None]
-    together = {number for unit in merged for number in unit.members}
-    numbers = [member.number for unit in units for member in unit.members]
+    merged_units = [unit for unit in units if merged_model(unit) is not None]
+    together = {member.number for unit in merged_units for member in unit.members}
+    members = [member for unit in units for member in unit.members]
     return Planned(
         units=merged,
         alone={
-            number: former.reasons.get(number, "there is no other to fuse it with").partition("\n")[0]
-            for number in numbers
-            if number not in together
+            member.trial: former.reasons.get(member.number, "there is no other to fuse it with").partition("\n")[0]
+            for member in members
+            if member.number not in together
         },
     )
 
@@ -46,7 +47,7 @@ def _planned_unit(unit: Unit, model: MergedModel, planner: Planner | None) -> Pl
     outlined = outline(model)
     measured = planner if planner is not None and planner.costs is not None else None
     return PlannedUnit(
-        members=[member.number for member in unit.members],
+        members=[member.trial for member in unit.members],
         operations=outlined.operations,
         fused=outlined.fused,
         kernels=outlined.kernels,

@@ -68,7 +68,7 @@ def read(member: Member, batch: Any) -> Reading | str:
     if not isinstance(model, nn.Module):
         return f"{type(member.module).__name__} has no layer 'self.{MODEL}'"
     try:
-        with activity.running(member.number):
+        with activity.running(member.trial):
             twin = member.twin()
             for index in range(_MOST_STEPS):
                 loss, calls = _watched(twin, batch, index)
