@@ -75,7 +75,7 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
 
 def load_job_data(config: DataConfig, base_dir: Path, seed: int, limits: LimitBatchesConfig | None = None) -> Data:
     """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
-    return seeded_data(lambda: load_data(config, base_dir), seed, limits)
+    return seeded_data(lambda: load_data(config, base_dir, seed), seed, limits)
 
 
 def seeded_data(load: Callable[[], Data], seed: int, limits: LimitBatchesConfig | None = None) -> Data:

@@ -24,6 +24,11 @@ class DataConfig(Target):
     Any param may be searched.
     """
 
+    fraction: SearchedFloat = Field(
+        default=1.0,
+        description="share of the training samples to train on; the same ones for one seed, more for a larger share",
+    )
+
 
 class LimitBatchesConfig(Section):
     """How many batches an epoch has, at most."""
@@ -40,7 +45,7 @@ class TrainingConfig(Section):
     """What every evaluator shares."""
 
     data: DataConfig = Field(description="what is trained and validated on")
-    test_data: DataConfig | None = Field(
+    test_data: Target | None = Field(
         default=None,
         description="what the best trial is scored on once, at the end: a LightningDataModule class, or a callable "
         "that gives a loader",
