@@ -12,6 +12,7 @@ from nasflow.report.export.folder import export_model, refuse_export
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study
 from nasflow.training.member.trained import trained_model, trained_weights
+from nasflow.training.repeated import first_metrics
 from nasflow.trial import Trial
 
 
@@ -44,8 +45,14 @@ class BestTrial:
         return trial_dir(self._config.study_dir, number)
 
     def export(self, out: Path) -> Path:
-        """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`."""
-        return export_model(out, self.trial, self._config, self._weights())
+        """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`.
+
+        With `evaluator.repeats`, these are the weights of the first seed, with its own metrics.
+        """
+        weights, trial = self._weights(), self.trial
+        if self._config.evaluator.repeats > 1:
+            trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
+        return export_model(out, trial, self._config, weights)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         refuse_export(self._config)

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.errors import CheckpointError
@@ -28,4 +29,10 @@ def carry_over(ended: Path, folder: Path, generation: int) -> None:
         logger.warning("a trial trains from the start, because %s", error)
         return
     if state is not None:
-        store.save(state["epoch"], {**state, "finished": state["stopped_early"]})
+        store.save(state["epoch"], _going_on(state))
+
+
+def _going_on(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a trial that trains on; so do its members, if it has several."""
+    parts = {"repeats": [_going_on(part) for part in state["repeats"]]} if "repeats" in state else {}
+    return {**state, "finished": state["stopped_early"], **parts}

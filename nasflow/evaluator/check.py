@@ -102,8 +102,9 @@ def _check_metrics(config: SearchConfig) -> None:
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
     known = ["train_loss", "val_loss", *(f"val_{metric_name(metric)}" for metric in config.evaluator.metrics)]
+    spreads = [f"{name}_std" for name in known] if config.evaluator.repeats > 1 else []
     for objective in config.objectives:
-        if objective.metric not in [*known, "parameters"]:
+        if objective.metric not in [*known, *spreads, "parameters"]:
             raise ConfigError(
                 f"objectives: no metric '{objective.metric}' is logged; there are: {', '.join(known)}, parameters "
                 "(evaluator.metrics adds more)"

@@ -3,12 +3,13 @@
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nasflow.config.search import DataConfig
+from nasflow.config.search import DataConfig, Target
 from nasflow.errors import ConfigError
+from nasflow.evaluator.data_share import share_of
 from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:
@@ -26,15 +27,29 @@ class Data:
 
 def fingerprint(config: DataConfig | None) -> str:
     """Return an identifier of a closed config's data; trials with equal ones can share one pass over the data."""
-    return "" if config is None else f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)})"
+    if config is None:
+        return ""
+    share = "" if config.fraction == 1 else f" x {config.fraction}"
+    return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)}){share}"
 
 
-def load_data(config: DataConfig, base_dir: Path) -> Data:
+def load_data(config: DataConfig, base_dir: Path, seed: int = 0) -> Data:
     """Build the data that `config` names: a LightningDataModule, a pair (train, validation) of loaders, or one loader.
 
+    Args:
+        config: closed.
+        base_dir: the folder of the user's code.
+        seed: draws the samples, if it names a fraction of those to train on.
+
     Raises:
-        ConfigError: the target returns none of these, or does not take the params.
+        ConfigError: the target returns none of these, or does not take the params, or there is no such fraction.
     """
+    data = _load(config, base_dir)
+    share = share_of(data.train, float(config.fraction), seed, config.target)  # type: ignore[arg-type]
+    return replace(data, train=share)
+
+
+def _load(config: DataConfig, base_dir: Path) -> Data:
     made = _make(config, base_dir, "evaluator.data")
     if _is_data_module(made):
         return _from_module(config.target, made)
@@ -48,7 +63,7 @@ def load_data(config: DataConfig, base_dir: Path) -> Data:
     )
 
 
-def load_test_data(config: DataConfig, base_dir: Path) -> Data:
+def load_test_data(config: Target, base_dir: Path) -> Data:
     """Build the test data that `config` names, as validation data: a LightningDataModule, or one loader.
 
     Raises:
@@ -70,7 +85,7 @@ def load_test_data(config: DataConfig, base_dir: Path) -> Data:
     )
 
 
-def _make(config: DataConfig, base_dir: Path, key: str) -> Any:
+def _make(config: Target, base_dir: Path, key: str) -> Any:
     factory = load_target(config.target, base_dir)
     if not callable(factory):
         raise ConfigError(f"{key}: {config.target} is not callable; it should give the data when called")

@@ -71,7 +71,7 @@ class JobSpec(BaseModel):
         data_seed: of the order of the batches and of augmentation; the same for every trial of a study.
         base_dir: the folder of the user's code (`file.py:Name` targets).
         merge: whether and how members are fused.
-        places: how many members may train at a time, None for all; the others wait until one leaves.
+        places: how many trials may train at a time, None for all; the others wait until one leaves.
         pruner: stops members early, by the metrics of `objectives`.
         peers: trials that left in an earlier start, replayed so that scheduling is unchanged.
         limits: how long the job and its parts may take.
@@ -115,8 +115,13 @@ class JobSpec(BaseModel):
         kernel_costs: KernelCosts | None = None,
         tests: bool = False,
     ) -> "JobSpec":
-        """Return a job of a search. At most `places` and `merge.max_members` members train at a time."""
-        most = config.merge.max_members
+        """Return a job of a search. At most `places` trials and `merge.max_members` members train at a time.
+
+        The members of one trial always train together. Without `merge.enabled`, they are not fused.
+        """
+        repeats = config.evaluator.repeats
+        most = max(1, config.merge.max_members // repeats)
+        apart = repeats > 1 and not config.merge.enabled
         return cls(
             job_id=job_id,
             study=config.name,
@@ -127,7 +132,7 @@ class JobSpec(BaseModel):
             data_seed=config.seed,
             base_dir=config.base_dir,
             members=list(members),
-            merge=config.merge,
+            merge=config.merge.model_copy(update={"fuse": "never"}) if apart else config.merge,
             places=min(most, places or most),
             pruner=config.pruner,
             objectives=config.objectives,

@@ -32,7 +32,7 @@ def architecture_text(architecture: Mapping[str, Any], width: int = 200) -> str:
 def numbers_text(numbers: Sequence[int]) -> str:
     """Format trial numbers, with ranges for runs: `0-5, 8`."""
     runs: list[list[int]] = []
-    for number in sorted(numbers):
+    for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:

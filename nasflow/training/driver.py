@@ -78,6 +78,10 @@ class Driver(ABC):
         """Whether a member that has ended an epoch, and would train on, is to stop early."""
         return False
 
+    def clear(self) -> None:
+        """Called before members of a turn are saved, when those may leave that can't end without others that failed."""
+        return
+
     def save(self, members: Sequence[Member]) -> None:
         """Save members that enter the job to train from the start."""
         return
@@ -105,6 +109,7 @@ class Driver(ABC):
             for number in list(self.roster.turn):
                 if number not in present:
                     self._admit(number)
+            self.clear()
             new = [member for member in self.active if member.number not in present]
             self.save([member for member in new if member.finished_epochs == 0 and not member.begun])
             self.turn = [member for member in self.active if member.number in self.roster.turn]
@@ -164,6 +169,7 @@ class Driver(ABC):
         for unit in self._turning():
             self._guard_unit(unit, unit.close_epoch)
         self._each(self._end_epoch)
+        self.clear()
         stopped = self.roster.close_turn([member.number for member in self.turn if not member.finished])
         for member in self.turn:
             if member.number in stopped:
@@ -207,7 +213,7 @@ class Driver(ABC):
         del self.modules[str(member.number)]
 
     def _admit(self, number: int) -> None:
-        with activity.running(number):
+        with activity.running(self.roster.trial_of(number)):
             member = self.build(number)
         if member is None:
             self.roster.leave(number)
@@ -251,7 +257,7 @@ class Driver(ABC):
     def _stand_in(self, number: int) -> Member | None:
         """A member that has left, as it was when it came."""
         try:
-            with activity.running(number):
+            with activity.running(self.roster.trial_of(number)):
                 member = self.rebuild(number)
                 if member is not None:
                     self._prepare(member)

@@ -15,10 +15,11 @@ from nasflow.merge.planning.planner import Planner
 from nasflow.merge.trace.graph import NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.view.summary import Outline, Price, outline, prices
+from nasflow.training.job_driver import SpecDriver
 from nasflow.training.lightning_loop import run
 from nasflow.training.member.member import Member
+from nasflow.training.schedule.repeats import members_of
 from nasflow.training.schedule.turns import Roster
-from nasflow.training.training_job import SpecDriver
 from nasflow.training.unit.base import Unit
 from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.lockstep.reading import MODEL
@@ -76,7 +77,9 @@ class _DryRun(SpecDriver):
     """Drives a job's members up to their first step, which plans their units and ends the job."""
 
     def __init__(self, spec: JobSpec):
-        super().__init__(spec, Roster([member.trial for member in spec.members], spec.places))
+        repeats = spec.evaluator.repeats
+        numbers = [number for member in spec.members for number in members_of(member.trial, repeats)]
+        super().__init__(spec, Roster(numbers, spec.places, repeats=repeats))
         self.plan = JobPlan()
         self.is_planned = False
 
@@ -86,15 +89,15 @@ class _DryRun(SpecDriver):
 
     def step(self, batches: Sequence[Any]) -> None:
         """Plan units for the first batch; then all members leave."""
-        numbers = {part: member.number for member in self.turn for part in member.module.modules()}
-        _fill(self.plan, self.former, self.form(self.turn, batches[0]), batches[0], numbers)
+        trials = {part: member.trial for member in self.turn for part in member.module.modules()}
+        _fill(self.plan, self.former, self.form(self.turn, batches[0]), batches[0], trials)
         self.is_planned = True
         for member in self.active:
             self.remove(member)
 
     def evicted(self, number: int, epoch: int, error: str) -> None:
         """Note the error of a trial."""
-        self.plan.failed[number] = error
+        self.plan.failed[self.roster.trial_of(number)] = error
 
 
 def rehearse(spec: JobSpec) -> JobPlan:
@@ -111,7 +114,7 @@ def rehearse(spec: JobSpec) -> JobPlan:
     return driver.plan
 
 
-def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numbers: Mapping[Any, int]) -> None:
+def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, trial_of: Mapping[Any, int]) -> None:
     x = batch[0] if isinstance(batch, tuple | list) and batch else batch
     if isinstance(x, torch.Tensor):
         plan.batch, plan.device = tuple(x.shape), str(x.device)
@@ -123,7 +126,7 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numb
     for unit in units:
         models = merged_models(unit)
         for path, model in models.items():
-            trials = tuple(numbers[graph.model] for graph in model.plan.graphs)
+            trials = tuple(trial_of[graph.model] for graph in model.plan.graphs)
             alone = sum(map(planner.alone, model.plan.graphs))
             plan.units.append(
                 UnitPlan(
@@ -142,5 +145,5 @@ def _alone(members: Sequence[Member], x: torch.Tensor, planner: Planner) -> dict
         if not isinstance(model, nn.Module):
             continue
         with contextlib.suppress(NotTraceableError):
-            found[member.number] = planner.alone(trace(model, Spec.batch(x)))
+            found[member.trial] = planner.alone(trace(model, Spec.batch(x)))
     return found

@@ -23,6 +23,7 @@ from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.member.reporting import Reported, events_of
+from nasflow.training.repeated import RepeatedTrial
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class MemberCheckpoints:
             by_trial = {member.number: events(member) for member in some if member not in lost}
             self._background.do(partial(self._commit, parts, [member.number for member in due], by_trial))
 
-    def save_within(self, members: Sequence[Member], batches: int) -> bool:
+    def save_within(self, members: Sequence[Member | RepeatedTrial], batches: int) -> bool:
         """Save members within an epoch, of which they have trained on so many batches. Return whether all are saved."""
         saves = [
             Save(self._store_within(member.number), member.finished_epochs, partial(_state_within, member, batches))
@@ -289,7 +290,7 @@ def _later(state: dict[str, Any] | None, within: CheckpointStore) -> dict[str, A
     return newer
 
 
-def _state_within(member: Member, batches: int) -> dict[str, Any]:
+def _state_within(member: Member | RepeatedTrial, batches: int) -> dict[str, Any]:
     with activity.running(member.number):
         return member.state_within(batches)
 

@@ -19,7 +19,7 @@ from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import with_weights
-from nasflow.training.training_job import load_job_data
+from nasflow.training.member_maker import load_job_data
 from nasflow.training.unit.base import guarding
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)

@@ -14,8 +14,9 @@ from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.lazy_layers import make_by_weights
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
+from nasflow.training.member_maker import make_member, seeded_data
 from nasflow.training.scoring import score
-from nasflow.training.training_job import Tell, make_member, seeded_data
+from nasflow.training.training_job import Tell
 
 
 class ScoringJob:

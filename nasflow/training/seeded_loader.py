@@ -77,7 +77,7 @@ class SeededLoader:
         seed = derive_seed(self._seed, self.epoch)
         batch_sampler = getattr(self._loader, "batch_sampler", None)
         samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        parts: list[Any] = [self._loader, *samplers]
+        parts: list[Any] = [self._loader, *samplers, getattr(self._loader, "dataset", None)]
         for part in parts:
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(seed)

@@ -2,17 +2,26 @@
 
 import contextlib
 import difflib
+import io
 import random
 import re
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
 from nasflow.config.search import MergeConfig, load_config
 from nasflow.evaluator.check import check_search
 from nasflow.job.events import Event, Final, Planned
 from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.load_target import load_target
 from nasflow.training.program.job import ProgramJob
+from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.training_job import TrainingJob
 
 TEXT = (Path(__file__).parents[2] / "docs" / "evaluators.md").read_text()
@@ -57,3 +66,50 @@ def test_code_that_trains_by_itself(tmp_path: Path, config: str) -> None:
         ProgramJob(JobSpec.of_search(search, "job", None, [member]), tmp_path, events.append).run()
     (final,) = (event for event in events if isinstance(event, Final))
     assert final.epochs == 5 and final.metrics["val_accuracy"] > 0.5
+
+
+def labels(loader: Any, *epochs: int) -> list[torch.Tensor]:
+    """The labels of each epoch, by a loader that was just made."""
+    seeded, found = SeededLoader(loader, seed=1), []
+    for seeded.epoch in epochs:
+        found.append(torch.cat([y for _, y in seeded]))
+    return found
+
+
+def goes_on(make: Callable[[], Any]) -> torch.Tensor:
+    """The labels of the first epoch, which another follows; that one is the same after a restart."""
+    first, second = labels(make(), 0, 1)
+    assert len(first) == len(second) and not torch.equal(first, second)
+    assert torch.equal(labels(make(), 1)[0], second)
+    return first
+
+
+def source(name: str, folder: Path) -> Path:
+    (text,) = (file["text"] for file in FILES.finditer(TEXT) if file["name"] == name)
+    (folder / name).write_text(text)
+    return folder
+
+
+def test_a_stream_goes_on_from_any_epoch(tmp_path: Path) -> None:
+    load = load_target("stream.py:load", source("stream.py", tmp_path))
+    assert len(goes_on(lambda: load()[0])) == 1437
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_go_on_from_any_epoch(workers: int, tmp_path: Path) -> None:
+    pytest.importorskip("webdataset", reason="needs webdataset: install nasflow[zoo]")
+    urls = []
+    for shard in range(4):
+        urls.append(str(tmp_path / f"{shard}.tar"))
+        with tarfile.open(urls[-1], "w") as tar:
+            for number in range(24 * shard, 24 * shard + 24):
+                row = io.BytesIO()
+                np.save(row, np.full(3, number, np.float32))
+                for kind, content in (("npy", row.getvalue()), ("cls", str(number).encode())):
+                    member = tarfile.TarInfo(f"{number:04d}.{kind}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    shards = load_target("shards.py:Shards", source("shards.py", tmp_path))
+    first = goes_on(lambda: DataLoader(shards(urls), 16, num_workers=workers))
+    assert sorted(first.tolist()) == list(range(96))

@@ -16,7 +16,7 @@ from nasflow.evaluator.optimizers import make_optimizer
 from nasflow.job.events import Event, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.rng import RngStream
-from nasflow.training.training_job import load_job_data
+from nasflow.training.member_maker import load_job_data
 from tests.training.jobs import Outcome, evictions, make_job, outcome, sample, train
 
 TOLERANCE = 1e-9

@@ -106,7 +106,8 @@ def outcome(events: Iterable[Event], root: Path, trial: int) -> Outcome:
     final = next((event for event in events if isinstance(event, Final) and event.trial == trial), None)
     state = CheckpointStore(trial_dir(root, trial)).load_newest()
     assert state is not None
-    del state["seconds"]
+    for each in [state, *state.get("repeats", [])]:
+        del each["seconds"]
     values, tensors = pack(state)
     return Outcome(
         list(told.values()),

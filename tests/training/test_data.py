@@ -10,14 +10,23 @@ import numpy as np
 import pytest
 import torch
 from pytorch_lightning import LightningDataModule
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 from nasflow.config.search import DataConfig
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.training.batch_runs import BatchRuns, training_batches
+from nasflow.training.member_maker import load_job_data
 from nasflow.training.seeded_loader import SeededLoader
-from nasflow.training.training_job import load_job_data
 from tests.training.jobs import HERE, evaluator, evictions, make_job, sample, train
 from tests.training.spaces import Augmented, Unsized, augmented, rows
 
@@ -42,7 +51,35 @@ def own_sampler() -> RandomSampler:
     return RandomSampler(Augmented(), generator=torch.Generator())
 
 
+class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples in an order of its own, a part of them in each worker; by `set_epoch`, or by the global generators."""
+
+    def __init__(self, by_epoch: bool):
+        self.by_epoch, self.epoch = by_epoch, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        worker = get_worker_info()
+        numbers = list(range(worker.id if worker else 0, 40, worker.num_workers if worker else 1))
+        (random.Random(self.epoch) if self.by_epoch else random).shuffle(numbers)
+        samples = Augmented()
+        return ((samples.x[number], samples.y[number]) for number in numbers)
+
+
+def weighted(**options: Any) -> DataLoader[Any]:
+    weights = (1.0 + torch.arange(40)).tolist()
+    return DataLoader(Augmented(), 8, sampler=WeightedRandomSampler(weights, 30, **options))
+
+
 LOADERS = {
+    "weighted": weighted,
+    "weighted by its generator": lambda: weighted(generator=torch.Generator()),
+    "stream": lambda: DataLoader(Stream(False), 8),
+    "stream by epoch": lambda: DataLoader(Stream(True), 8),
+    "stream with workers": lambda: DataLoader(Stream(False), 8, num_workers=2, persistent_workers=True),
+    "stream by epoch with workers": lambda: DataLoader(Stream(True), 8, num_workers=2, persistent_workers=True),
     "tensors": lambda: TensorLoader(rows(), 16, shuffle=True),
     "unsized": Unsized,
     "shuffled": lambda: augmented()[0],
@@ -78,7 +115,7 @@ def test_an_epoch_is_the_same_whatever_came_before(name: str) -> None:
     assert same(batches(resumed, 1), second)
     assert same(batches(resumed, 2), third)
     assert same(batches(steady, 1), second)
-    if name != "by epoch":  # whose order is its own affair, but for the epoch
+    if "by epoch" not in name:  # whose order is its own affair, but for the epoch
         assert not same(batches(SeededLoader(LOADERS[name](), seed=4), 1), second)
 
 

@@ -15,7 +15,7 @@ from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.dry_run import rehearse
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.rng import RngStream
-from nasflow.training.training_job import MemberMaker, load_job_data
+from nasflow.training.member_maker import MemberMaker, load_job_data
 from tests.training.fused_jobs import fused_and_apart
 from tests.training.jobs import BLOBS, HERE, evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted

@@ -18,8 +18,8 @@ from nasflow.job import disk_full
 from nasflow.job.events import Ended, Epoch, Event, Evicted, Final
 from nasflow.job.spec import MemberSpec
 from nasflow.training.member.member import Member
+from nasflow.training.member_maker import MemberMaker
 from nasflow.training.runner import run_job_file
-from nasflow.training.training_job import MemberMaker
 from tests.training.test_killed import SPEC, events_of, write_job
 
 ONE_BY_ONE = SPEC.model_copy(update={"places": 1})

@@ -89,7 +89,7 @@ def test_from_any_saved_epoch(epochs: tuple[int, ...], finished: Finished, tmp_p
 
 def test_a_finished_job_only_tells_again(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, root, events = finished
-    monkeypatch.setattr("nasflow.training.training_job.load_job_data", None)  # nobody may ask for data
+    monkeypatch.setattr("nasflow.training.job_driver.load_job_data", None)  # nobody may ask for data
     again = train(spec, root)
     assert not told(again, False)
     assert outcomes(spec, again, root) == outcomes(spec, events, root)

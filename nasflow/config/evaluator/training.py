@@ -24,6 +24,11 @@ class DataConfig(Target):
     Any param may be searched.
     """
 
+    fraction: SearchedFloat = Field(
+        default=1.0,
+        description="share of the training samples to train on; the same ones for one seed, more for a larger share",
+    )
+
 
 class LimitBatchesConfig(Section):
     """How many batches an epoch has, at most."""
@@ -52,7 +57,7 @@ class TrainingConfig(Section):
     """What every evaluator shares."""
 
     data: DataConfig = Field(description="what is trained and validated on")
-    test_data: DataConfig | None = Field(
+    test_data: Target | None = Field(
         default=None,
         description="what the best trial is scored on once, at the end: a LightningDataModule class, or a callable "
         "that gives a loader",
@@ -62,6 +67,10 @@ class TrainingConfig(Section):
         default=None,
         description="epochs after which a trial ends before all of `epochs`; a later one that differs in nothing else "
         "goes on from its checkpoint",
+    )
+    repeats: PositiveInt = Field(
+        default=1,
+        description="train each architecture so many times, each time with another seed; its metrics are the means",
     )
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
     gradient_clip_val: OptionalFloat = Field(

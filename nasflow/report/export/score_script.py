@@ -51,7 +51,8 @@ def main():
     recorded = search["metrics"]
     names = sorted(recorded.keys() & metrics.keys())
     different = [n for n in names if not abs(metrics[n] - recorded[n]) <= TOLERANCE * max(1.0, abs(recorded[n]))]
-    missing = [o["metric"] for o in search["objectives"] if o["metric"] not in names]
+    objectives = [o["metric"] for o in search["objectives"]]
+    missing = [name for name in objectives if name in recorded and name not in metrics]
     shown = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     print(json.dumps({"metrics": shown, "recorded": recorded, "different": different, "missing": missing}, indent=2))
     return 1 if different or missing else 0

@@ -37,12 +37,13 @@ class Member:
     callbacks', each within the member's own random stream.
 
     Args:
-        number: the trial's number.
+        number: the trial's number. A job numbers the members of a trial that has several.
         module: built within `rng`.
         candidate: what the module trains, with its config and number of parameters.
         callbacks: its own, beside those of the module's `configure_callbacks`.
 
     Attributes:
+        trial: the trial's number.
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
         average: of its weights, if the config asks for one.
@@ -74,23 +75,21 @@ class Member:
             checks.refuse_for_manual(module, config)
         self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
         self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
-        self.number, self.module = number, module
+        self.number = self.trial = number
+        self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs
         self.finished_epochs = 0
         self.finished = self.stopped_early = self.pruned = self.is_joint = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
-        self.rng = rng
-        self._candidate = candidate
-        self.config = config
+        self.rng, self._candidate, self.config = rng, candidate, config
         self.book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
         self.begun = self.batch_index = 0
-        self._skips_epoch = False
-        self._is_fitting = self._trains = False
+        self._skips_epoch = self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
         self.takes_index = {name: takes_index(getattr(module, name)) for name in STEPS}

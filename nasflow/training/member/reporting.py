@@ -13,15 +13,35 @@ from nasflow.json_metrics import finite_metrics, json_metrics
 
 
 class Reported(Protocol):
-    """What a member needs so that its epochs are reported and saved; attributes as in `Member`."""
+    """What a trial needs so that its epochs are reported and saved; attributes as in `Member`."""
 
-    number: int
-    finished_epochs: int
-    history: list[dict[str, float]]
-    seconds: list[float]
-    finished: bool
-    stopped_early: bool
-    pruned: bool
+    @property
+    def number(self) -> int:
+        """The number of the trial."""
+
+    @property
+    def finished_epochs(self) -> int:
+        """How many epochs it has finished."""
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Its metrics by epoch, the first epoch first."""
+
+    @property
+    def seconds(self) -> list[float]:
+        """What each epoch took."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether it ended before its last epoch."""
+
+    @property
+    def pruned(self) -> bool:
+        """Whether it was stopped because others do better."""
 
     @property
     def parameters(self) -> int:

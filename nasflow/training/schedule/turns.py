@@ -9,7 +9,8 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nasflow.training.schedule.pruners import Metrics, Pruner
+from nasflow.training.schedule.pruners import Histories, Metrics, Pruner
+from nasflow.training.schedule.repeats import common_history, mean_and_spread, members_of
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,16 @@ class Roster:
     trials wait for a place, the largest group of members at one epoch has the turn, so that a newcomer waits for others
     instead of training alone. Once none waits, the members furthest behind have it, so that all come together.
 
+    Where a trial has several members, these are what has places, turns and histories here, each under its own number
+    (`repeats.members_of`). They enter together, none goes on before the others have ended the epoch, and the pruner
+    sees the trials, with the mean of their members.
+
     Args:
-        trials: all that train in the job, or have trained in it before.
-        places: how many may be in the job at a time; None for all.
+        trials: all that train in the job, or have trained in it before; the numbers of their members.
+        places: how many trials may be in the job at a time; None for all.
         pruner: decides which of those that have trained in a turn stop.
         past: the recorded histories of trials that have begun before.
+        repeats: the members of each trial.
 
     Attributes:
         epoch: epochs finished by the trials of this turn.
@@ -54,9 +60,11 @@ class Roster:
         places: int | None = None,
         pruner: Pruner | None = None,
         past: Mapping[int, Past] | None = None,
+        repeats: int = 1,
     ):
         self._waiting = deque(trials)
-        self._places = len(trials) if places is None else places
+        self._repeats = repeats
+        self._places = len(trials) if places is None else places * repeats
         self._pruner = pruner
         self._past = past or {}
         self._finished: dict[int, int] = {}  # epochs, by trial that has a place
@@ -65,26 +73,32 @@ class Roster:
         self._due: list[int] = []
         self.epoch = 0
         self.turn: list[int] = []
-        self.shared = len(trials) > 1
+        self.shared = len(trials) > repeats
 
     def open_turn(self) -> bool:
         """Go on to the next turn in which a trial trains. Return False if there is none: the job has ended."""
         while True:
-            while self._waiting and len(self._finished) < self._places:
-                trial = self._waiting.popleft()
-                self._finished[trial], self._histories[trial] = 0, []
+            while self._waiting and len(self._finished) + self._repeats <= self._places:
+                for _ in range(self._repeats):
+                    trial = self._waiting.popleft()
+                    self._finished[trial], self._histories[trial] = 0, []
             if not self._finished:
                 self.turn = []
                 return False
-            standing = Counter(self._finished.values())
+            ready = self._ready()
+            standing = Counter(ready.values())
             self.epoch = min(standing, key=lambda epoch: (-standing[epoch] if self._waiting else 0, epoch))
-            self._due = [trial for trial, finished in self._finished.items() if finished == self.epoch]
+            self._due = [trial for trial, finished in ready.items() if finished == self.epoch]
             new = tuple(trial for trial in self._due if trial not in self._companies)
             self._companies.update(dict.fromkeys(new, new))
             self.turn = [trial for trial in self._due if self._can_train(trial) and not self._is_on_record(trial)]
             if self.turn:
                 return True
             self.close_turn()
+
+    def trial_of(self, number: int) -> int:
+        """Return the trial of a member."""
+        return number // self._repeats
 
     def company(self, trial: int) -> tuple[int, ...]:
         """Return the trials that had their first turn together with this one, including those that have left."""
@@ -93,7 +107,8 @@ class Roster:
     def take(self, trial: int, metrics: Metrics, parameters: int) -> None:
         """Record the metrics of a trial that trained in this turn. Raises TrialError if the pruner misses one."""
         if self._pruner is not None:
-            self._pruner.check({"parameters": float(parameters), **metrics})
+            logged = metrics if self._repeats == 1 else mean_and_spread([metrics])
+            self._pruner.check({"parameters": float(parameters), **logged})
         self._record(trial, metrics, parameters)
 
     def close_turn(self, candidates: Sequence[int] = ()) -> set[int]:
@@ -110,7 +125,12 @@ class Roster:
             if ends:
                 self.leave(trial)
         self._due, self.turn = [], []
-        return self._pruner.stop(candidates, self._histories) if self._pruner and candidates else set()
+        if self._pruner is None or not candidates:
+            return set()
+        if self._repeats == 1:
+            return self._pruner.stop(candidates, self._histories)
+        stopped = self._pruner.stop({number // self._repeats for number in candidates}, self._common_histories())
+        return {number for number in candidates if number // self._repeats in stopped}
 
     def rewind(self, trial: int, epoch: int) -> None:
         """Take a trial back to the end of `epoch` epochs; it trains those after it again."""
@@ -120,6 +140,27 @@ class Roster:
     def leave(self, trial: int) -> None:
         """Free the place of a trial that has ended or failed."""
         self._finished.pop(trial, None)
+
+    def _ready(self) -> dict[int, int]:
+        """The finished epochs of those that do not wait for other members of their trial."""
+        if self._repeats == 1:
+            return self._finished
+        least: dict[int, int] = {}
+        for number, finished in self._finished.items():
+            trial = number // self._repeats
+            least[trial] = min(least.get(trial, finished), finished)
+        return {number: done for number, done in self._finished.items() if done == least[number // self._repeats]}
+
+    def _common_histories(self) -> Histories:
+        """The histories of trials, up to the last epoch that all of their members have ended."""
+        found = {}
+        for trial in {number // self._repeats for number in self._histories}:
+            numbers = members_of(trial, self._repeats)
+            histories = [self._histories[number] for number in numbers]
+            here = [self._finished[number] for number in numbers if number in self._finished]
+            epochs = min(here) if here else max(map(len, histories))
+            found[trial] = common_history(histories, range(epochs)) if all(histories) else []
+        return found
 
     def _can_train(self, trial: int) -> bool:
         past = self._past.get(trial)

@@ -22,7 +22,7 @@ def guarding(member: Member, failed: Callable[[Member, BaseException], None]) ->
         InfrastructureError: nobody's fault.
     """
     try:
-        with activity.running(member.number):
+        with activity.running(member.trial):
             yield
     except InfrastructureError:
         raise

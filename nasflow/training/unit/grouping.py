@@ -90,7 +90,7 @@ class Former:
         self.reasons = {}
         readings = self._readings(members, batch)
         graphs = self._graphs(readings)
-        merged = [(member.number, graph) for member, parts in graphs.items() for graph in parts.values()]
+        merged = [(member.trial, graph) for member, parts in graphs.items() for graph in parts.values()]
         self._owners = {node: number for number, graph in merged for node in graph.nodes if node.opaque}
         kinds: dict[Hashable, list[Member]] = {}
         for member in graphs:
@@ -143,7 +143,7 @@ class Former:
         graphs: dict[Member, Graphs] = {}
         for member, reading in readings.items():
             try:
-                with activity.running(member.number):
+                with activity.running(member.trial):
                     found = reading.graphs or _graphs(member, reading)
                 if any(graph.has_own_gradients for graph in found.values()):
                     self.reasons[member.number] = OWN_GRADIENTS
@@ -152,7 +152,7 @@ class Former:
             except NotTraceableError as error:
                 self.reasons[member.number] = f"it can't be traced: {error}"
             except (Exception, SystemExit) as error:  # of the member's own code; the member's first step shows it
-                logger.warning("trial %s can't be traced", member.number, exc_info=error)
+                logger.warning("trial %s can't be traced", member.trial, exc_info=error)
                 self.reasons[member.number] = f"it can't be traced: {error_message(error)}"
         return graphs
 
@@ -224,7 +224,7 @@ class Former:
         for member, what in wrong.items():
             reason = what if what in (INNER_BACKWARD, CHANGES, ENDS_EPOCH) else f"{DIFFERS}{when}: {what}"
             self._differing[member.number] = self.reasons[member.number] = reason
-            logger.warning("trial %s trains by itself: %s", member.number, self._differing[member.number])
+            logger.warning("trial %s trains by itself: %s", member.trial, self._differing[member.number])
 
     def _fuse(self, group: "_Group") -> list[Unit]:
         members = group.members
@@ -234,7 +234,8 @@ class Former:
             unit, wrong = self._compared(group)
         except Exception as error:
             numbers = [member.number for member in members]
-            logger.warning("trials %s can't be merged, half of them are tried", numbers, exc_info=error)
+            trials = [member.trial for member in members]
+            logger.warning("trials %s can't be merged, half of them are tried", trials, exc_info=error)
             self.reasons.update({number: f"merging it failed: {error_message(error)}" for number in numbers})
             half = len(members) // 2
             parts = (members[:half], members[half:])

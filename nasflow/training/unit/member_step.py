@@ -62,7 +62,7 @@ class Subject:
     def own_step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> Step:
         """Compute a step of its own model, without the update."""
         stream = self._member.rng if self._draws else nullcontext()
-        with activity.running(self._member.number), stream, _dense(self._module), torch.enable_grad():
+        with activity.running(self._member.trial), stream, _dense(self._module), torch.enable_grad():
             output, target = self._module.compare((batch[0].clone(), batch[1]))
             loss = self._module.loss(output, target)
             parameters = list(self.trained.values())

@@ -15,17 +15,16 @@ from nasflow.training.unit.stacked_unit import StackedUnit
 
 def planned(units: Sequence[Unit], former: Former) -> Planned:
     """Return the event that reports units that were just formed."""
-    merged = [
-        _planned_unit(unit, list(models.values()), former.planner) for unit in units if (models := merged_models(unit))
-    ]
-    together = {number for unit in merged for number in unit.members}
-    numbers = [member.number for unit in units for member in unit.members]
+    units_of = [(unit, list(models.values())) for unit in units if (models := merged_models(unit))]
+    merged = [_planned_unit(unit, models, former.planner) for unit, models in units_of]
+    together = {member.number for unit, _ in units_of for member in unit.members}
+    members = [member for unit in units for member in unit.members]
     return Planned(
         units=merged,
         alone={
-            number: former.reasons.get(number, "there is no other to fuse it with").partition("\n")[0]
-            for number in numbers
-            if number not in together
+            member.trial: former.reasons.get(member.number, "there is no other to fuse it with").partition("\n")[0]
+            for member in members
+            if member.number not in together
         },
     )
 
@@ -53,7 +52,7 @@ def _planned_unit(unit: Unit, models: Sequence[MergedModel], planner: Planner | 
     for outlined in outlines:
         kernels.update(outlined.kernels)
     return PlannedUnit(
-        members=[member.number for member in unit.members],
+        members=[member.trial for member in unit.members],
         operations=sum(outlined.operations for outlined in outlines),
         fused=sum(outlined.fused for outlined in outlines),
         kernels=dict(kernels),

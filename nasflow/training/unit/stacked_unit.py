@@ -91,7 +91,7 @@ class StackedUnit(Unit):
             if member not in self.members:
                 raise LeftError
             try:
-                with activity.running(member.number):
+                with activity.running(member.trial):
                     return run()
             except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
                 failed(row, error)

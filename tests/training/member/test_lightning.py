@@ -10,7 +10,7 @@ from pytorch_lightning import Trainer
 from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Ended, Epoch, Event, Final
 from nasflow.job.spec import JobSpec
-from nasflow.training.training_job import load_job_data, make_member
+from nasflow.training.member_maker import load_job_data, make_member
 from tests.training.jobs import evaluator, evictions, make_job, train, weights
 from tests.training.lightning_modules import CONFIGURED
 

@@ -15,7 +15,7 @@ from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import CustomPrunerConfig, HalvingPrunerConfig, MedianPrunerConfig, Objective
 from nasflow.job.events import Ended, Entered, Epoch, Event, EventWriter, Final, Started, parse_event, read_lines
 from nasflow.job.spec import JobSpec, PeerSpec, job_dir, trial_dir
-from nasflow.training import training_job as job_module
+from nasflow.training import member_maker as job_module
 from nasflow.training.runner import run_job_file
 from nasflow.training.training_job import TrainingJob
 from tests.training.jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 from nasflow.job.events import Epoch, Planned
 from nasflow.job.spec import JobSpec
 from nasflow.load_target import load_target
-from nasflow.training.training_job import load_job_data, make_member
+from nasflow.training.member_maker import load_job_data, make_member
 from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
 from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted

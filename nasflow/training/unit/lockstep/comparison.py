@@ -104,7 +104,7 @@ def _own_steps(twin: Member, batch: Any, steps: int) -> list[Step] | str:
 def _own_step(twin: Member, batch: Any, index: int) -> Step:
     trained = _trained(twin)
     gradients: Mapping[Any, torch.Tensor | None] = {}
-    with activity.running(twin.number), twin.rng, torch.enable_grad():
+    with activity.running(twin.trial), twin.rng, torch.enable_grad():
         loss = loss_in(twin.call_step("training_step", copied(batch), index))
         if loss is not None:
             grads = torch.autograd.grad(loss, trained, allow_unused=True)

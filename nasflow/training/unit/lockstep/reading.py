@@ -95,7 +95,7 @@ class HandedBatch:
 def read(member: Member, batch: Any) -> Reading | str:
     """Return what the parts of a member's model read in a training step, or why it can't be fused with others."""
     try:
-        with activity.running(member.number):
+        with activity.running(member.trial):
             watch = _Watch(member)
             steps = watch.steps(batch)
             while steps and watch.opens_more():

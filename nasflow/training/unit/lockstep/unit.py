@@ -346,7 +346,7 @@ class LockstepUnit(StackedUnit):
         if self.wrong and self._failing is None:
             wrong, self.wrong = self.wrong, {}
             self._note(wrong)
-            raise DiffersError("; ".join(f"trial {member.number}: {what}" for member, what in wrong.items()))
+            raise DiffersError("; ".join(f"trial {member.trial}: {what}" for member, what in wrong.items()))
 
     # --- rows that are dropped ---
 

@@ -1,0 +1,287 @@
+"""Drives the members of a job: makes them, restores and saves them, and reports what becomes of them."""
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nasflow.clean_text import error_message, error_text
+from nasflow.config.search import ProgramConfig
+from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
+from nasflow.job.events import Entered, Evicted
+from nasflow.job.spec import JobSpec, stop_mark
+from nasflow.resumable.job import JobRunner, State
+from nasflow.space.shared_layers import Owners
+from nasflow.training.driver import Driver
+from nasflow.training.lightning_loop import make_trainer
+from nasflow.training.member.member import Member
+from nasflow.training.member.reporting import must_stop
+from nasflow.training.member_checkpoints import MemberCheckpoints
+from nasflow.training.member_maker import MemberMaker, load_job_data
+from nasflow.training.preemption import Notice
+from nasflow.training.repeated import RepeatedTrial, seeded
+from nasflow.training.schedule.repeats import members_of
+from nasflow.training.schedule.turns import Roster
+from nasflow.training.unit.base import DiffersError, Unit, guarding
+from nasflow.training.unit.grouping import Former
+from nasflow.training.unit.reporting import measured, planned
+
+logger = logging.getLogger(__name__)
+
+_OWNERS = Owners()  # jobs of the debug service come one after the other in one process
+
+
+class SpecDriver(Driver):
+    """Drives the members of a spec, in the units that its merge section asks for.
+
+    Attributes:
+        former: forms the units.
+        limits: the most members that a unit of a trial may have, where a larger one has failed.
+    """
+
+    def __init__(self, spec: JobSpec, roster: Roster):
+        if spec.data is None or isinstance(spec.evaluator, ProgramConfig):
+            raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
+        trainer = make_trainer(spec.evaluator.precision)
+        super().__init__(
+            roster, load_job_data(spec.data, spec.base_dir, spec.data_seed, spec.evaluator.batch_limits), trainer
+        )
+        self.limits: dict[int, int] = {}
+        self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
+        self._maker = MemberMaker(spec, self.data, trainer)
+        self._specs = {
+            number: seeded(member, repeat)
+            for member in [*spec.members, *spec.peers]
+            for repeat, number in enumerate(members_of(member.trial, spec.evaluator.repeats))
+        }
+
+    def build(self, number: int) -> Member | None:
+        """Return a member; if it can't be built, record that and return None.
+
+        Raises:
+            InfrastructureError: nobody's fault.
+        """
+        try:
+            return self.make(number)
+        except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+            self.refuse_to_blame(error)
+            self.evicted(number, 0, error_text(error))
+            return None
+
+    def make(self, number: int) -> Member:
+        """Return a member before its training. Raises whatever its space or evaluator raises."""
+        member = self._maker.make(self._specs[number])
+        member.number = number
+        return member
+
+    def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
+        """Return units of the members, merged where that is possible and faster."""
+        return self.former.form(members, batch, self.fail)
+
+
+class JobDriver(SpecDriver):
+    """Drives a job's members from and to their checkpoints, and reports what becomes of them.
+
+    Args:
+        state: of the job, with its `roster` and the `waiting` trials, which enter later.
+        runner: runs the steps of a turn's end.
+    """
+
+    def __init__(self, spec: JobSpec, root: Path, state: State, runner: JobRunner, checkpoints: MemberCheckpoints):
+        super().__init__(spec, state["roster"])
+        self._spec, self._root, self._state, self._runner = spec, root, state, runner
+        self._checkpoints = checkpoints
+        self._notice = Notice()
+        self._has_ended_epochs = False
+        self._repeats = spec.evaluator.repeats
+        self._trials: dict[int, RepeatedTrial] = {}  # with members in the job; only if they have several
+        self._failed: dict[int, int] = {}  # the epochs that a trial has ended, in which all members had
+        self._stops: dict[int, bool] = {}  # in this turn, by trial
+
+    def open_turn(self) -> bool:
+        """Go on to the next epoch; members that are not all at the same batch of it train it from the start."""
+        going = super().open_turn()
+        if len({member.begun for member in self.turn}) > 1:
+            begun = [member for member in self.turn if member.begun]
+            self._checkpoints.drop_within(list({member.trial for member in begun}))
+            self._take_back(begun)
+            self.turn = [member for member in self.turn if member.finished_epochs == self.roster.epoch]
+        return going
+
+    def start_epoch(self) -> None:
+        """Call the hooks before the first batch."""
+        self._notice.listen()
+        super().start_epoch()
+
+    def look_up(self, validating: bool = False) -> None:
+        """End the job if its process was asked to end, after saving the running epoch's state if that is wanted.
+
+        Raises:
+            PreemptedError: it was asked to end.
+        """
+        keeps = self._spec.checkpoint.on_preempt
+        if not self._notice.came or (validating and keeps):  # then the epoch's end is near, which is saved
+            return
+        self._checkpoints.wait()
+        saved = keeps and self._save_within()
+        where = f"; batch {self._batches} of its epoch is saved" if saved else ""
+        raise PreemptedError(f"the job's process was asked to end (SIGTERM){where}", saved or self._has_ended_epochs)
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """Attribute what fails to the end that was asked of the job, of which its loaders' processes may know, too."""
+        try:
+            yield
+        except JobError:
+            raise
+        except Exception as error:
+            if not self._notice.came:
+                raise
+            text = f"the job's process was asked to end (SIGTERM): {error_message(error)}"
+            raise PreemptedError(text, self._has_ended_epochs) from error
+
+    def build(self, number: int) -> Member | None:
+        """Return a member, after reporting that its trial enters if it had to wait.
+
+        Raises:
+            SharedLayerError: another trial of this process trains, or trained, a layer of this one.
+        """
+        trial = self.roster.trial_of(number)
+        if trial in self._failed:  # another of its members could not be built
+            return None
+        if trial in self._state["waiting"]:
+            self._state["waiting"].remove(trial)
+            gc.collect()  # a module and its trainer refer to each other: only this frees those that have left
+            self._checkpoints.tell(Entered(trial=trial))
+        member = super().build(number)
+        if member is not None:
+            self._refuse_shared(member)
+        return member
+
+    def rebuild(self, number: int) -> Member | None:
+        """Return a member that has left as it was when it came; None if its training was never saved."""
+        if self._spec.merge.fuse == "never" or not self._checkpoints.knows(self.roster.trial_of(number)):
+            return None
+        return self.make(number)
+
+    def restore(self, member: Member) -> None:
+        """Load a member's newest checkpoint, if there is one."""
+        saved = self._checkpoints.newest(member.trial)
+        if self._repeats > 1:
+            trial = self._trials.setdefault(member.trial, RepeatedTrial(member.trial, self._repeats))
+            trial.add(member)
+            if saved is not None:
+                trial.load_state_dict(saved)
+                saved = trial.part(saved, member)
+        if saved is not None:
+            member.load_state_dict(saved)
+
+    def clear(self) -> None:
+        """Take out the members of trials that failed by another member, as they were when all had ended an epoch."""
+        for member in [member for member in self.active if member.trial in self._failed]:
+            self.roster.rewind(member.number, min(member.finished_epochs, self._failed[member.trial]))
+            self.remove(member)
+
+    def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
+        """Return units of the members and report them."""
+        units = super().form(members, batch)
+        self._checkpoints.tell(planned(units, self.former))
+        for event in measured(self.former):  # also by what was reported just now
+            self._checkpoints.tell(event)
+        return units
+
+    def save(self, members: Sequence[Member]) -> None:
+        """Save members that enter the job to train from the start."""
+        self._checkpoints.save(self._trials_of(members), self._fail_trial)
+
+    def save_turn(self, members: Sequence[Member]) -> None:
+        """Run the job's steps after a turn, which save the members."""
+        self._has_ended_epochs = True
+        self._stops.clear()
+        self._state["trained"] = self._trials_of(members), self._fail_trial
+        self._runner.run_epoch(self._state)
+        del self._state["trained"]
+        for number, trial in list(self._trials.items()):
+            if number in self._failed or (trial.is_together and trial.finished):
+                del self._trials[number]
+            else:
+                trial.release()
+
+    def evicted(self, number: int, epoch: int, error: str) -> None:
+        """Report that a trial failed, after the epochs it finished."""
+        trial = self.roster.trial_of(number)
+        if self._repeats > 1:
+            if trial in self._failed:
+                return
+            self._failed[trial] = max(0, epoch - 1)
+            error = f"repeat {number % self._repeats + 1} of {self._repeats}: {error}"
+        stop_mark(self._root, trial).unlink(missing_ok=True)
+        event = Evicted(trial=trial, epoch=epoch, error=error)
+        if epoch:
+            self._checkpoints.tell_later(event)
+        else:  # it never trained, so none of its epochs is being saved
+            self._checkpoints.tell(event)
+
+    def must_stop(self, member: Member) -> bool:
+        """Whether a member has trained for longer than a trial may, or someone has asked for its end; report which."""
+        if member.trial not in self._stops:  # for all members of the trial
+            told = must_stop(self._spec, self._root, self._trials.get(member.trial, member))
+            if told is not None:
+                self._checkpoints.tell_later(told)
+            self._stops[member.trial] = told is not None
+        return self._stops[member.trial]
+
+    def split(self, members: Sequence[Member], error: Exception) -> None:
+        """Take members back to their checkpoints; their next units have at most half as many members."""
+        if not isinstance(error, DiffersError):  # the former knows which member that is
+            numbers = [member.number for member in members]
+            trials = sorted({member.trial for member in members})
+            logger.warning("trials %s go on in smaller groups, because together they failed", trials, exc_info=error)
+            self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
+        self._checkpoints.wait()
+        self._take_back(members)
+
+    def _take_back(self, members: Sequence[Member]) -> None:
+        for member in members:
+            with guarding(member, self.fail):
+                self.restore(member)
+                self.roster.rewind(member.number, member.finished_epochs)
+
+    def _save_within(self) -> bool:
+        """Save the members of the turn within their epoch, if that can be done and they have made steps in it."""
+        begun = max((member.begun for member in self.turn), default=0)
+        if self._batches <= begun or not all(member.can_stop_within(self._batches) for member in self.turn):
+            return False
+        for unit in self._turning():
+            unit.stop_within()
+        return self._checkpoints.save_within(self._trials_of(self.turn), self._batches)
+
+    def _trials_of(self, members: Sequence[Member]) -> Sequence[Member | RepeatedTrial]:
+        """Return what is saved and reported of members: themselves, or their trials once all members are together."""
+        if self._repeats == 1:
+            return members
+        trials = [self._trials[number] for number in dict.fromkeys(member.trial for member in members)]
+        return [trial for trial in trials if trial.number not in self._failed and trial.is_together]
+
+    def _fail_trial(self, failed: Member | RepeatedTrial, error: BaseException) -> None:
+        if isinstance(failed, Member):
+            self.fail(failed, error)
+        else:
+            self.fail(next(member for member in self.active if member.trial == failed.number), error)
+
+    def _refuse_shared(self, member: Member) -> None:
+        """Raise SharedLayerError if another trial of this process trains, or trained, a layer of this one."""
+        shared = _OWNERS.claim(member.module, (self._root, member.trial, member.number))
+        if shared is None:
+            return
+        root, other, _ = shared.owner
+        both = f"trial {other} of another search in this process and trial {member.trial}"
+        if root == self._root:
+            both = f"trials {other} and {member.trial}" if other != member.trial else f"two repeats of trial {other}"
+        raise SharedLayerError(
+            f"{both} of {self._spec.space.target} would train the same {shared.what}, which is made outside of what "
+            "builds them; make it within build(pick), or in the evaluator's module, or freeze it by "
+            "requires_grad_(False) and eval()"
+        )
