@@ -302,7 +302,7 @@ CHANGES = [
         "training/unit/fused.py",
         (
             "gradients of the last step are kept",
-            "self._see(True, x, target)\n        self._optimizer.zero_grad()",
+            "self._see(True, x, target)\n        self._clear_gradients(index)",
             "self._see(True, x, target)",
         ),
     ),

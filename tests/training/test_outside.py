@@ -14,7 +14,7 @@ from nasflow.evaluator.check import check_search
 from nasflow.job.events import Ended, Epoch, Event, Started, parse_event
 from nasflow.job.spec import trial_dir
 from nasflow.space.shared_layers import Owners
-from nasflow.training import training_job
+from nasflow.training import job_driver
 from nasflow.training.runner import run_job_file
 from nasflow.training.training_job import TrainingJob
 from tests.training.fused_jobs import same
@@ -34,7 +34,7 @@ def of_kind(kind: str, *trials: int) -> dict[int, dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No job ran before in this one."""
-    monkeypatch.setattr(training_job, "_OWNERS", Owners())
+    monkeypatch.setattr(job_driver, "_OWNERS", Owners())
 
 
 @pytest.mark.parametrize("kind", REFUSED)

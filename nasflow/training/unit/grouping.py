@@ -94,9 +94,9 @@ class Former:
         self._owners = {node: number for number, graph in merged for node in graph.nodes if node.opaque}
         kinds: dict[Hashable, list[Member]] = {}
         for member in graphs:
-            kinds.setdefault(
-                (self._limit(member, len(members)), member.pace.accumulated, readings[member].key), []
-            ).append(member)
+            outputs = tuple([(graph.output.spec.shape, graph.output.spec.other) for graph in graphs[member].values()])
+            kind = (self._limit(member, len(members)), member.pace.accumulated, outputs, readings[member].key)
+            kinds.setdefault(kind, []).append(member)
         units: list[Unit] = []
         for alike in kinds.values():
             reading = readings[alike[0]]

@@ -68,7 +68,7 @@ def test_several_batches_in_a_row_are_those_one_by_one(tmp_path: Path, monkeypat
     """Units of two members: bit for bit the same, whether each takes a batch or many before the next one does."""
     config = evaluator(**SINGLE, optimizer=ADAM)
     drawn = dict(enumerate(sample("fused_spaces.py:mixed", config, 6)))
-    pairs = lambda self, graphs, limit, shared=True: [[i, i + 1] for i in range(0, len(graphs), 2)]  # noqa: E731
+    pairs = lambda self, parts, limit, shared: [[i, i + 1] for i in range(0, len(parts[0]), 2)]  # noqa: E731
     monkeypatch.setattr(planner.Planner, "partition", pairs)
     took: list[int] = []
     train_batch = FusedUnit.train_batch

@@ -14,7 +14,8 @@ from nasflow.errors import PreemptedError
 from nasflow.job.events import Epoch, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.space.architecture import Architecture
-from nasflow.training.training_job import TrainingJob, load_job_data, make_member
+from nasflow.training.member_maker import load_job_data, make_member
+from nasflow.training.training_job import TrainingJob
 from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.member.test_hooks import FUSED, as_lightning, hooked

@@ -166,8 +166,7 @@ class _Watch:
             inputs[path] = Input(x.detach(), None not in places)
         key = tuple([(path, c.x.shape, c.x.dtype, c.grad, c.training, place) for path, c, place in calls])
         graphs = {path: graph for path, graph in self._graphs.items() if graph is not None and path in parts}
-        outputs = tuple([(graph.output.spec.shape, graph.output.spec.other) for graph in graphs.values()])
-        return Reading(inputs, (type(self._member.module), key, outputs), steps, graphs)
+        return Reading(inputs, (type(self._member.module), key), steps, graphs)
 
     def own_what_is_written(self) -> None:
         """Give a member memory of its own for frozen tensors that its step writes: they only begin as the others'."""
