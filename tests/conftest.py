@@ -24,7 +24,7 @@ __all__ = [
 # A shell starts what runs in the background with SIGINT ignored, and the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("busy machine", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
 
 pytest.register_assert_rewrite("nasflow.testing", "tests.hosted.promises")  # a failed assert there shows its values too
