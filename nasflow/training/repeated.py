@@ -13,6 +13,7 @@ from nasflow.job.spec import MemberSpec
 from nasflow.json_metrics import finite_metrics
 from nasflow.seeds import derive_seed
 from nasflow.training.member.member import Member
+from nasflow.training.member.reporting import record_of
 from nasflow.training.schedule.repeats import common_history
 
 PARTS = "repeats"
@@ -146,13 +147,7 @@ class RepeatedTrial:
         first = dict(parts[0])
         weights = first.pop(_FIRST)
         return {
-            "epoch": self.finished_epochs,
-            "parameters": self.parameters,
-            "finished": self.finished,
-            "stopped_early": self.stopped_early,
-            "pruned": self.pruned,
-            "history": self.history,
-            "seconds": self.seconds,
+            **record_of(self),
             _FIRST: weights,
             PARTS: [first, *parts[1:]],
         }

@@ -18,6 +18,7 @@ from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member_maker import load_job_data
 from tests.training.jobs import Outcome, evictions, make_job, outcome, sample, train
+from tests.training.test_resume import interrupted
 
 TOLERANCE = 1e-9
 
@@ -82,6 +83,28 @@ def fused_and_apart(
     reasons = [reason for event in fused if isinstance(event, Planned) for reason in event.alone.values()]
     assert not all_fused or evictions(fused) or "a unit that it was in has failed" not in reasons
     return fused
+
+
+def interrupted_as_whole(spec: JobSpec, root: Path) -> list[Event]:
+    """A job that is interrupted after its first or second epoch goes on to the same bits; the events of the whole."""
+    whole = train(spec, root / "whole")
+    for epoch in (1, 2):
+        place = root / f"stopped-{epoch}"
+        interrupted(spec, place, 1, epoch)
+        events = train(spec, place)
+        for member in spec.members:
+            same(outcome(whole, root / "whole", member.trial), outcome(events, place, member.trial), 0.0)
+    return whole
+
+
+def resumed_exactly(spec: JobSpec, root: Path) -> None:
+    """A job that is interrupted after its second epoch ends with the very checkpoints of one that is not."""
+    whole = train(spec, root / "once")
+    interrupted(spec, root / "twice", trial=2, epoch=2)
+    again = train(spec, root / "twice")
+    assert not evictions(whole) and not evictions(again)
+    for member in spec.members:
+        assert outcome(again, root / "twice", member.trial) == outcome(whole, root / "once", member.trial)
 
 
 def plain_training(

@@ -101,6 +101,14 @@ class LooksLater(Plain):
         return loss
 
 
+class Detaches(Plain):
+    """Its loss does not depend on its model, from the second epoch on."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss.detach() if self.current_epoch > 0 else loss
+
+
 class LooksInValidation(Plain):
     """Looks at a value when it is validated."""
 

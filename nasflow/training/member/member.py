@@ -24,6 +24,7 @@ from nasflow.training.member.modes import freeze_only
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.pace import Pace
+from nasflow.training.member.reporting import record_of
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer_view import TrainerView
 
@@ -287,13 +288,7 @@ class Member:
         own = self.average.split(self.module, weights)
         hooks = self.hooks.state_dict(self._checkpoint(weights, self.steps))
         return {
-            "epoch": self.finished_epochs,
-            "parameters": self.parameters,
-            "finished": self.finished,
-            "stopped_early": self.stopped_early,
-            "pruned": self.pruned,
-            "history": self.history,
-            "seconds": self.seconds,
+            **record_of(self),
             "module": weights,
             "frozen": [name for name, parameter in self.module.named_parameters() if not parameter.requires_grad],
             "fitting": self.fitting.state_dict(),

@@ -51,6 +51,19 @@ class Reported(Protocol):
         """Return all that is needed to continue, at least what `replayed` takes."""
 
 
+def record_of(trial: Reported) -> dict[str, Any]:
+    """Return the part of a saved state that every trial has, however it is trained; `replayed` takes it."""
+    return {
+        "epoch": trial.finished_epochs,
+        "parameters": trial.parameters,
+        "finished": trial.finished,
+        "stopped_early": trial.stopped_early,
+        "pruned": trial.pruned,
+        "history": trial.history,
+        "seconds": trial.seconds,
+    }
+
+
 def events_of(member: Reported) -> list[Event]:
     """Return the events of a member after an epoch; none before the first."""
     if not member.finished_epochs:

@@ -19,7 +19,7 @@ from nasflow.evaluator.function import find_program, program_path
 from nasflow.job import reports
 from nasflow.job.spec import JobSpec, MemberSpec, program_dir
 from nasflow.training.member.optimization import EarlyStop
-from nasflow.training.member.reporting import refuse_losses
+from nasflow.training.member.reporting import record_of, refuse_losses
 from nasflow.training.program.function import END, GO_ON, Saved, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports
@@ -55,13 +55,7 @@ class ProgramTrial:
     def state_dict(self) -> dict[str, Any]:
         """Return its record, and what its function saved last."""
         return {
-            "epoch": self.finished_epochs,
-            "parameters": self.parameters,
-            "finished": self.finished,
-            "stopped_early": self.stopped_early,
-            "pruned": self.pruned,
-            "history": self.history,
-            "seconds": self.seconds,
+            **record_of(self),
             "program": self._saved,
         }
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.errors import TrialError
 from nasflow.evaluator.group_metrics import SupervisedGroup
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
@@ -92,9 +91,7 @@ class FusedUnit(StackedUnit):
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             losses, gradients = self._group.losses_and_gradients(outputs, target)
-            finite = torch.isfinite(losses)
-            if not finite.all():
-                self._drop_not_finite(losses, finite, index)
+            self._drop_not_finite(losses, index)
             return losses, self._share(gradients)
 
         if self.model.backpropagate(x, losses_of) is None:
@@ -167,12 +164,6 @@ class FusedUnit(StackedUnit):
             if member in self.members:
                 member.note({**training, **validation}, shares, is_finite)
         self._seconds = 0.0
-
-    def _drop_not_finite(self, losses: torch.Tensor, finite: torch.Tensor, index: int) -> None:
-        for member, loss, good in zip(self._rows, losses.tolist(), finite.tolist(), strict=True):
-            if not good and member in self.members:
-                epoch = member.finished_epochs + 1
-                self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
 
     def _see(self, training: bool, x: torch.Tensor, target: torch.Tensor) -> None:
         """Keep a batch of each of the first few sizes to probe with: kernels may round other sizes differently."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from nasflow.errors import TrialError
 from nasflow.job import activity
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
@@ -142,6 +143,16 @@ class StackedUnit(Unit):
                 elif grad is not None:
                     stack.tensor.grad = grad.clone()  # the next backward may write to the same memory
         return self._pace.is_last(index)
+
+    def _drop_not_finite(self, losses: torch.Tensor, index: int) -> None:
+        """Report the members whose losses `[n]` of a batch are not finite."""
+        finite = torch.isfinite(losses)
+        if finite.all():
+            return
+        for member, loss, good in zip(self._rows, losses.tolist(), finite.tolist(), strict=True):
+            if not good and member in self.members:
+                epoch = member.finished_epochs + 1
+                self._failed(member, TrialError(f"training loss is {loss} in epoch {epoch}, step {index}"))
 
     def _end_steps(self, batch: int) -> None:
         """Step the schedules with the interval "step" after so many batches of the epoch."""

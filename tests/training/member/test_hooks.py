@@ -12,7 +12,7 @@ from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Epoch, Final, Planned
 from nasflow.training.member_maker import load_job_data, make_member
 from nasflow.training.unit.lockstep.unit import ENDS_EPOCH
-from tests.training.fused_jobs import fused_and_apart, fused_members, same
+from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.test_resume import interrupted
 
@@ -150,14 +150,7 @@ def test_an_interrupted_job_goes_on_to_the_same_bits(name: str, fuse: Any, tmp_p
     file = "lightning_modules.py" if own else FILE
     config = hooked("Plain" if own else name, file=file, data={"target": "spaces.py:blobs"}, **callbacks)
     spec = make_job("fused_spaces.py:mixed", config, sample("fused_spaces.py:mixed", config, 3), fuse=fuse)
-    whole = train(spec, tmp_path / "whole")
-    assert not evictions(whole)
-    for epoch in (1, 2):
-        root = tmp_path / f"stopped-{epoch}"
-        interrupted(spec, root, 1, epoch)
-        events = train(spec, root)
-        for trial in range(3):
-            same(outcome(whole, tmp_path / "whole", trial), outcome(events, root, trial), 0.0)
+    assert not evictions(interrupted_as_whole(spec, tmp_path))
 
 
 def test_a_callback_that_raises_evicts_its_member(tmp_path: Path) -> None:

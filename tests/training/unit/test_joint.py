@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from nasflow.job.events import Planned
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.unit import LockstepUnit
 from tests.training import joint_modules
-from tests.training.fused_jobs import fused_and_apart, fused_members, same
+from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evictions, make_job, outcome, sample, train
-from tests.training.test_resume import interrupted
 from tests.training.unit.test_lockstep import lightning
 
 SPACE = "fused_spaces.py:mixed"
@@ -78,16 +78,18 @@ def test_a_member_whose_loss_is_not_finite_changes_no_bit_of_the_others(tmp_path
 @pytest.mark.parametrize("name", JOINT)
 def test_an_interrupted_job_goes_on_to_the_same_bits(name: str, tmp_path: Path, steps: dict[str, int]) -> None:
     spec = make_job(SPACE, joint(name), sample(SPACE, joint(name), 4), fuse="always")
-    whole = train(spec, tmp_path / "whole")
-    for epoch in (1, 2):
-        root = tmp_path / f"stopped-{epoch}"
-        interrupted(spec, root, 1, epoch)
-        events = train(spec, root)
-        for trial in range(4):
-            same(outcome(whole, tmp_path / "whole", trial), outcome(events, root, trial), 0.0)
+    interrupted_as_whole(spec, tmp_path)
     assert steps["joint"] and not steps["lockstep"]
 
 
 def test_a_step_that_turns_out_to_differ_is_made_again_one_by_one(tmp_path: Path, steps: dict[str, int]) -> None:
     fused_and_apart(SPACE, joint("LooksLater"), tmp_path, 4)
     assert steps["joint"] and steps["lockstep"]
+
+
+def test_a_loss_without_a_gradient_is_each_members_own_failure(tmp_path: Path, steps: dict[str, int]) -> None:
+    events = fused_and_apart(SPACE, joint("Detaches"), tmp_path, 3)
+    reasons = [reason for event in events if isinstance(event, Planned) for reason in event.alone.values()]
+    assert steps["joint"]
+    assert evictions(events).keys() == {0, 1, 2}
+    assert "a unit that it was in has failed" not in reasons

@@ -7,9 +7,8 @@ import pytest
 
 from nasflow.job.events import Planned
 from nasflow.training.unit.lockstep.unit import CHANGES, INNER_BACKWARD
-from tests.training.fused_jobs import fused_and_apart, fused_members, same
+from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
 
 STYLES = [
     *("Plain", "CustomLoss", "TwoCalls", "Mixup", "L1", "OwnParameter", "Teacher", "StepSchedule", "Groups"),
@@ -85,14 +84,7 @@ def test_members_that_end_at_different_epochs(tmp_path: Path) -> None:
 def test_an_interrupted_job_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     config = lightning(name)
     spec = make_job("fused_spaces.py:mixed", config, sample("fused_spaces.py:mixed", config, 4), fuse="always")
-    whole = train(spec, tmp_path / "whole")
-    assert fused_members(whole) == {0, 1, 2, 3}
-    for epoch in (1, 2):
-        root = tmp_path / f"stopped-{epoch}"
-        interrupted(spec, root, 1, epoch)
-        events = train(spec, root)
-        for trial in range(4):
-            same(outcome(whole, tmp_path / "whole", trial), outcome(events, root, trial), 0.0)
+    assert fused_members(interrupted_as_whole(spec, tmp_path)) == {0, 1, 2, 3}
 
 
 def test_what_changes_on_the_way_is_noticed(tmp_path: Path) -> None:

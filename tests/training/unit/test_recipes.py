@@ -14,9 +14,8 @@ from nasflow.job.events import Epoch, Planned
 from nasflow.job.spec import JobSpec
 from nasflow.load_target import load_target
 from nasflow.training.member_maker import load_job_data, make_member
-from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
-from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
+from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members, resumed_exactly
+from tests.training.jobs import BLOBS, evaluator, evictions, make_job, sample, train, weights
 
 EPOCHS, RATE = 3, 0.02
 NORMS = (nn.BatchNorm1d, nn.LayerNorm)
@@ -202,12 +201,7 @@ def test_searched_recipes_fused_and_apart(name: str, tmp_path: Path) -> None:
 def test_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
     config = evaluator(**EXACT, **{"optimizer": BOTH, **SEARCHED[name]})
     spec = make_job(MIXED, config, sample(MIXED, config, 4), fuse="always")
-    whole = train(spec, tmp_path / "once")
-    interrupted(spec, tmp_path / "twice", trial=2, epoch=2)
-    again = train(spec, tmp_path / "twice")
-    assert not evictions(whole) and not evictions(again)
-    for trial in range(4):
-        assert outcome(again, tmp_path / "twice", trial) == outcome(whole, tmp_path / "once", trial)
+    resumed_exactly(spec, tmp_path)
 
 
 def test_no_length_is_said(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.space.architecture import Architecture
 from nasflow.training.member_maker import load_job_data, make_member
 from nasflow.training.training_job import TrainingJob
-from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members
+from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members, resumed_exactly
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.member.test_hooks import FUSED, as_lightning, hooked
 from tests.training.test_preempted import halves
@@ -154,12 +154,7 @@ def test_fused_and_apart(name: str, tmp_path: Path) -> None:
 def test_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
     config = SEARCHED[name]
     spec = make_job(MIXED, config, sample(MIXED, config, 4), fuse="always")
-    whole = train(spec, tmp_path / "once")
-    interrupted(spec, tmp_path / "twice", trial=2, epoch=2)
-    again = train(spec, tmp_path / "twice")
-    assert not evictions(whole) and not evictions(again)
-    for trial in range(4):
-        assert outcome(again, tmp_path / "twice", trial) == outcome(whole, tmp_path / "once", trial)
+    resumed_exactly(spec, tmp_path)
 
 
 @pytest.mark.parametrize("both", [{"mixup": {"alpha": {"float": [0.1, 1]}}, "cutmix": {}}, {"cutmix": {"alpha": 0.5}}])

@@ -59,7 +59,7 @@ class PausingStep(greenlet):  # type: ignore[misc]
         self._base = thread_state()
 
     def call(self, module: nn.Module, proxy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return a layer's output. `proxy` stands for it in its forward, if that is opened."""
+        """Return a layer's output. `proxy` takes its place in its forward, if that is opened."""
         if thread_state() != self._base:
             return module(*args, **kwargs)
         if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:

@@ -1,4 +1,4 @@
-"""Stands for the layers of a LightningModule where its step calls them."""
+"""Proxies for the layers of a LightningModule where its step calls them."""
 
 import copy
 from collections.abc import Iterable, Iterator

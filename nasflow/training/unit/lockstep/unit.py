@@ -383,6 +383,11 @@ class LockstepUnit(StackedUnit):
         for row, member in enumerate(self._rows):
             given = [] if x.grad is None else [x.grad[row].flatten()]
             found[member] = torch.cat([outputs[row].detach().flatten(), *given])
+        return found | self._take_gradients(model)
+
+    def _take_gradients(self, model: MergedModel) -> dict[Any, torch.Tensor]:
+        """Return the gradients of a part's parameters, and clear all."""
+        found: dict[Any, torch.Tensor] = {}
         for stack in model.stacks:
             if stack.tensor.grad is not None:
                 found |= dict(zip(stack.parameters, stack.tensor.grad.clone(), strict=True))

@@ -1,4 +1,4 @@
-"""Whether code only computes from its arguments: then one call can stand for the calls of all members."""
+"""Whether code only computes from its arguments: then one call gives what the calls of all members would."""
 
 import builtins
 import dis

@@ -97,6 +97,7 @@ class JointSteps:
         self._logged_metrics: dict[str, str] = {}
         self._views: dict[str, JointView] = {}
         self._now = _Logged()
+        self._state: tuple[Any, ...] = ()  # of torch, in which the running step began
 
     def compute(self, name: str, batch: Any, index: int) -> "Computed":
         """Run `training_step` or `validation_step`.
@@ -164,7 +165,7 @@ class JointSteps:
         modules = [member.module for member in self._present()]
         if len({module.model.training for module in modules}) > 1:  # type: ignore[union-attr]
             raise NotJointError("their models are in different modes")
-        answers = {MODEL: _JointModel(self), "log": self._log, "log_dict": self._log_dict}
+        answers = {MODEL: _JointModel(self._call), "log": self._log, "log_dict": self._log_dict}
         return JointView(modules, answers, self._metric)
 
     def _call(self, x: torch.Tensor) -> torch.Tensor:
@@ -222,14 +223,14 @@ class _Logged:
 class _JointModel:
     """Takes the place of the members' models, to be called only."""
 
-    def __init__(self, steps: JointSteps):
-        self._steps = steps
+    def __init__(self, call: Forward):
+        self._call = call
 
     def __call__(self, x: Any) -> torch.Tensor:
         """Return one member's output."""
         if type(x) is not torch.Tensor:
             raise NotJointError(f"its model reads a {type(x).__name__}")
-        return self._steps._call(x)
+        return self._call(x)
 
     def __getattr__(self, name: str) -> Any:
         raise NotJointError(f"it uses self.{MODEL}.{name}")

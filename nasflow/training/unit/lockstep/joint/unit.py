@@ -1,7 +1,8 @@
 """A unit of LightningModules whose steps run once for all members."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from nasflow.training.member.batches import copied
 from nasflow.training.member.member import Member
 from nasflow.training.member.metric_log import batch_size_of
 from nasflow.training.member.metric_states import metric_states
-from nasflow.training.unit.base import DiffersError, guarding
+from nasflow.training.unit.base import DiffersError
 from nasflow.training.unit.lockstep.joint.steps import TRAINING, VALIDATION, Computed, JointSteps
 from nasflow.training.unit.lockstep.joint.view import NotJointError
 from nasflow.training.unit.lockstep.reading import MODEL
@@ -47,12 +48,11 @@ class JointUnit(LockstepUnit):
             self._refuse_changes()
         began = time.perf_counter()
         self._optimizer.zero_grad()
-        found = self._computed(TRAINING, batch, index)
-        self._joint.record(found)
-        if found.losses is not None:
-            if not torch.isfinite(found.losses).all():
+        with self._giving_up():
+            found = self._record(TRAINING, batch, index)
+            if found.losses is not None:
                 self._drop_not_finite(found.losses, index)
-            self._backpropagate_rows(found.losses)
+                self._backpropagate_rows(found.losses)
         self._optimizer.step(self._idle(()) if found.losses is None else set())
         for member in self.members:
             member.fitting.count_step()
@@ -64,35 +64,37 @@ class JointUnit(LockstepUnit):
         """Score every member."""
         began = time.perf_counter()
         twin = None if self._is_validation_checked else self.members[0].twin()
-        found = self._computed(VALIDATION, batch, index)
-        self._joint.record(found)
-        if twin is not None:
-            self._check_validation(twin, batch, index)
+        with self._giving_up():
+            self._record(VALIDATION, batch, index)
+            if twin is not None:
+                self._check_validation(twin, batch, index)
         self._seconds += time.perf_counter() - began
 
     def _try_losses(self, batch: Any, index: int) -> dict[Member, torch.Tensor]:
-        found = self._joint.compute(TRAINING, batch, index)
-        self._joint.record(found)
+        found = self._record(TRAINING, batch, index)
         if found.losses is None:
             self._reached = {MODEL: set()}
             return {}
         self._backpropagate_rows(found.losses)
         return dict(zip(self._rows, found.losses.unbind(), strict=True))
 
-    def _computed(self, name: str, batch: Any, index: int) -> Computed:
+    def _record(self, name: str, batch: Any, index: int) -> Computed:
         if len(self._batches) < _MOST_SEEN:
             self._batches.setdefault((name, batch_size_of(batch)), batch)
-        try:
-            return self._joint.compute(name, batch, index)
-        except NotJointError as error:
-            self._give_up(str(error))
-        raise AssertionError  # `_give_up` raises
+        found = self._joint.compute(name, batch, index)
+        self._joint.record(found)
+        return found
 
-    def _give_up(self, why: str) -> None:
-        self._apart(self.members)
-        for member in self.members:
-            member.is_joint = False
-        raise DiffersError(f"their steps can't run as one: {why}")
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """End the unit if steps turn out not to run as one: raise DiffersError in place of NotJointError."""
+        try:
+            yield
+        except NotJointError as error:
+            self._apart(self.members)
+            for member in self.members:
+                member.is_joint = False
+            raise DiffersError(f"their steps can't run as one: {error}") from error
 
     def _forward(self, x: torch.Tensor | None) -> torch.Tensor:
         expected = self._reading.parts[MODEL].x
@@ -111,14 +113,8 @@ class JointUnit(LockstepUnit):
         weights = [float(row in reached) for row in range(len(self._rows))]
         losses.backward(losses.new_tensor(weights))
 
-    def _drop_not_finite(self, losses: torch.Tensor, index: int) -> None:
-        for member, loss in zip(self._rows, losses.detach(), strict=True):
-            if member in self.members:
-                with guarding(member, self._fail):
-                    member.check_loss(loss, index)
-
     def _check_validation(self, twin: Member, batch: Any, index: int) -> None:
-        """Compare what was logged with what a member's own code logs for the same output of its model."""
+        """Raise NotJointError if a member's own code logs something else for the same output of its model."""
         member = self.members[0]
         mine = iter([outputs[self.row_of(member)].clone() for outputs in self._outputs])
         twin.module.__dict__[MODEL] = lambda x: next(mine)
@@ -129,9 +125,9 @@ class JointUnit(LockstepUnit):
             same = _is_close(logged, {name: sums for name, sums in member.logged().items() if name in logged})
             same &= _is_close(metric_states(twin.module), metric_states(member.module))
         except (Exception, SystemExit) as error:  # of the member's own code, which fails again by itself
-            self._give_up(f"{type(error).__name__}: {error}")
+            raise NotJointError(f"{type(error).__name__}: {error}") from error
         if not same:
-            self._give_up("validation logs something else")
+            raise NotJointError("validation logs something else")
         self._is_validation_checked = True
 
     # --- rows that are dropped ---
@@ -156,10 +152,7 @@ class JointUnit(LockstepUnit):
         found: dict[Any, torch.Tensor] = {member: step.of_row(row) for row, member in enumerate(self._rows)}
         if name == TRAINING and step.losses is not None:
             step.losses.backward(torch.ones_like(step.losses))
-            for stack in self._merged[MODEL].stacks:
-                if stack.tensor.grad is not None:
-                    found |= dict(zip(stack.parameters, stack.tensor.grad.clone(), strict=True))
-            self._optimizer.zero_grad()
+            found |= self._take_gradients(self._merged[MODEL])
         return found
 
 

@@ -1,4 +1,4 @@
-"""What stands for the members' modules in a step that runs once for all of them: it only lets read what is equal."""
+"""Takes the place of the members' modules in a step that runs once for all: only what is equal can be read."""
 
 import inspect
 import types
