@@ -118,11 +118,6 @@ class MemberCheckpoints:
         """Whether a trial has ever been saved here."""
         return bool(self._store(trial).epochs())
 
-    def file(self, trial: int) -> Path:
-        """Return the path of a trial's newest checkpoint."""
-        store = self._store(trial)
-        return store.path(store.epochs()[-1])
-
     def save(
         self,
         members: Sequence[M],

@@ -16,7 +16,6 @@ from typing import IO, Any, cast
 import torch
 from pydantic import BaseModel
 
-from nasflow.checkpoint.bundle import read_state
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.clean_text import error_text
 from nasflow.config.search import FunctionConfig
@@ -31,14 +30,6 @@ GO_ON, END = "go on", "end"
 """The answers to a report."""
 
 
-class Saved(BaseModel):
-    """Where a saved state is: the file, the trial's name in it, and the epochs it is of."""
-
-    file: Path
-    trial: str
-    epoch: int
-
-
 class Task(BaseModel):
     """What the process trains.
 
@@ -46,14 +37,12 @@ class Task(BaseModel):
         job: the job of the trial.
         trial: its number.
         reported: its epochs on record; they are not reported again.
-        saved: the checkpoint with the state that the function saved last.
-        folder: for its files: `reports`, `error`, and its `checkpoint`.
+        folder: for its files: `reports`, `error`, and its `checkpoint`, which has what an earlier process saved last.
     """
 
     job: JobSpec
     trial: int
     reported: int
-    saved: Saved | None
     folder: Path
 
 
@@ -97,11 +86,9 @@ class Checkpoint:
     Random numbers of torch, NumPy and Python are saved beside, and go on where they were when the state is loaded.
     """
 
-    def __init__(self, store: CheckpointStore, report: Report, rng: RngStream, saved: Saved | None):
+    def __init__(self, store: CheckpointStore, report: Report, rng: RngStream):
         self._store, self._report, self._rng = store, report, rng
-        self._earlier: dict[str, Any] | None = None  # saved by another process
-        if saved is not None:
-            self._earlier = read_state(saved.file, saved.trial, saved.epoch)["program"]
+        self._is_earlier = True  # what the store has was saved by an earlier process
 
     def save(self, state: Any) -> None:
         """Save nested dicts, lists and tuples of tensors, numbers and text. It counts from the next report on.
@@ -112,17 +99,15 @@ class Checkpoint:
         with _paused(self._rng):
             kept = {"state": state, "epoch": self._report.epoch + 1, "rng": self._rng.state_dict()}
         self._store.save(self._report.epoch + 1, kept)
-        self._earlier = None
+        self._is_earlier = False
 
     def load(self) -> Any:
         """Return what was saved last, with its tensors on the CPU; None if nothing was."""
-        state = self._earlier
-        if state is not None:
-            self._report.epoch = state["epoch"]
-        else:
-            state = self._store.load_newest()
+        state = self._store.load_newest()
         if state is None:
             return None
+        if self._is_earlier:
+            self._report.epoch = state["epoch"]
         with _paused(self._rng):
             self._rng.load_state_dict(state["rng"])
         return state["state"]
@@ -135,7 +120,7 @@ def train(task: Task, answers: IO[str]) -> None:
     rng = RngStream(member.seed, torch.device("cuda", 0) if torch.cuda.is_available() else None)
     space = candidate_space(job.space, config, job.base_dir)
     report = Report(task.folder / "reports", task.reported, answers)
-    checkpoint = Checkpoint(CheckpointStore(task.folder / "checkpoint", 1), report, rng, task.saved)
+    checkpoint = Checkpoint(CheckpointStore(task.folder / "checkpoint", 1), report, rng)
     function = load_function(config, job.base_dir)
     with rng:
         candidate: Candidate = space.build(member.architecture)

@@ -88,7 +88,7 @@ class _Course:
         trial = ProgramTrial(self._spec, spec, self._root, candidate)
         saved = self._checkpoints.newest(number)
         if saved is not None:
-            trial.load_state_dict(saved, self._checkpoints.file(number))
+            trial.load_state_dict(saved)
         return trial
 
     def _turn(self, trial: ProgramTrial) -> None:

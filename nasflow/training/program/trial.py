@@ -20,7 +20,7 @@ from nasflow.job import reports
 from nasflow.job.spec import JobSpec, MemberSpec, program_dir
 from nasflow.training.member.optimization import EarlyStop
 from nasflow.training.member.reporting import record_of, refuse_losses
-from nasflow.training.program.function import END, GO_ON, Saved, Task
+from nasflow.training.program.function import END, GO_ON, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports
 from nasflow.training.program.turn import own_turn
@@ -48,7 +48,6 @@ class ProgramTrial:
         self._job, self._spec, self._config = job, spec, cast(ProgramConfig, candidate.config)
         self._folder = program_dir(root, spec.trial)
         self._saved: dict[str, Any] | None = None  # by its function, with the epoch it was of
-        self._checkpoint: Saved | None = None
         self._process: Process | None = None
         self._reports = self._new_reports()
 
@@ -59,13 +58,11 @@ class ProgramTrial:
             "program": self._saved,
         }
 
-    def load_state_dict(self, state: dict[str, Any], file: Path) -> None:
-        """Go on from a saved state, which is in `file`."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
         self.finished_epochs, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
         self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
         self._saved = state["program"]
-        if self._saved is not None:
-            self._checkpoint = Saved(file=file, trial=file.parent.name, epoch=state["epoch"])
 
     def train_epoch(self, look_up: Callable[[], None]) -> dict[str, float] | None:
         """Return the metrics of the next epoch; None if the program has ended without one.
@@ -143,6 +140,10 @@ class ProgramTrial:
             self._process.end()
             self._process = None
 
+    def _checkpoints(self) -> CheckpointStore:
+        """Return where its function saves."""
+        return CheckpointStore(self._folder / "checkpoint", 1)
+
     def _new_reports(self) -> Reports:
         return Reports(self._folder / "reports")
 
@@ -163,12 +164,13 @@ class ProgramTrial:
             shutil.rmtree(self._folder)
         self._folder.mkdir(parents=True)
         self._reports = self._new_reports()
+        if self._saved is not None:
+            self._checkpoints().save(self._saved["epoch"], self._saved)
         without = {"members": [self._spec], "peers": [], "kernel_costs": {}, "checkpoint": CheckpointConfig()}
         task = Task(
             job=self._job.model_copy(update=without),
             trial=self.number,
             reported=self.finished_epochs,
-            saved=self._checkpoint,
             folder=self._folder,
         )
         file = self._folder / "task.json"
@@ -202,7 +204,7 @@ class ProgramTrial:
 
     def _keep_saved(self, epoch: int) -> None:
         """Take over what the function has saved for this epoch."""
-        store = CheckpointStore(self._folder / "checkpoint", 1)
+        store = self._checkpoints()
         newest = max((saved for saved in store.epochs() if saved <= epoch), default=0)
         if newest > (0 if self._saved is None else self._saved["epoch"]):
             self._saved = store.load(newest)

@@ -1,6 +1,8 @@
 """A job's end, however it comes, ends the trial's processes, and what was reported by then is not lost."""
 
+import contextlib
 import fcntl
+import json
 import signal
 import subprocess
 import sys
@@ -11,11 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.job.events import Ended
+from nasflow.job.events import Ended, Epoch, Event
 from nasflow.job.spec import program_dir
 from nasflow.training.program import turn
+from nasflow.training.program.job import ProgramJob
 from nasflow.training.runner import run_job_file
-from tests.training.program.jobs import command, curve, events_of, function, make_job, write_job
+from tests.training.program.jobs import command, curve, events_of, function, make_job, train, write_job
 
 PARENT = """
 import subprocess
@@ -141,6 +144,30 @@ def test_a_function_whose_job_is_killed_goes_on_to_the_same_bits(tmp_path: Path)
         assert run_job_file(job_file) == 0
         curves.append(curve(events_of(job_file)))
     assert len(curves[0]) == 300 and curves[0] == curves[1]
+
+
+def test_reports_that_came_after_the_last_checkpoint_count_and_the_function_goes_on(tmp_path: Path) -> None:
+    jobs = {name: make_job(function("train", epochs=8, params={"epochs": 8}), tmp_path / name) for name in "ab"}
+    for name in jobs:
+        (tmp_path / name).mkdir()
+    whole = curve(train(jobs["a"], tmp_path / "a"))
+
+    events: list[Event] = []
+
+    def crash(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Epoch) and event.epoch == 3:
+            raise KeyboardInterrupt
+
+    with contextlib.chdir(tmp_path / "b"), pytest.raises(KeyboardInterrupt):
+        ProgramJob(jobs["b"], tmp_path / "b", crash).run()
+    reports = program_dir(tmp_path / "b", 0) / "reports"
+    there = len(reports.read_text().splitlines())
+    with reports.open("a") as file:
+        for epoch, loss in enumerate(whole[there:6], there + 1):
+            file.write(json.dumps({"loss": loss, "epoch": epoch}) + "\n")
+    events += train(jobs["b"], tmp_path / "b")
+    assert curve(events) == whole
 
 
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
