@@ -11,6 +11,7 @@ from nasflow.native.compiling import COMPILERS, find_compiler
 from nasflow.native.conv_1x1 import OneByOne
 from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
 from nasflow.native.library import is_available
+from nasflow.native.log_softmax import log_softmax, log_softmax_backward
 from nasflow.native.program import (
     BY_OUTPUT,
     activation,
@@ -40,6 +41,8 @@ __all__ = [
     "fits",
     "is_available",
     "kept_statistics",
+    "log_softmax",
+    "log_softmax_backward",
     "normalize",
     "products",
     "sums",

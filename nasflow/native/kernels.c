@@ -245,6 +245,58 @@ void nasflow_pointwise(int64_t kind, const float *x, int64_t x_line, const float
         pointwise(kind, x + i * x_line, y ? y + i * y_line : NULL, out + i * out_line, channels);
 }
 
+/* Copy up to LANES lines [classes] class by class: lane i of each vector of `room` is line i's. */
+static inline void by_class(const float *from, float *room, long lines, long classes) {
+    if (lines < LANES) memset(room, 0, classes * BYTES);
+    for (long i = 0; i < lines; i++)
+        for (long c = 0; c < classes; c++) room[c * LANES + i] = from[i * classes + c];
+}
+
+static inline void by_line(const float *room, float *to, long lines, long classes) {
+    for (long i = 0; i < lines; i++)
+        for (long c = 0; c < classes; c++) to[i * classes + c] = room[c * LANES + i];
+}
+
+static inline vec largest_class(const float *room, long classes) {
+    vec largest = load(room, LANES);
+    for (long c = 1; c < classes; c++) {
+        vec x = load(room + c * LANES, LANES);
+        largest = choose(x > largest, x, largest); /* a NaN makes the sum of powers NaN */
+    }
+    return largest;
+}
+
+/* Log-softmax of lines x [lines, classes]. `room` holds 2 * classes * lanes numbers, here and below. */
+void nasflow_log_softmax(const float *x, float *out, float *room, int64_t lines, int64_t classes) {
+    for (long b = 0; b < lines; b += LANES) {
+        const long here = lines - b < LANES ? lines - b : LANES;
+        by_class(x + b * classes, room, here, classes);
+        vec largest = largest_class(room, classes), sum = {0}, logs = {0};
+        for (long c = 0; c < classes; c++) sum += exponential(load(room + c * LANES, LANES) - largest);
+        for (long i = 0; i < here; i++) logs[i] = logf(sum[i]);
+        for (long c = 0; c < classes; c++)
+            store(room + c * LANES, load(room + c * LANES, LANES) - largest - logs, LANES);
+        by_line(room, out + b * classes, here, classes);
+    }
+}
+
+/* The gradient by log-softmax's input, from that by its output y. */
+void nasflow_log_softmax_backward(const float *gradient, const float *y, float *out, float *room, int64_t lines,
+    int64_t classes) {
+    float *const given = room + classes * LANES;
+    for (long b = 0; b < lines; b += LANES) {
+        const long here = lines - b < LANES ? lines - b : LANES;
+        by_class(y + b * classes, room, here, classes);
+        by_class(gradient + b * classes, given, here, classes);
+        vec sum = {0};
+        for (long c = 0; c < classes; c++) sum += load(given + c * LANES, LANES);
+        for (long c = 0; c < classes; c++)
+            store(room + c * LANES,
+                load(given + c * LANES, LANES) - exponential(load(room + c * LANES, LANES)) * sum, LANES);
+        by_line(room, out + b * classes, here, classes);
+    }
+}
+
 /* Cross-entropies of rows of logits [rows, samples, classes], means over the samples, and their gradients unless
  * `gradients` is NULL. It takes as many samples at once as a vector has lanes, after copying them class by class to
  * `room`, which holds classes * lanes numbers. Each row has its own smoothing. Returns 1, with nothing done, if a target
@@ -260,14 +312,8 @@ int nasflow_cross_entropy(const float *logits, const int64_t *target, const floa
         for (long b = 0; b < samples; b += LANES) {
             const long here = samples - b < LANES ? samples - b : LANES;
             const float *from = logits + (row * samples + b) * classes;
-            if (here < LANES) memset(room, 0, classes * BYTES);
-            for (long i = 0; i < here; i++)
-                for (long c = 0; c < classes; c++) room[c * LANES + i] = from[i * classes + c];
-            vec largest = load(room, LANES), sum = {0}, logits_of_all = {0};
-            for (long c = 1; c < classes; c++) {
-                vec x = load(room + c * LANES, LANES);
-                largest = choose(x > largest, x, largest); /* a NaN makes the sum NaN */
-            }
+            by_class(from, room, here, classes);
+            vec largest = largest_class(room, classes), sum = {0}, logits_of_all = {0};
             for (long i = 0; i < here; i++) total -= (1.0f - smooth) * (from[i * classes + target[b + i]] - largest[i]);
             if (smooth != 0.0f) { /* without smoothing, classes masked with -inf must not count */
                 for (long c = 0; c < classes; c++) logits_of_all += load(room + c * LANES, LANES) - largest;

@@ -17,6 +17,8 @@ _pointer, _int, _double = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _line = [_pointer, _int]  # a matrix, and the distance from line to line
 _FUNCTIONS = {
     "nasflow_run": (None, [_pointer, _int]),
+    "nasflow_log_softmax": (None, [_pointer] * 3 + [_int] * 2),
+    "nasflow_log_softmax_backward": (None, [_pointer] * 4 + [_int] * 2),
     "nasflow_cross_entropy": (ctypes.c_int, [_pointer] * 6 + [_int] * 3),
     "nasflow_pointwise": (None, [_int, *_line * 3, _int, _int]),
     "nasflow_batch_statistics": (None, [*_line, *[_pointer] * 4, _int, _int, _double, _double]),

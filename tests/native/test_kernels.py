@@ -11,6 +11,7 @@ from nasflow.native.activations import activate, activate_backward
 from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, kept_statistics, normalize
 from nasflow.native.cross_entropy import cross_entropies
 from nasflow.native.library import library
+from nasflow.native.log_softmax import log_softmax, log_softmax_backward
 from nasflow.native.program import ACTIVATIONS, BY_OUTPUT, Program, activation, as_programs, products, sums
 
 FUNCTIONS = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu}
@@ -184,6 +185,31 @@ def test_cross_entropies_of_classes_that_are_masked() -> None:
 def test_targets_that_are_no_class_are_left_to_torch() -> None:
     for wrong in (-100, 4):
         assert cross_entropies(numbers(2, 3, 4), torch.tensor([0, wrong, 2]), torch.zeros(2)) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (64, 10), (4, 29, 17), (5, 1000), (3,), (2, 3, 1)])
+def test_log_softmax_and_its_backward(shape: tuple[int, ...]) -> None:
+    x, gradient = 5 * numbers(*shape), numbers(*shape, seed=1)
+    x.view(-1)[0] = -80.0
+    exact_x = x.double().requires_grad_()
+    exact = torch.log_softmax(exact_x, -1)
+    exact.backward(gradient.double())
+    found = log_softmax(x)
+    assert found is not None and exact_x.grad is not None
+    close(found, exact.detach())
+    back = log_softmax_backward(gradient, found)
+    assert back is not None
+    torch.testing.assert_close(back.double(), exact_x.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_log_softmax_of_numbers_that_are_not_finite() -> None:
+    x = numbers(20, 5)
+    x[3, 1], x[7, 2], x[11] = float("-inf"), float("nan"), float("-inf")
+    x[15, 4] = float("inf")
+    found = log_softmax(x)
+    assert found is not None
+    torch.testing.assert_close(found, torch.log_softmax(x, -1), equal_nan=True)
+    assert log_softmax(x.double()) is None and log_softmax(x[:, :0]) is None
 
 
 @pytest.mark.parametrize("images", [False, True])
