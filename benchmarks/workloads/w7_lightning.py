@@ -1,4 +1,4 @@
-"""W7: W1a's MLPs in a LightningModule of a user: fused, one by one, and with the ready-made evaluator.
+"""W7: W1a's MLPs, or W2's cells, in a LightningModule of a user: fused, one by one, and with the ready-made evaluator.
 
 The seconds are those of training and validation steps, of all epochs but the first, in which units are formed.
 """
@@ -19,7 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from benchmarks.merging_contestants import run_job
 from benchmarks.merging_group import NEVER
-from benchmarks.workloads.w1_mlps import make_group
+from benchmarks.workloads import w1_mlps, w2_cells
 from nasflow.config.search import LightningConfig, MergeConfig, Target
 from nasflow.config.values import FloatRange
 from nasflow.job.events import Epoch, Evicted
@@ -60,13 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command line."""
     parser.add_argument("--members", type=int, default=32, help="trials that are trained")
     parser.add_argument("--epochs", type=int, default=10, help="of each trial, at least two")
+    parser.add_argument("--cells", type=int, metavar="CHANNELS", help="W2's cells of so many channels in place of MLPs")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of each, one warm-up apart")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing of the trials")
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Measure and show the results."""
-    specs = jobs(arguments.members, arguments.epochs, arguments.seed)
+    specs = jobs(arguments.members, arguments.epochs, arguments.seed, arguments.cells)
     seconds: dict[str, list[float]] = {name: [] for name in specs}
     for _ in range(1 + arguments.repeats):
         for name, spec in specs.items():
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         "fused over one by one": _ratio(seconds[APART], seconds[FUSED]),
         "share of the ready-made evaluator's speed": _ratio(seconds[READY], seconds[FUSED]),
     }
-    table = Table("", "seconds of steps", title=f"W7: {arguments.members} MLPs, {arguments.epochs} epochs of digits")
+    kind = f"cell networks of {arguments.cells} channels" if arguments.cells else "MLPs"
+    table = Table("", "seconds of steps", title=f"W7: {arguments.members} {kind}, {arguments.epochs} epochs of digits")
     for name, value in medians.items():
         table.add_row(name, f"{value:.3f}")
     for name, value in ratios.items():
@@ -85,9 +87,16 @@ def run(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     return [{"seconds": medians, "ratios": ratios}]
 
 
-def jobs(members: int, epochs: int, seed: int) -> dict[str, JobSpec]:
-    """Return a job for each contestant, of the same models from the same weights, with the same batches and rates."""
-    group = make_group("a", members, epochs, seed)
+def jobs(members: int, epochs: int, seed: int, channels: int | None = None) -> dict[str, JobSpec]:
+    """Return a job for each contestant, of the same models from the same weights, with the same batches and rates.
+
+    Args:
+        channels: of W2's cells; without it, W1a's MLPs are trained.
+    """
+    if channels is None:
+        group = w1_mlps.make_group("a", members, epochs, seed)
+    else:
+        group = w2_cells.make_group(channels, members, epochs, seed)
     ready = group.job("job", NEVER)
     config = LightningConfig(
         module=Target(

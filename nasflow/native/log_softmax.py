@@ -10,7 +10,7 @@ _LONGEST_VECTOR = 16
 
 
 def log_softmax(x: Tensor) -> Tensor | None:
-    """Return the log-softmax of `[..., C]` over its last dimension; None if no kernel fits. Autograd does not see it."""
+    """Return the log-softmax of `[..., C]` over its last dimension, without autograd; None if no kernel fits."""
     native = library()
     if native is None or not _fits(x):
         return None

@@ -38,6 +38,7 @@ from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.lockstep.comparison import differences as step_differences
+from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.steps import may_be_joint
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.joint.view import NotJointError
@@ -80,6 +81,7 @@ class Former:
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
         self._apart: set[int] = set()  # trials whose steps can't run as one
+        self._recordings = Recordings()
         self._owners: dict[Node, int] = {}  # the trial that calls an opaque node
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
@@ -274,7 +276,7 @@ class Former:
 
     def _unit(self, group: "_Group", *, joint: bool = False, each_epoch: bool = False) -> LockstepUnit:
         every = partial(self._compare_one_step, group=group, joint=joint) if each_epoch else None
-        make = partial(JointUnit, apart=self._step_apart) if joint else LockstepUnit
+        make = partial(JointUnit, apart=self._step_apart, recordings=self._recordings) if joint else LockstepUnit
         merge = self._merge(group)
         return make(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
 

@@ -1,14 +1,19 @@
 """A torchmetrics Metric of several members as one."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torchmetrics
+from torchmetrics.utilities.data import dim_zero_max, dim_zero_min, dim_zero_sum
 
 from nasflow.training.unit.lockstep.joint.purity import is_plain
 from nasflow.training.unit.lockstep.joint.view import NotJointError, by_row, rows
+
+States = Mapping[str, torch.Tensor]
+
+_REDUCTIONS = (dim_zero_sum, dim_zero_max, dim_zero_min)
 
 
 class JointMetric:
@@ -44,10 +49,35 @@ class JointMetric:
         self._first, self._one = first, copy.deepcopy(first)
         self._each: list[torchmetrics.Metric] = []  # copies, if they are computed one by one
         self._count = first._update_count
+        self._given: tuple[States, States] | None = None
 
-    def begin(self) -> None:
-        """Prepare for another step."""
-        self.is_used = False
+    @property
+    def is_recordable(self) -> bool:
+        """Whether its updates compute the same each time: a mean of states depends on how many there were."""
+        return not self._each and all(reduction in _REDUCTIONS for reduction in self._first._reductions.values())
+
+    @property
+    def updates(self) -> int:
+        """How often the running step has updated it."""
+        return self._one._update_count - self._count if self.is_used and not self._each else 0
+
+    @property
+    def stacked(self) -> dict[str, torch.Tensor]:
+        """The states `[n, ...]` before the running step."""
+        return self._stacked
+
+    @property
+    def defaults(self) -> dict[str, torch.Tensor]:
+        """The states `[n, ...]` that it begins with."""
+        return self._defaults
+
+    def signature(self) -> Hashable:
+        """Return what determines what it computes from its states."""
+        return type(self._first), tuple(_options(self._first).items())
+
+    def begin(self, given: tuple[States, States] | None = None) -> None:
+        """Prepare for another step, within `torch.vmap` with one member's states and defaults, if these are given."""
+        self.is_used, self._given = False, given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Update, and return the value for these arguments alone."""
@@ -61,11 +91,11 @@ class JointMetric:
         """Return the stacked states after a step, within `torch.vmap`."""
         return {} if self._each else {key: getattr(self._one, key) for key in self._stacked}
 
-    def take(self, states: Mapping[str, torch.Tensor]) -> None:
-        """Keep the states `[n, ...]` after a step."""
+    def take(self, states: States, updates: int) -> None:
+        """Keep the states `[n, ...]` after a step that has updated it so often."""
         if not self._each:
             self._stacked = {key: value.detach() for key, value in states.items()}
-            self._count = self._one._update_count
+            self._count += updates
 
     def give(self) -> None:
         """Give the members their states."""
@@ -82,6 +112,8 @@ class JointMetric:
         metric._update_count, metric._computed = count, None
 
     def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._given is not None:
+            return getattr(self._ready(), name)(*args, **kwargs)
         if not self._each:
             try:
                 return getattr(self._ready(), name)(*args, **kwargs)
@@ -99,11 +131,15 @@ class JointMetric:
         if not self.is_used:
             self.is_used = True
             one = self._one
-            for key, value in self._stacked.items():
-                setattr(one, key, rows(self._marker(), lambda _, value=value: value.clone()))
-                one._defaults[key] = rows(self._marker(), lambda _, key=key: self._defaults[key])
+            states, defaults = self._given or (self._bring(self._stacked), self._bring(self._defaults))
+            for key in self._stacked:
+                setattr(one, key, states[key])
+                one._defaults[key] = defaults[key]
             one._update_count, one._computed, one._forward_cache = self._count, None, None
         return self._one
+
+    def _bring(self, stacked: States) -> States:
+        return {key: rows(self._marker(), lambda _, own=own: own.clone()) for key, own in stacked.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -114,8 +150,7 @@ class JointMetric:
 def _alike(metrics: Sequence[torchmetrics.Metric]) -> bool:
     """Whether metrics have the same class, options and number of updates."""
     first = metrics[0]
-    own = {key: value for key, value in vars(first).items() if not key.startswith("_") and not callable(value)}
-    options = {key: value for key, value in own.items() if key not in first._defaults}
+    options = _options(first)
     if not all(map(is_plain, options.values())):
         return False
     return all(
@@ -124,3 +159,8 @@ def _alike(metrics: Sequence[torchmetrics.Metric]) -> bool:
         and all(vars(one).get(key) == value for key, value in options.items())
         for one in metrics
     )
+
+
+def _options(metric: torchmetrics.Metric) -> dict[str, Any]:
+    own = {key: value for key, value in vars(metric).items() if not key.startswith("_") and not callable(value)}
+    return {key: value for key, value in own.items() if key not in metric._defaults}

@@ -35,6 +35,37 @@ def is_pure(function: Any) -> bool:
     return _is_pure(function, set())
 
 
+def values_read(function: types.FunctionType) -> list[Any]:
+    """Return the plain values outside of its arguments that a pure function, or one that it calls, reads now."""
+    found: list[Any] = []
+    _collect(function, found, set())
+    return found
+
+
+def reads_argument(function: types.FunctionType, place: int) -> bool:
+    """Whether the code of a function reads an argument, or may."""
+    code = function.__code__
+    if place >= code.co_argcount:
+        return True
+    name = code.co_varnames[place]
+    reads = (step for step in dis.get_instructions(code) if "LOAD" in step.opname)
+    return name in code.co_cellvars or any(
+        name == step.argval or (isinstance(step.argval, tuple) and name in step.argval) for step in reads
+    )
+
+
+def _collect(function: types.FunctionType, found: list[Any], seen: set[types.CodeType]) -> None:
+    if function.__code__ in seen:
+        return
+    seen.add(function.__code__)
+    for value in _outside(function):
+        if is_plain(value):
+            found.append((type(value), value))
+        elif isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in _PACKAGES:
+            found.append(value)
+            _collect(value, found, seen)
+
+
 def _is_pure(function: Any, seen: set[types.CodeType]) -> bool:
     if not isinstance(function, types.FunctionType):
         return False

@@ -6,8 +6,8 @@ see to that, and `comparison` tries it beforehand on copies.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,15 +18,21 @@ from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.member.member import Member
 from nasflow.training.member.metric_log import batch_size_of
 from nasflow.training.member.own_step import loss_in
+from nasflow.training.unit.lockstep.joint.computed import Computed
 from nasflow.training.unit.lockstep.joint.metric import JointMetric
-from nasflow.training.unit.lockstep.joint.purity import is_pure
-from nasflow.training.unit.lockstep.joint.view import JointView, NotJointError, rows
+from nasflow.training.unit.lockstep.joint.purity import is_pure, reads_argument
+from nasflow.training.unit.lockstep.joint.recorded import NotRecordableError, Recording, States, form, record
+from nasflow.training.unit.lockstep.joint.recordings import Recordings
+from nasflow.training.unit.lockstep.joint.view import JointView, NotJointError, reader_of, rows
 from nasflow.training.unit.lockstep.pausing import refusing_inner_backward, thread_state
 from nasflow.training.unit.lockstep.reading import MODEL, Reading
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 TRAINING, VALIDATION = "training_step", "validation_step"
+_INDEX = 2  # the place of the batch's index among a step's arguments
+
+_Found = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]
 
 
 def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Member, Mapping[str, Graph]]) -> bool:
@@ -51,27 +57,6 @@ def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Me
     return all(is_pure(inspect.getattr_static(kind, name, None)) for name in (TRAINING, VALIDATION))
 
 
-@dataclass(frozen=True)
-class Computed:
-    """What a step has computed.
-
-    Attributes:
-        losses: `[n]`; None if there is none.
-        logged: by name, values `[n]` times their weight.
-        states: of metrics, by their name and the state's, `[n, ...]`.
-    """
-
-    losses: torch.Tensor | None
-    logged: Mapping[str, torch.Tensor]
-    states: Mapping[str, Mapping[str, torch.Tensor]]
-
-    def of_row(self, row: int) -> torch.Tensor:
-        """Return all numbers of one member in one tensor."""
-        found = [] if self.losses is None else [self.losses]
-        found += [*self.logged.values(), *(value for states in self.states.values() for value in states.values())]
-        return torch.cat([value[row].detach().double().reshape(-1) for value in found] or [torch.zeros(0)])
-
-
 class JointSteps:
     """Runs the steps of members as one.
 
@@ -79,6 +64,8 @@ class JointSteps:
         members: in the order of the merged model's rows.
         forward: returns the models' outputs `[n, B, ...]` for an input that all share.
         begin: called before each step.
+        recordings: of the steps of all units of the job.
+        outputs: what those of the models have in common in these units.
         present: returns the members that have not left. Rows of the others are computed, and not read.
     """
 
@@ -86,11 +73,16 @@ class JointSteps:
         self,
         members: Sequence[Member],
         forward: Forward,
+        *,
         begin: Callable[[], None],
+        recordings: Recordings,
+        outputs: Hashable,
         present: Callable[[], Sequence[Member]],
     ):
         self._members, self._present = list(members), present
         self._forward, self._begin = forward, begin
+        self._recordings, self._outputs = recordings, outputs
+        self._current: dict[Hashable, Recording | None] = {}  # by the form of a batch, as long as views are the same
         self._marker = torch.arange(len(members), device=next(members[0].module.parameters()).device)
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}  # what was logged since the last `settle`
         self._metrics: dict[str, JointMetric] = {}
@@ -99,47 +91,97 @@ class JointSteps:
         self._now = _Logged()
         self._state: tuple[Any, ...] = ()  # of torch, in which the running step began
 
-    def compute(self, name: str, batch: Any, index: int) -> "Computed":
+    def recording(self, name: str, batch: Any, index: int, learn: Callable[[], Recording]) -> Recording | None:
+        """Return a step's recording, made by `learn` if there is none yet; None if the step can't be recorded."""
+        reader = reader_of(self.view(name, index))
+        try:
+            key = name, form(batch)
+        except NotRecordableError:
+            return None
+        if key not in self._current:
+            step = inspect.getattr_static(reader.kind, name)
+            alike = (reader.kind, len(self._members), self._outputs, *key)
+            self._current[key] = self._recordings.find(step, alike, reader, learn)
+        return self._current[key]
+
+    def compute(self, name: str, batch: Any, index: int) -> Computed:
         """Run `training_step` or `validation_step`.
 
         Raises:
             NotJointError: the step can't run for all members at once.
         """
-        if index == 0 or name not in self._views:  # between epochs, and before validation, hooks may change anything
-            self._views[name] = self._view()
+        self.view(name, index)
         self._begin()
         self._now = _Logged(batch_size_of(batch))
         for metric in self._metrics.values():
             metric.begin()
-        first = self._present()[0]
-        step = inspect.getattr_static(type(first.module), name)
-        given = (copied(batch), index) if first.takes_index[name] else (copied(batch),)
+        given = copied(batch)
 
-        def once(marker: torch.Tensor) -> dict[str, Any]:
-            self._now.marker, self._state = marker, thread_state()
-            output = step(self._views[name], *given)
-            loss = loss_in(output) if output is not None and name == TRAINING else None
-            losses = {} if loss is None else {"": _number(loss, "its loss")}
-            states = {key: metric.states() for key, metric in self._metrics.items() if metric.is_used}
-            return {"losses": losses, "logged": dict(self._now.values), "states": states}
+        def one(marker: torch.Tensor) -> _Found:
+            self._now.marker = marker
+            return self._step(name, given, index)
 
         try:
             with refusing_inner_backward(NotJointError, lambda: True):
-                found = torch.vmap(once, randomness="error")(self._marker)
+                losses, logged, states = torch.vmap(one, randomness="error")(self._marker)
         except NotJointError:
             raise
         except Exception as error:  # such as a value that is looked at; each by itself shows whose failure it is
             raise NotJointError(f"{type(error).__name__}: {error}") from error
-        return Computed(found["losses"].get(""), found["logged"], found["states"])
+        return self._computed(losses, logged, states)
 
-    def record(self, found: "Computed") -> None:
+    def trace(self, name: str, batch: Any, index: int, outputs: torch.Tensor) -> Recording:
+        """Record the operations of a step that was computed just before.
+
+        Args:
+            outputs: of the models, `[n, B, ...]`.
+
+        Raises:
+            NotRecordableError: the step can't be run again as recorded.
+            Exception: it can't be recorded.
+        """
+        used = {key: metric for key, metric in self._metrics.items() if metric.is_used}
+        if not all(metric.is_recordable for metric in used.values()):
+            raise NotRecordableError("a metric is computed one by one, or depends on the number of its updates")
+        step = inspect.getattr_static(type(self._present()[0].module), name)
+        if self._present()[0].takes_index[name] and reads_argument(step, _INDEX):
+            raise NotRecordableError("it reads the batch's index")
+
+        def run(outputs: torch.Tensor, states: States, defaults: States, batch: Any) -> tuple[torch.Tensor, Computed]:
+            self._now = _Logged(batch_size_of(batch))
+
+            def one(output: torch.Tensor, states: States, defaults: States) -> tuple[Any, Any]:
+                self._now.output, self._now.trains = output, name == TRAINING
+                for key, metric in used.items():
+                    metric.begin((states[key], defaults[key]))
+                losses, logged, after = self._step(name, batch, index)
+                return losses.get("", output), (losses, logged, after)
+
+            if name == TRAINING:
+                made = torch.vmap(torch.func.grad(one, has_aux=True), randomness="error")(outputs, states, defaults)
+                gradients, found = made
+            else:
+                gradients, (_, found) = None, torch.vmap(one, randomness="error")(outputs, states, defaults)
+            return self._now.only_input(), replace(self._computed(*found), gradients=gradients)
+
+        given = outputs, *self._given(used), batch
+        reader = reader_of(self._views[name])
+        with refusing_inner_backward(NotRecordableError, lambda: False):
+            return record(run, given, lambda: (reader.names, reader.signature(step, reader.names)))
+
+    def replay(self, recording: Recording, outputs: torch.Tensor, batch: Any) -> Computed:
+        """Compute a step as recorded, from the models' outputs `[n, B, ...]`."""
+        used = {name: self._metric(name) for name in recording.metrics}
+        return recording.compute(outputs, *self._given(used), batch)
+
+    def record(self, found: Computed) -> None:
         """Keep what the last step has logged."""
         for name, values in found.logged.items():
             totals, count = self._sums.get(name) or self._so_far(name)
-            self._sums[name] = (totals + values, count + self._now.weights[name])
+            self._sums[name] = (totals + values, count + found.weights[name])
         for name, states in found.states.items():
-            self._metrics[name].take(states)
-        self._logged_metrics |= self._now.metrics
+            self._metrics[name].take(states, found.updates[name])
+        self._logged_metrics |= found.metrics
         for member in self._members:
             member.book.pending = self.settle
 
@@ -161,6 +203,32 @@ class JointSteps:
         """Forget what was logged, and read anew what the members have."""
         self._sums, self._metrics, self._logged_metrics, self._views = {}, {}, {}, {}
 
+    def view(self, name: str, index: int) -> JointView:
+        """Return what takes the place of the members' modules in a step."""
+        if index == 0 or name not in self._views:  # between epochs, and before validation, hooks may change anything
+            self._views[name] = self._view()
+            self._current.clear()
+        return self._views[name]
+
+    def _step(self, name: str, batch: Any, index: int) -> "_Found":
+        """Run a step, within `torch.vmap`: its loss, if there is one, what it logs, and the states of its metrics."""
+        first = self._present()[0]
+        step = inspect.getattr_static(type(first.module), name)
+        self._state = thread_state()
+        output = step(self._views[name], batch, *([index] if first.takes_index[name] else []))
+        loss = loss_in(output) if output is not None and name == TRAINING else None
+        losses = {} if loss is None else {"": _number(loss, "its loss")}
+        states = {key: metric.states() for key, metric in self._metrics.items() if metric.is_used}
+        return losses, dict(self._now.values), states
+
+    def _computed(self, losses: Mapping[str, torch.Tensor], logged: Any, states: Any) -> Computed:
+        updates = {name: self._metrics[name].updates for name in states}
+        return Computed(losses.get(""), logged, self._now.weights, states, updates, self._now.metrics)
+
+    def _given(self, metrics: Mapping[str, JointMetric]) -> tuple[States, States]:
+        stacked = {name: metric.stacked for name, metric in metrics.items()}
+        return stacked, {name: metric.defaults for name, metric in metrics.items()}
+
     def _view(self) -> JointView:
         modules = [member.module for member in self._present()]
         if len({module.model.training for module in modules}) > 1:  # type: ignore[union-attr]
@@ -171,7 +239,12 @@ class JointSteps:
     def _call(self, x: torch.Tensor) -> torch.Tensor:
         if thread_state() != self._state or x.requires_grad:
             raise NotJointError("its model is called in another state of torch, or with an input that needs a gradient")
-        return rows(self._now.marker, self._forward, x)
+        if self._now.output is None:
+            return rows(self._now.marker, self._forward, x)
+        if self._now.trains and not torch.is_grad_enabled():
+            raise NotRecordableError("its model is called without gradients")
+        self._now.inputs.append(_of_all(x))
+        return self._now.output.clone()  # a step may write into it
 
     def _log(self, name: str, value: Any, *args: Any, batch_size: int | None = None, **options: Any) -> None:
         """Take what `LightningModule.log` takes."""
@@ -204,14 +277,30 @@ class JointSteps:
 
 
 class _Logged:
-    """What one run logs: by name, the sum of the values times their weights, and of the weights."""
+    """What one run logs: by name, the sum of the values times their weights, and of the weights.
+
+    Attributes:
+        marker: has a row for each member within `torch.vmap`.
+        output: of a member's model, if the run is recorded.
+        trains: whether a run that is recorded is one of training.
+        inputs: of the model in a run that is recorded.
+    """
 
     def __init__(self, batch_size: int = 1):
         self.marker = torch.zeros(())
+        self.output: torch.Tensor | None = None
+        self.trains = False
+        self.inputs: list[torch.Tensor] = []
         self.values: dict[str, torch.Tensor] = {}
         self.weights: dict[str, int] = {}
         self.metrics: dict[str, str] = {}
         self._batch_size = batch_size
+
+    def only_input(self) -> torch.Tensor:
+        """Return what the model was called with. Raises NotRecordableError if it was not called once."""
+        if len(self.inputs) != 1:
+            raise NotRecordableError("its model is called several times, or not at all")
+        return self.inputs[0]
 
     def add(self, name: str, number: torch.Tensor, batch_size: int | None) -> None:
         if name in self.values:
@@ -234,6 +323,17 @@ class _JointModel:
 
     def __getattr__(self, name: str) -> Any:
         raise NotJointError(f"it uses self.{MODEL}.{name}")
+
+
+def _of_all(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that is the same for all members as it is outside of `torch.vmap` and `torch.func.grad`."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            raise NotRecordableError("its model reads what differs between members")
+        x = torch._C._functorch.get_unwrapped(x)
+    if x._version:
+        raise NotRecordableError("its model reads what was written")
+    return x
 
 
 def _number(value: Any, what: str) -> torch.Tensor:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +14,16 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.metric_log import batch_size_of
 from nasflow.training.member.metric_states import metric_states
 from nasflow.training.unit.base import DiffersError
-from nasflow.training.unit.lockstep.joint.steps import TRAINING, VALIDATION, Computed, JointSteps
+from nasflow.training.unit.lockstep.joint.computed import Computed
+from nasflow.training.unit.lockstep.joint.recorded import NotRecordableError, Recording
+from nasflow.training.unit.lockstep.joint.recordings import Recordings
+from nasflow.training.unit.lockstep.joint.steps import TRAINING, VALIDATION, JointSteps
 from nasflow.training.unit.lockstep.joint.view import NotJointError
 from nasflow.training.unit.lockstep.reading import MODEL
 from nasflow.training.unit.lockstep.unit import LockstepUnit
 
 _MOST_SEEN = 4
+_NEAR = {True: {"rtol": 1e-5, "atol": 1e-7}, False: {"rtol": 1e-4, "atol": 1e-6}}
 
 
 class JointUnit(LockstepUnit):
@@ -27,12 +33,13 @@ class JointUnit(LockstepUnit):
 
     Args:
         apart: called with members whose steps can't run as one, before a DiffersError is raised.
+        recordings: of the steps of all units of the job.
     """
 
     can_wait = True
 
-    def __init__(self, *args: Any, apart: Callable[[Sequence[Member]], None], **options: Any):
-        self._apart = apart
+    def __init__(self, *args: Any, apart: Callable[[Sequence[Member]], None], recordings: Recordings, **options: Any):
+        self._apart, self._recordings = apart, recordings
         self._batches: dict[tuple[str, int], Any] = {}  # the first of each size, to probe with
         self._outputs: list[torch.Tensor] = []  # of the members' models in this step
         self._is_validation_checked = False
@@ -49,10 +56,8 @@ class JointUnit(LockstepUnit):
         began = time.perf_counter()
         self._optimizer.zero_grad()
         with self._giving_up():
-            found = self._record(TRAINING, batch, index)
-            if found.losses is not None:
-                self._drop_not_finite(found.losses, index)
-                self._backpropagate_rows(found.losses)
+            found = self._compute(TRAINING, batch, index, lambda losses: self._drop_not_finite(losses, index))
+            self._joint.record(found)
         self._optimizer.step(self._idle(()) if found.losses is None else set())
         for member in self.members:
             member.fitting.count_step()
@@ -65,25 +70,79 @@ class JointUnit(LockstepUnit):
         began = time.perf_counter()
         twin = None if self._is_validation_checked else self.members[0].twin()
         with self._giving_up():
-            self._record(VALIDATION, batch, index)
+            self._joint.record(self._compute(VALIDATION, batch, index))
             if twin is not None:
                 self._check_validation(twin, batch, index)
         self._seconds += time.perf_counter() - began
 
     def _try_losses(self, batch: Any, index: int) -> dict[Member, torch.Tensor]:
-        found = self._record(TRAINING, batch, index)
-        if found.losses is None:
-            self._reached = {MODEL: set()}
-            return {}
-        self._backpropagate_rows(found.losses)
-        return dict(zip(self._rows, found.losses.unbind(), strict=True))
+        found = self._compute(TRAINING, batch, index)
+        self._joint.record(found)
+        return {} if found.losses is None else dict(zip(self._rows, found.losses.unbind(), strict=True))
 
-    def _record(self, name: str, batch: Any, index: int) -> Computed:
+    def _compute(
+        self, name: str, batch: Any, index: int, check: Callable[[torch.Tensor], None] = lambda losses: None
+    ) -> Computed:
+        """Run the members' steps, and set gradients in training.
+
+        Args:
+            check: called with the losses `[n]` before their backward.
+        """
         if len(self._batches) < _MOST_SEEN:
             self._batches.setdefault((name, batch_size_of(batch)), batch)
+        recording = self._joint.recording(name, batch, index, partial(self._learn, name, batch, index))
+        if recording is not None:
+            return self._replay(recording, name, batch, check)
         found = self._joint.compute(name, batch, index)
-        self._joint.record(found)
+        if name == TRAINING:
+            self._reach(found.losses)
+            if found.losses is not None:
+                check(found.losses)
+                self._backpropagate_rows(found.losses)
         return found
+
+    def _replay(self, recording: Recording, name: str, batch: Any, check: Callable[[torch.Tensor], None]) -> Computed:
+        """Run the members' steps as recorded."""
+        x, model = recording.model_reads(batch), self._merged[MODEL]
+        found: list[Computed] = []
+
+        def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self._outputs[:] = [outputs]
+            found.append(self._joint.replay(recording, outputs, batch))
+            losses, gradients = found[0].losses, found[0].gradients
+            assert losses is not None and gradients is not None  # noqa: S101 - steps without them are not recorded
+            check(losses)
+            return losses, gradients
+
+        if name == TRAINING:
+            model.backpropagate(x, losses_of)
+            self._reach(found[0].losses)
+        else:
+            self._outputs[:] = [model(x, False)]
+            found.append(self._joint.replay(recording, self._outputs[0], batch))
+        return found[0]
+
+    def _learn(self, name: str, batch: Any, index: int) -> Recording:
+        """Record the members' steps, and compare them with those that are recorded; nothing changes otherwise.
+
+        Raises:
+            NotRecordableError: they can't be recorded.
+        """
+        joint = self._new_joint()  # metrics of the other one would be updated
+        with self._unchanged(), self._trying():
+            found = joint.compute(name, batch, index)
+            if len(self._outputs) != 1 or (found.losses is None) == (name == TRAINING):
+                raise NotRecordableError("it has no loss, or does not call its model once")
+            (outputs,) = self._outputs
+            if found.losses is not None:
+                (gradients,) = torch.autograd.grad(found.losses.sum(), outputs)
+                found = replace(found, gradients=gradients)
+        with torch.inference_mode(False), torch.set_grad_enabled(name == TRAINING):
+            recording = joint.trace(name, batch, index, outputs.detach())
+        again = joint.replay(recording, outputs.detach(), batch)
+        if not all(_is_near(*pair) for pair in zip(found.tensors(), again.tensors(), strict=True)):
+            raise NotRecordableError("run again, it computes something else")
+        return recording
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
@@ -105,13 +164,15 @@ class JointUnit(LockstepUnit):
         self._outputs.append(self._merged[MODEL](x, training, call=len(self._outputs) + 1))
         return self._outputs[-1].clone()  # a step may write into it
 
+    def _reach(self, losses: torch.Tensor | None) -> None:
+        """Note which rows get gradients."""
+        present = [] if losses is None else self.members
+        self._reached = {MODEL: {row for row, member in enumerate(self._rows) if member in present}}
+
     def _backpropagate_rows(self, losses: torch.Tensor) -> None:
         if not losses.requires_grad:
             raise NotJointError("its loss does not depend on its model")
-        reached = {row for row, member in enumerate(self._rows) if member in self.members}
-        self._reached = {MODEL: reached}
-        weights = [float(row in reached) for row in range(len(self._rows))]
-        losses.backward(losses.new_tensor(weights))
+        losses.backward(losses.new_tensor([float(member in self.members) for member in self._rows]))
 
     def _check_validation(self, twin: Member, batch: Any, index: int) -> None:
         """Raise NotJointError if a member's own code logs something else for the same output of its model."""
@@ -134,7 +195,17 @@ class JointUnit(LockstepUnit):
 
     def _build(self) -> None:
         super()._build()
-        self._joint = JointSteps(self._rows, self._forward, begin=self._outputs.clear, present=lambda: self.members)
+        self._joint = self._new_joint()
+
+    def _new_joint(self) -> JointSteps:
+        return JointSteps(
+            self._rows,
+            self._forward,
+            begin=self._outputs.clear,
+            recordings=self._recordings,
+            outputs=str(self._merged[MODEL].plan.outputs[0].node.spec),
+            present=lambda: self.members,
+        )
 
     def _probe(self) -> list[dict[Any, torch.Tensor]]:
         found = []
@@ -148,10 +219,9 @@ class JointUnit(LockstepUnit):
         """Return numbers by member, and in training gradients by parameter."""
         self._optimizer.zero_grad()
         with torch.set_grad_enabled(name == TRAINING):
-            step = self._joint.compute(name, batch, 0)
+            step = self._compute(name, batch, 0)
         found: dict[Any, torch.Tensor] = {member: step.of_row(row) for row, member in enumerate(self._rows)}
         if name == TRAINING and step.losses is not None:
-            step.losses.backward(torch.ones_like(step.losses))
             found |= self._take_gradients(self._merged[MODEL])
         return found
 
@@ -164,3 +234,9 @@ def _is_close(own: Any, joint: Any) -> bool:
         return len(own) == len(joint) and all(map(_is_close, own, joint))
     one, other = (torch.as_tensor(value, dtype=torch.float64) for value in (own, joint))
     return torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def _is_near(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether numbers differ by no more than rounding of one operation in another order."""
+    precise = one.dtype is torch.float64 and other.dtype is torch.float64
+    return torch.allclose(one.double(), other.double(), **_NEAR[precise], equal_nan=True)

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torchmetrics
 from pytorch_lightning import LightningModule
 from torch import nn
 
-from nasflow.training.unit.lockstep.joint.purity import is_plain, is_pure
+from nasflow.training.unit.lockstep.joint.purity import is_plain, is_pure, values_read
 
 _OF_LIGHTNING = {"current_epoch", "device", "dtype"}
 _PARTS = {"_modules", "_parameters", "_buffers"}
@@ -94,7 +94,7 @@ class JointView:
         answers: Mapping[str, Any],
         metric: Callable[[str], Any],
     ):
-        object.__setattr__(self, "_joint", _Reader(modules, answers, metric, self))
+        object.__setattr__(self, "_joint", Reader(modules, answers, metric, self))
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -111,7 +111,13 @@ class JointView:
         raise NotJointError(f"it deletes self.{name}")
 
 
-class _Reader:
+def reader_of(view: JointView) -> "Reader":
+    """Return what looks attributes up for a view."""
+    found: Reader = object.__getattribute__(view, "_joint")
+    return found
+
+
+class Reader:
     """Looks attributes up for a view, once each.
 
     Attributes:
@@ -122,11 +128,25 @@ class _Reader:
         self.kind = type(modules[0])
         self._modules, self._metric, self._view = modules, metric, view
         self._found: dict[str, Any] = dict(answers)
+        self._answers = set(answers)
 
     def read(self, name: str) -> Any:
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What has been read, but for what stands in for the members'."""
+        return frozenset(self._found.keys() - self._answers)
+
+    def signature(self, step: types.FunctionType, names: Collection[str]) -> Hashable:
+        """Return what determines what a step that reads these names computes, beside its arguments.
+
+        Raises:
+            NotJointError: a name can't be read any more.
+        """
+        return _signature(step), tuple([(name, _signature(self.read(name))) for name in sorted(names)])
 
     def _look_up(self, name: str) -> Any:
         first = self._modules[0]
@@ -161,6 +181,20 @@ class _Reader:
         if isinstance(parts[0], torchmetrics.Metric):
             return self._metric(name)
         return _stateless(parts, name)
+
+
+def _signature(value: Any) -> Hashable:
+    if isinstance(value, types.MethodType):
+        return _signature(value.__func__)
+    if isinstance(value, types.FunctionType):
+        return value, tuple(values_read(value))
+    if isinstance(value, nn.Module):
+        options = [(key, type(own), own) for key, own in vars(value).items() if is_plain(own)]
+        buffers = [
+            (name, tuple(buffer.shape), tuple(buffer.flatten().tolist())) for name, buffer in value.named_buffers()
+        ]
+        return type(value), tuple(options), tuple(buffers)
+    return type(value), value if is_plain(value) else value.signature()
 
 
 def _equal(values: Sequence[Any], name: str) -> Any:

@@ -1,0 +1,50 @@
+"""The recorded steps of a job's units."""
+
+import logging
+import types
+from collections.abc import Callable, Hashable
+
+from nasflow.training.unit.lockstep.joint.recorded import Recording
+from nasflow.training.unit.lockstep.joint.view import NotJointError, Reader
+
+logger = logging.getLogger(__name__)
+
+_MOST = 8  # of one key
+
+
+class Recordings:
+    """Finds the recording of a step again in another unit or epoch, if the step would read the same there."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, list[Recording]] = {}
+        self._refused: set[Hashable] = set()
+
+    def find(
+        self, step: types.FunctionType, key: Hashable, reader: Reader, learn: Callable[[], Recording]
+    ) -> Recording | None:
+        """Return a recording; None if the step can't be recorded.
+
+        Args:
+            key: equal for steps of the same class with inputs and outputs of the same form.
+            reader: of the members' modules.
+            learn: records the step; what it raises but NotJointError is why it can't be recorded.
+        """
+        key = step, key
+        if key in self._refused:
+            return None
+        known = self._found.setdefault(key, [])
+        for recording in known:
+            if reader.signature(step, recording.names) == recording.read:
+                return recording
+        if len(known) == _MOST:  # what it reads changes from epoch to epoch
+            return None
+        try:
+            recording = learn()
+        except NotJointError:
+            raise
+        except Exception as error:  # of torch, or of the step, which looks at a value
+            logger.debug("a step can't be recorded: %s: %s", type(error).__name__, error)
+            self._refused.add(key)
+            return None
+        known.append(recording)
+        return recording
