@@ -11,7 +11,6 @@ from nasflow.native.compiling import COMPILERS, find_compiler
 from nasflow.native.conv_1x1 import OneByOne
 from nasflow.native.cross_entropy import cross_entropies, cross_entropies_and_gradients
 from nasflow.native.library import is_available
-from nasflow.native.log_softmax import log_softmax, log_softmax_backward
 from nasflow.native.program import (
     BY_OUTPUT,
     activation,
@@ -21,6 +20,7 @@ from nasflow.native.program import (
     products,
     sums,
 )
+from nasflow.native.softmax import log_softmax, log_softmax_backward
 
 __all__ = [
     "BY_OUTPUT",

@@ -11,8 +11,8 @@ from nasflow.native.activations import activate, activate_backward
 from nasflow.native.batch_norm import Statistics, batch_norm_backward, batch_statistics, kept_statistics, normalize
 from nasflow.native.cross_entropy import cross_entropies
 from nasflow.native.library import library
-from nasflow.native.log_softmax import log_softmax, log_softmax_backward
 from nasflow.native.program import ACTIVATIONS, BY_OUTPUT, Program, activation, as_programs, products, sums
+from nasflow.native.softmax import log_softmax, log_softmax_backward
 
 FUNCTIONS = {"relu": F.relu, "gelu": F.gelu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu}
 SPECIAL = [0.0, -0.0, 1e-30, -1e-30, 1e-4, 0.62, 0.63, 5.0, -5.0, 20.0, -20.0, 87.0, -87.0, 89.0, -89.0, 1e4, -1e4]

@@ -95,8 +95,7 @@ class ByGlobal(Base):
     """Its loss depends on a name of its file that a hook sets before each epoch, and a function reads."""
 
     def on_train_epoch_start(self) -> None:
-        global WEIGHT
-        WEIGHT = 1.0 + self.current_epoch
+        globals()["WEIGHT"] = 1.0 + self.current_epoch
 
     def training_step(self, batch: Any) -> Any:
         x, y = batch

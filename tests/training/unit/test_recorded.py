@@ -1,6 +1,7 @@
 """Joint steps that are run as recorded end as those that run one by one, whatever they depend on."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,16 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts steps that are run as recorded, joint steps, and recordings."""
     counted: Counter[str] = Counter()
     for kind, name in ((Recording, "compute"), (JointUnit, "_compute"), (JointUnit, "_learn")):
-
-        def run(self: object, *args: object, name: str = name, was=getattr(kind, name)) -> object:
-            counted[name] += 1
-            return was(self, *args)
-
-        monkeypatch.setattr(kind, name, run)
+        monkeypatch.setattr(kind, name, counting(getattr(kind, name), counted))
     return counted
+
+
+def counting(method: Callable[..., object], counted: Counter[str]) -> Callable[..., object]:
+    def run(*args: object) -> object:
+        counted[method.__name__] += 1
+        return method(*args)
+
+    return run
 
 
 def recorded(name: str, **values: object):

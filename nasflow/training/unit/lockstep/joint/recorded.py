@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -107,7 +107,7 @@ def record(
         return [x, *computed.tensors()]
 
     copies = [tensor.detach().clone() for tensor in (outputs, *metrics, *_tensors(batch))]
-    module = make_fx(flat)(*copies)
+    module: fx.GraphModule = cast(Any, make_fx(flat))(*copies)
     writes = any(map(_writes, module.graph.nodes))
     x = _model_reads(module, 1 + len(metrics))
     return Recording(*read(), x, _others(module, writes), found[0], writes)
@@ -164,7 +164,7 @@ def _others(module: fx.GraphModule, writes: bool) -> Callable[..., list[torch.Te
     module.graph.eliminate_dead_code()
     if not writes:
         _drop_copies(module)
-        module = CSEPass()(module).graph_module  # type: ignore[misc]
+        module = CSEPass().call(module).graph_module
         _fold(module)
     for node in module.graph.nodes:
         node.target = _FASTER.get(node.target, node.target)

@@ -131,6 +131,7 @@ class Reader:
         self._answers = set(answers)
 
     def read(self, name: str) -> Any:
+        """Return what the members' modules all have under a name. Raises NotJointError if that may differ."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
