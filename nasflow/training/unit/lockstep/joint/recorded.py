@@ -100,9 +100,9 @@ def record(
 
     def flat(outputs: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
         left = iter(others)
-        own = tree_unflatten([next(left) for _ in metrics], metrics_structure)
+        own_states, own_defaults = tree_unflatten([next(left) for _ in metrics], metrics_structure)
         parts = [next(left) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        x, computed = run(outputs, *own, tree_unflatten(parts, structure))
+        x, computed = run(outputs, own_states, own_defaults, tree_unflatten(parts, structure))
         found.append(computed)
         return [x, *computed.tensors()]
 
