@@ -1,7 +1,9 @@
 """Fixtures and rules of all rooms' tests."""
 
+import gc
 import signal
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -28,6 +30,19 @@ settings.register_profile("busy machine", deadline=None, suppress_health_check=[
 settings.load_profile("busy machine")
 
 pytest.register_assert_rewrite("nasflow.testing", "tests.hosted.promises")  # a failed assert there shows its values too
+
+
+_started = count()
+_COLLECTED_EVERY = 100  # tests; what garbage there is at the start of a test is kept until then
+
+
+@pytest.fixture(autouse=True)
+def quick_collections() -> None:
+    """Let Python's collector skip the thousands of tests: jobs that tests run in this process collect garbage often."""
+    if next(_started) % _COLLECTED_EVERY == 0:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,7 @@ def root(tmp_path: Path, pai: OpenPai) -> Iterator[Path]:
     make(folder).cleanup()
 
 
+@pytest.mark.long
 class TestOpenpaiService(TrainingServiceContract):
     factory = f"{__file__}:make"
 

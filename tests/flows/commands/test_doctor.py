@@ -139,6 +139,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_a_sound_set_up_is_all_ok_and_stays_as_it_is(patient):
     before = content(patient.folder)
     code, output, errors = patient.look()

@@ -145,6 +145,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_dead_searches_are_resumed(searches, undisturbed):
     end_in_round(searches, "killed", 1, signal.SIGKILL)
     path = searches.write("hopeless", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not

@@ -74,6 +74,7 @@ def watch(done: threading.Event, told: set[bytes]) -> None:
                 continue
 
 
+@pytest.mark.long
 def test_every_command_works_with_it(searched):
     assert "created" in searched.run("setup")
     assert "deployment 'nas-search/small' on work pool 'nasflow'" in searched.run("deploy", "small.yaml")

@@ -348,6 +348,7 @@ def test_schedules_of_the_shipped_file_are_prefects(shipped):
             assert TypeAdapter(SCHEDULE_TYPES).validate_python(made["schedule"])
 
 
+@pytest.mark.long
 def test_ended_by_ctrl_c_what_was_served_leaves_no_schedule_active(prefect_server, tmp_path):
     searches, deployments = Searches(tmp_path, prefect_server), Deployments(tmp_path, prefect_server)
     searches.write("served", **CONFIG)

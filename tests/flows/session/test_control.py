@@ -62,7 +62,8 @@ def trained_seconds(searches: Searches) -> float:
 # --- a search in a process that no runner started -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by_round", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by_round", [False, True])
 def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undisturbed, by_round):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")

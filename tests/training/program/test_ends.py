@@ -72,9 +72,13 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "command" else pytest.mark.long) for kind in KINDS]
+    ("kind", "number"),
+    [
+        pytest.param(kind, number, marks=[] if (kind, number) == ("command", signal.SIGKILL) else pytest.mark.long)
+        for kind in KINDS
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+    ],
 )
 def test_no_process_outlives_the_job(tmp_path: Path, kind: str, number: signal.Signals) -> None:
     job_file = write_job(tmp_path, make_job(KINDS[kind], tmp_path))

@@ -35,6 +35,7 @@ def host(tmp_path):
         yield sshd
 
 
+@pytest.mark.long
 class TestSshService(TrainingServiceContract):
     factory = f"{Path(__file__).with_name('services.py')}:make"
 
