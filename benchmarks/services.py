@@ -14,6 +14,9 @@ one's end and from command to result.
 
 `python -m benchmarks.services --same-result KIND` (or `all`) runs the search of `make search` on real servers of that
 kind, and compares its leaderboard with that of `local` to the last bit; exit code 1 if they differ.
+
+`python -m benchmarks.services --many KIND --jobs 1000` queues so many jobs of a second at once, with 16 slots, and
+shows the overhead of a job, the requests to the cluster, and the controller's CPU time and memory.
 """
 
 import argparse
@@ -32,6 +35,8 @@ from rich.table import Table
 
 from benchmarks.commands import PrefectServer
 from benchmarks.end_to_end import Record, measure
+from benchmarks.many_jobs import KINDS, many_jobs
+from benchmarks.many_jobs import show as show_many
 from benchmarks.same_result import same_result
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
 from benchmarks.service_set_ups import SET_UPS
@@ -48,6 +53,7 @@ from tests.sshd import Sshd, start_sshd
 
 RUNNER = "nasflow.testing.scripted_job:run_job_file"
 QUEUED = 40
+MANY_SLOTS = 16
 
 Make = Callable[[Path, int], TrainingService]
 
@@ -229,12 +235,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--work-dir", type=Path, default=Path("benchmark-runs"), help="for NNI's environment")
     parser.add_argument("--same-result", metavar="KIND", choices=["all", *SET_UPS], help="compare leaderboards")
+    parser.add_argument("--many", metavar="KIND", choices=KINDS, help="queue --jobs jobs of a second at once")
     options = parser.parse_args()
     options.repeats = options.repeats or (2 if options.searches else 5)
     options.work_dir = options.work_dir.absolute()
     with tempfile.TemporaryDirectory(prefix="nasflow-services-", ignore_cleanup_errors=True) as name:
         if options.same_result:
             results = same_result([*SET_UPS] if options.same_result == "all" else [options.same_result], Path(name))
+        elif options.many:
+            results = many_jobs(options.many, options.jobs, MANY_SLOTS, Path(name))
+            show_many(options.many, results)
         elif options.searches:
             results = race(options, Path(name))
             show_race(results)

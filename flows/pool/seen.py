@@ -3,7 +3,7 @@
 from prefect.client.schemas.objects import FlowRun, StateType
 
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import Seen
+from nasflow.training_service.cluster.seen import Seen
 
 _STATUS = {
     StateType.SCHEDULED: JobStatus.PENDING,

@@ -27,8 +27,9 @@ from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 

@@ -3,6 +3,7 @@
 The steps are in the spec's `space.params["steps"]`, each a list of a word and its argument:
 
     ["epoch", n]      report epoch n of trial 0; from its "checkpoint" (`replayed`) if an earlier run got that far
+    ["sleep", n]      wait for n seconds
     ["wait", name]    wait until the file <root>/<name> exists
     ["print", text]   print to the log
     ["spawn", how]    start a process that sleeps: `child`, `session` (in its own session) or `daemon` (also
@@ -66,6 +67,8 @@ def epoch(root: Path, number: int) -> Epoch:
 def step(folder: Path, root: Path, word: str, argument: Any) -> None:
     """Carry out a step that reports no event."""
     match word:
+        case "sleep":
+            time.sleep(argument)
         case "wait":
             while not (root / argument).exists():
                 time.sleep(0.01)

@@ -6,16 +6,16 @@ import shutil
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from nasflow.clean_text import clean_text
+from nasflow.clean_text import clean_text, shortened
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.cluster.storage.base import RunOptions, StorageSilentError
 from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
@@ -29,27 +29,11 @@ _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest del
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _STILLBORN_LIMIT = 3
 _OWN_LOG_SHOWN = 600  # characters
+_REST = 5.0  # of the time of a look at all jobs, until the next one
 
 
 class ClusterSilentError(ServiceError):
     """The cluster did not answer. Whether it carried out the request is unknown."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A run's state as reported by the cluster.
-
-    Attributes:
-        status: PENDING; RUNNING while any process of it may be left; EXITED if its program ended by itself; else LOST.
-        reason: one line for display.
-        ran: false if it has never been on a node.
-        out_of_memory: the cluster ended it because it used more memory than it was given.
-    """
-
-    status: JobStatus
-    reason: str = ""
-    ran: bool = True
-    out_of_memory: bool = False
 
 
 class ClusterService(RootHere):
@@ -94,10 +78,10 @@ class ClusterService(RootHere):
         self._slots = tuple(f"{self.kind}-{i}" for i in range(max_jobs))
         self._poll_seconds = poll_seconds
         self._seen: Mapping[str, Seen] = {}
-        self._seen_at = self._next_look = float("-inf")
+        self._seen_at = self._next_look = self._next_tend = float("-inf")
+        self._taken, self._waiting = dict[str, str](), set[str]()  # jobs with slots, and without, when it last tended
         self._silent = False
-        self._known_since: dict[str, float] = {}  # by the name of the run, as below
-        self._ended_since: dict[str, float] = {}
+        self._known_since, self._ended_since = dict[str, float](), dict[str, float]()  # by the name of the run
         self._stillborn = 0
         self._where_to_look = ""
 
@@ -149,15 +133,16 @@ class ClusterService(RootHere):
 
     def submit(self, spec: JobSpec) -> JobHandle:  # noqa: D102
         with self._records.service_lock():
-            self._tend()
+            self._tend_if_due()
             if self._state(spec.job_id).status in (JobStatus.LOST, JobStatus.CANCELLED):
                 self._records.enqueue(self._storage.as_seen_there(spec))
+                self._waiting.add(spec.job_id)
                 self._hand_over_what_waits()
         return self._handle(spec.job_id)
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
         with self._records.service_lock():
-            self._tend()
+            self._tend_if_due()
             return self._state(handle.job_id)
 
     def events(self, handle: JobHandle, offset: int = 0) -> tuple[builtins.list[str], int]:  # noqa: D102
@@ -209,11 +194,19 @@ class ClusterService(RootHere):
 
     # --- below, the lock is held ---------------------------------------------------------------------------------
 
+    def _tend_if_due(self) -> None:
+        """Tend, but only for a small part of the time."""
+        self._records.note_call()
+        if time.monotonic() >= self._next_tend:
+            self._tend()
+
     def _tend(self, *, fresh: bool = False) -> None:
         """Update the records from the runs' files and the cluster, and submit waiting jobs."""
         self._records.note_call()
-        looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
-        runs = {job_id: (slot, self._records.run(job_id)) for job_id, slot in self._records.taken().items()}
+        begin = time.monotonic()
+        looked = self._refresh() if fresh or begin >= self._next_look else False
+        self._taken, self._waiting = self._records.taken(), set(self._records.queued())
+        runs = {job_id: (slot, self._records.run(job_id)) for job_id, slot in self._taken.items()}
         self._storage.collect([run for _, run in runs.values() if run is not None])
         for job_id, (slot, run) in runs.items():
             if run is None or not run.given.exists():
@@ -222,6 +215,7 @@ class ClusterService(RootHere):
             elif state := self._end(run):
                 self._settle(job_id, slot, state, run)
         self._hand_over_what_waits()
+        self._next_tend = time.monotonic() + _REST * (time.monotonic() - begin)
 
     def _refresh(self) -> bool:
         """Query the cluster and return whether it answered."""
@@ -242,11 +236,16 @@ class ClusterService(RootHere):
         self._silent = True
 
     def _hand_over_what_waits(self) -> None:
-        free = [] if self._silent else [slot for slot in self._slots if not self._records.claimed(slot)]
-        for slot in free:
-            job_id = self._records.take(slot)
-            if job_id is None:
+        if self._silent or not self._waiting:
+            return
+        busy = set(self._taken.values())
+        free = (slot for slot in self._slots if slot not in busy)
+        for slot in (slot for slot in free if not self._records.claimed(slot)):  # by another controller meanwhile
+            if (job_id := self._records.take(slot)) is None:
+                self._waiting.clear()
                 return
+            self._waiting.discard(job_id)
+            self._taken[job_id] = slot
             self._hand_over(job_id, slot, None)
 
     def _hand_over(self, job_id: str, slot: str, run: Run | None) -> None:
@@ -320,13 +319,18 @@ class ClusterService(RootHere):
             self._ended_since.pop(run.name, None)
         self._records.settle(job_id, state.model_copy(update={"slot": slot}))
         self._records.drop_claim(slot, job_id)
+        self._taken.pop(job_id, None)
 
     def _state(self, job_id: str) -> JobState:
         if outcome := self._records.outcome(job_id):
             return outcome
-        if job_id in self._records.queued():
+        if job_id in self._waiting:
             return JobState(status=JobStatus.PENDING)
-        slot = self._records.taken().get(job_id)
+        slot = self._taken.get(job_id)
+        if slot is None and self._records.is_known(job_id):  # perhaps since this one looked
+            if job_id in self._records.queued():
+                return JobState(status=JobStatus.PENDING)
+            slot = self._records.taken().get(job_id)
         if slot is None:
             return JobState(status=JobStatus.LOST, reason="the service does not know this job")
         run = self._records.run(job_id)
@@ -354,7 +358,9 @@ class ClusterService(RootHere):
         while alive := [name for name, seen in self._look().items() if not seen.status.finished]:
             waited = time.monotonic() - begin
             if waited > _CLUSTER_ACTS_WITHIN:
-                raise ServiceError(f"training_service: {self.kind} does not end its jobs {', '.join(alive)}")
+                raise ServiceError(
+                    f"training_service: {self.kind} does not end its jobs {shortened(', '.join(alive), 300)}"
+                )
             if waited > GRACE:
                 self._withdraw(alive)
             time.sleep(_POLL)

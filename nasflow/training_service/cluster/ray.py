@@ -7,9 +7,10 @@ from pathlib import Path
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.ray_jobs import RayJob, RayJobs
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import EXPLICIT

@@ -149,6 +149,10 @@ class JobRecords:
         """Return how a job ended; None if that is not on record, or the record is damaged."""
         return read_whole(job_dir(self.root, job_id) / "exit.json", JobState.model_validate_json)
 
+    def is_known(self, job_id: str) -> bool:
+        """Whether a job was ever put into the queue."""
+        return (job_dir(self.root, job_id) / "job.json").exists()
+
     def cancel_mark(self, job_id: str) -> Path:
         """Return the file that requests a job's end."""
         return job_dir(self.root, job_id) / "cancel"

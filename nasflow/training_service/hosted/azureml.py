@@ -10,8 +10,9 @@ from nasflow.clean_text import one_line
 from nasflow.config.services.hosted.azureml import AzuremlServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import ClusterSilentError, Seen
+from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.hosted.azure_token import AzureToken
 from nasflow.training_service.hosted.base import HostedService, merged
 from nasflow.training_service.hosted.http_client import Answer, HttpClient

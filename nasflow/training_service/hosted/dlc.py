@@ -14,8 +14,9 @@ from nasflow.config.secret_url import MASK
 from nasflow.config.services.hosted.dlc import DlcServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import ClusterSilentError, Seen
+from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.hosted.base import HostedService, merged
 from nasflow.training_service.hosted.http_client import header_secret
 from nasflow.training_service.local.service import RUNNER

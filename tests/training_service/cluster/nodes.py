@@ -14,8 +14,9 @@ from nasflow.config.services.storage import StorageConfig
 from nasflow.small_files import write_aside
 from nasflow.testing.training_service import running
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import ClusterService, Seen
+from nasflow.training_service.cluster.base import ClusterService
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.slots import job_environment
 
 SETTINGS = "NASFLOW_TEST_NODES"

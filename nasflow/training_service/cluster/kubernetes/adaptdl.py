@@ -2,9 +2,9 @@
 
 from nasflow.config.services.cluster.operators import AdaptdlServiceConfig
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.pods import PodService
+from nasflow.training_service.cluster.seen import Seen
 
 _LONGEST = 44  # characters; pods have longer names
 

@@ -4,9 +4,9 @@ import hashlib
 
 from nasflow.config.services.cluster.operators import FrameworkControllerServiceConfig
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.pods import PodService
+from nasflow.training_service.cluster.seen import Seen
 
 _NO_RETRY = {"fancyRetryPolicy": False, "maxRetryCount": 0}
 _ROLE = "job"

@@ -7,11 +7,11 @@ from typing import Any
 
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.cluster.operators import KubeflowServiceConfig
-from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import RefusedError
 from nasflow.training_service.cluster.kubernetes.pods import PodService
 from nasflow.training_service.cluster.runs import Run
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 
 _LONGEST = 44  # characters: with `-master-0` or `-node-0-0-abcde` it becomes the name of a Service or pod, at most 63

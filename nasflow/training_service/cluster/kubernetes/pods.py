@@ -12,10 +12,11 @@ from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.kubernetes import PodsConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError, Seen
+from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
 from nasflow.training_service.cluster.runs import Run, name_prefix
+from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 

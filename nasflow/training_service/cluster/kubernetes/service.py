@@ -1,9 +1,9 @@
 """Runs jobs on a Kubernetes cluster: each run is a Job of the API group `batch/v1`."""
 
 from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
-from nasflow.training_service.cluster.base import Seen
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.pods import PodService
+from nasflow.training_service.cluster.seen import Seen
 
 
 class KubernetesService(PodService[KubernetesServiceConfig]):

@@ -9,7 +9,7 @@ from typing import Any
 
 from nasflow.clean_text import clean_text
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import Seen
+from nasflow.training_service.cluster.seen import Seen
 
 Object = dict[str, Any]
 Lasting = Callable[[str], float]
