@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from nasflow.training.unit.lockstep.joint.computed import Computed
+from nasflow.training.unit.lockstep.joint.recorded import record
 from tests.training.fused_jobs import fused_and_apart
 from tests.training.unit.test_lockstep import lightning
 
@@ -14,7 +17,7 @@ UNLABELED = {"target": f"{FILE}:unlabeled"}
 
 
 def stranger(name: str, **values: Any) -> Any:
-    return lightning(name, file=FILE, **values)
+    return lightning(name, **{"file": FILE, **values})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,9 @@ def test_targets_that_are_missing(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_metrics(how: str, tmp_path: Path) -> None:
-    fused_and_apart(SPACE, stranger("AllMetrics", params={"how": {"pick": [how]}}), tmp_path, 3)
+    fused_and_apart(
+        SPACE, stranger("AllMetrics", file="stranger_metrics.py", params={"how": {"pick": [how]}}), tmp_path, 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,8 +80,24 @@ def test_metrics(how: str, tmp_path: Path) -> None:
     ],
 )
 def test_more_metrics(how: str, tmp_path: Path) -> None:
-    fused_and_apart(SPACE, stranger("Regressions", params={"how": {"pick": [how]}}), tmp_path, 3)
+    fused_and_apart(
+        SPACE, stranger("Regressions", file="stranger_metrics.py", params={"how": {"pick": [how]}}), tmp_path, 3
+    )
+
+
+def test_constants_of_a_recording_do_not_change_afterwards() -> None:
+    weight = torch.tensor([2.0])
+
+    def run(outputs: torch.Tensor, *given: Any) -> Any:
+        return given[-1], Computed((outputs * weight).sum(1), {}, {}, {}, {}, gradients=outputs * weight)
+
+    outputs, x = torch.ones(3, 1), torch.ones(1)
+    recording = record(run, (outputs, {}, {}, x), lambda: (frozenset(), ()))
+    weight.zero_()
+    assert recording.compute(outputs, {}, {}, x).losses.tolist() == [2.0, 2.0, 2.0]
 
 
 def test_thresholds(tmp_path: Path) -> None:
-    fused_and_apart(SPACE, stranger("Thresholds", params={"how": {"pick": ["a", "b"]}}), tmp_path, 6)
+    fused_and_apart(
+        SPACE, stranger("Thresholds", file="stranger_metrics.py", params={"how": {"pick": ["a", "b"]}}), tmp_path, 6
+    )

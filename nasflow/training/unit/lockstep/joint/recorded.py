@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nasflow.native import log_softmax, log_softmax_backward
 from nasflow.training.unit.lockstep.joint.computed import Computed
-from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
 from nasflow.training.unit.lockstep.joint.looking import NotRecordableError, refusing_to_look
+from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
 
 States = Mapping[str, Mapping[str, torch.Tensor]]
 """Of metrics: tensors `[n, ...]` by the metric's name and the state's."""

@@ -206,7 +206,8 @@ class JointSteps:
 
     def view(self, name: str, index: int) -> JointView:
         """Return what takes the place of the members' modules in a step."""
-        if index == 0 or name not in self._views:  # between epochs, and before validation, hooks may change anything
+        known = self._views.get(name)
+        if index == 0 or known is None or reader_of(known).is_stale:  # between epochs, hooks may change anything
             self._views[name] = self._view()
             self._current.clear()
         return self._views[name]

@@ -129,12 +129,18 @@ class Reader:
         self._modules, self._metric, self._view = modules, metric, view
         self._found: dict[str, Any] = dict(answers)
         self._answers = set(answers)
+        self._seen: list[tuple[dict[str, Any], str, Any]] = []  # attributes of the modules, and their values
 
     def read(self, name: str) -> Any:
         """Return what the members' modules all have under a name. Raises NotJointError if that may differ."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether attributes have been set since, as by a learning-rate schedule with code of its own."""
+        return any(own.get(name) is not value for own, name, value in self._seen)
 
     @property
     def names(self) -> frozenset[str]:
@@ -155,7 +161,9 @@ class Reader:
         if name in first._modules:
             return self._part(name)
         if name in vars(first):
-            return _equal([vars(module).get(name, object()) for module in self._modules], name)
+            found = _equal([vars(module).get(name, object()) for module in self._modules], name)
+            self._seen += [(vars(module), name, vars(module)[name]) for module in self._modules]
+            return found
         if name in _OF_LIGHTNING:
             return _equal([getattr(module, name) for module in self._modules], name)
         found = inspect.getattr_static(self.kind, name, None)
