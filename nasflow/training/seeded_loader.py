@@ -91,7 +91,8 @@ class SeededLoader:
 
 
 def _bytes(batch: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # sparse ones have no `nbytes`
 
 
 class _SizedSeededLoader(SeededLoader):

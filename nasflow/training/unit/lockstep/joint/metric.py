@@ -8,8 +8,8 @@ import torch
 import torchmetrics
 from torchmetrics.utilities.data import dim_zero_max, dim_zero_min, dim_zero_sum
 
-from nasflow.training.unit.lockstep.joint.purity import is_plain
-from nasflow.training.unit.lockstep.joint.view import NotJointError, by_row, rows
+from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
+from nasflow.training.unit.lockstep.joint.view import NotJointError, by_row, rows, values_of_buffers
 
 States = Mapping[str, torch.Tensor]
 
@@ -73,11 +73,13 @@ class JointMetric:
 
     def signature(self) -> Hashable:
         """Return what determines what it computes from its states."""
-        return type(self._first), tuple(_options(self._first).items())
+        return type(self._first), _signature(self._first)
 
     def begin(self, given: tuple[States, States] | None = None) -> None:
         """Prepare for another step, within `torch.vmap` with one member's states and defaults, if these are given."""
         self.is_used, self._given = False, given
+        if given is not None and "validate_args" in vars(self._one):
+            self._one.validate_args = False  # it looks at values, and would find no fault in those that are recorded
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Update, and return the value for these arguments alone."""
@@ -148,17 +150,17 @@ class JointMetric:
 
 
 def _alike(metrics: Sequence[torchmetrics.Metric]) -> bool:
-    """Whether metrics have the same class, options and number of updates."""
-    first = metrics[0]
-    options = _options(first)
-    if not all(map(is_plain, options.values())):
+    """Whether metrics have the same class, options, buffers and number of updates, and no metrics in them."""
+    kinds = {(type(metric), metric._update_count) for metric in metrics}
+    if len(kinds) > 1 or any(
+        metric._modules or not all(map(is_plain, _options(metric).values())) for metric in metrics
+    ):
         return False
-    return all(
-        type(one) is type(first)
-        and one._update_count == first._update_count
-        and all(vars(one).get(key) == value for key, value in options.items())
-        for one in metrics
-    )
+    return len(set(map(_signature, metrics))) == 1
+
+
+def _signature(metric: torchmetrics.Metric) -> Hashable:
+    return tuple((key, exact(value)) for key, value in _options(metric).items()), values_of_buffers(metric)
 
 
 def _options(metric: torchmetrics.Metric) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from nasflow.native import log_softmax, log_softmax_backward
 from nasflow.training.unit.lockstep.joint.computed import Computed
-from nasflow.training.unit.lockstep.joint.purity import is_plain
+from nasflow.training.unit.lockstep.joint.looking import NotRecordableError, refusing_to_look
+from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
 
 States = Mapping[str, Mapping[str, torch.Tensor]]
 """Of metrics: tensors `[n, ...]` by the metric's name and the state's."""
@@ -22,10 +23,6 @@ Run = Callable[[torch.Tensor, States, States, Any], tuple[torch.Tensor, Computed
 
 Returns what the models read, `[B, ...]`, and what was computed, in training with gradients.
 """
-
-
-class NotRecordableError(Exception):
-    """Run again as recorded, a step might compute something else."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,14 @@ def record(
         left = iter(others)
         own_states, own_defaults = tree_unflatten([next(left) for _ in metrics], metrics_structure)
         parts = [next(left) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        x, computed = run(outputs, own_states, own_defaults, tree_unflatten(parts, structure))
+        with refusing_to_look():
+            x, computed = run(outputs, own_states, own_defaults, tree_unflatten(parts, structure))
         found.append(computed)
         return [x, *computed.tensors()]
 
     copies = [tensor.detach().clone() for tensor in (outputs, *metrics, *_tensors(batch))]
     module: fx.GraphModule = cast(Any, make_fx(flat))(*copies)
+    _keep_constants(module)
     writes = any(map(_writes, module.graph.nodes))
     x = _model_reads(module, 1 + len(metrics))
     return Recording(*read(), x, _others(module, writes), found[0], writes)
@@ -118,7 +117,7 @@ def _form(leaf: Any) -> Hashable:
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
     if not is_plain(leaf):
         raise NotRecordableError(f"its batches contain a {type(leaf).__name__}")
-    return type(leaf), leaf
+    return exact(leaf)
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -179,6 +178,14 @@ def _drop_copies(module: fx.GraphModule) -> None:
         if node.target in _COPIES and not node.kwargs:
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
+
+
+def _keep_constants(module: fx.GraphModule) -> None:
+    """Copy the tensors that the operations read beside their inputs, such as weights of a loss, which may change."""
+    for name in {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}:
+        value = getattr(module, name)
+        if isinstance(value, torch.Tensor):
+            setattr(module, name, value.detach().clone())
 
 
 def _fold(module: fx.GraphModule) -> None:

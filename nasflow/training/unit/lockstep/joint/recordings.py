@@ -2,6 +2,7 @@
 
 import logging
 import types
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from nasflow.training.unit.lockstep.joint.recorded import Recording
@@ -10,6 +11,7 @@ from nasflow.training.unit.lockstep.joint.view import NotJointError, Reader
 logger = logging.getLogger(__name__)
 
 _MOST = 8  # of one key
+_MOST_KEYS = 64  # of one step: more batches of other forms, such as with another name each, would never be met again
 
 
 class Recordings:
@@ -18,6 +20,7 @@ class Recordings:
     def __init__(self) -> None:
         self._found: dict[Hashable, list[Recording]] = {}
         self._refused: set[Hashable] = set()
+        self._keys: Counter[types.FunctionType] = Counter()
 
     def find(
         self, step: types.FunctionType, key: Hashable, reader: Reader, learn: Callable[[], Recording]
@@ -32,6 +35,10 @@ class Recordings:
         key = step, key
         if key in self._refused:
             return None
+        if key not in self._found:
+            if self._keys[step] == _MOST_KEYS:
+                return None
+            self._keys[step] += 1
         known = self._found.setdefault(key, [])
         for recording in known:
             if reader.signature(step, recording.names) == recording.read:

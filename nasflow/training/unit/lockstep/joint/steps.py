@@ -19,9 +19,10 @@ from nasflow.training.member.member import Member
 from nasflow.training.member.metric_log import batch_size_of
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.lockstep.joint.computed import Computed
+from nasflow.training.unit.lockstep.joint.looking import NotRecordableError
 from nasflow.training.unit.lockstep.joint.metric import JointMetric
 from nasflow.training.unit.lockstep.joint.purity import is_pure, reads_argument
-from nasflow.training.unit.lockstep.joint.recorded import NotRecordableError, Recording, States, form, record
+from nasflow.training.unit.lockstep.joint.recorded import Recording, States, form, record
 from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.view import JointView, NotJointError, reader_of, rows
 from nasflow.training.unit.lockstep.pausing import refusing_inner_backward, thread_state
@@ -54,7 +55,7 @@ def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Me
         is_changed = not vars(member.module).keys().isdisjoint((TRAINING, VALIDATION))
         if has_hooks or is_changed or member.hooks.callbacks or type(member.module) is not kind:
             return False
-    return all(is_pure(inspect.getattr_static(kind, name, None)) for name in (TRAINING, VALIDATION))
+    return all(is_pure(inspect.getattr_static(kind, name, None), kind) for name in (TRAINING, VALIDATION))
 
 
 class JointSteps:
@@ -205,7 +206,8 @@ class JointSteps:
 
     def view(self, name: str, index: int) -> JointView:
         """Return what takes the place of the members' modules in a step."""
-        if index == 0 or name not in self._views:  # between epochs, and before validation, hooks may change anything
+        known = self._views.get(name)
+        if index == 0 or known is None or reader_of(known).is_stale:  # between epochs, hooks may change anything
             self._views[name] = self._view()
             self._current.clear()
         return self._views[name]

@@ -15,7 +15,8 @@ from nasflow.training.member.metric_log import batch_size_of
 from nasflow.training.member.metric_states import metric_states
 from nasflow.training.unit.base import DiffersError
 from nasflow.training.unit.lockstep.joint.computed import Computed
-from nasflow.training.unit.lockstep.joint.recorded import NotRecordableError, Recording
+from nasflow.training.unit.lockstep.joint.looking import NotRecordableError
+from nasflow.training.unit.lockstep.joint.recorded import Recording
 from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.steps import TRAINING, VALIDATION, JointSteps
 from nasflow.training.unit.lockstep.joint.view import NotJointError

@@ -10,7 +10,7 @@ import torchmetrics
 from pytorch_lightning import LightningModule
 from torch import nn
 
-from nasflow.training.unit.lockstep.joint.purity import is_plain, is_pure, values_read
+from nasflow.training.unit.lockstep.joint.purity import exact, is_plain, is_pure, values_read
 
 _OF_LIGHTNING = {"current_epoch", "device", "dtype"}
 _PARTS = {"_modules", "_parameters", "_buffers"}
@@ -129,12 +129,18 @@ class Reader:
         self._modules, self._metric, self._view = modules, metric, view
         self._found: dict[str, Any] = dict(answers)
         self._answers = set(answers)
+        self._seen: list[tuple[dict[str, Any], str, Any]] = []  # attributes of the modules, and their values
 
     def read(self, name: str) -> Any:
         """Return what the members' modules all have under a name. Raises NotJointError if that may differ."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         return self._found[name]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether attributes have been set since, as by a learning-rate schedule with code of its own."""
+        return any(own.get(name) is not value for own, name, value in self._seen)
 
     @property
     def names(self) -> frozenset[str]:
@@ -147,14 +153,17 @@ class Reader:
         Raises:
             NotJointError: a name can't be read any more.
         """
-        return _signature(step), tuple([(name, _signature(self.read(name))) for name in sorted(names)])
+        values = [(name, _signature(self.read(name), self.kind)) for name in sorted(names)]
+        return _signature(step, self.kind), tuple(values)
 
     def _look_up(self, name: str) -> Any:
         first = self._modules[0]
         if name in first._modules:
             return self._part(name)
         if name in vars(first):
-            return _equal([vars(module).get(name, object()) for module in self._modules], name)
+            found = _equal([vars(module).get(name, object()) for module in self._modules], name)
+            self._seen += [(vars(module), name, vars(module)[name]) for module in self._modules]
+            return found
         if name in _OF_LIGHTNING:
             return _equal([getattr(module, name) for module in self._modules], name)
         found = inspect.getattr_static(self.kind, name, None)
@@ -167,13 +176,15 @@ class Reader:
         function: Any = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
         if is_plain(found):
             return found
-        if not is_pure(function):
+        if not is_pure(function, self.kind):
             raise NotJointError(f"self.{name} may use or change something else than its arguments")
         if isinstance(found, property):
             raise NotJointError(f"self.{name} is a property")
+        if isinstance(found, classmethod):
+            raise NotJointError(f"self.{name} is a class method")  # it may read attributes of its class
         if isinstance(found, staticmethod):
             return function
-        return types.MethodType(function, self.kind if isinstance(found, classmethod) else self._view)
+        return types.MethodType(function, self._view)
 
     def _part(self, name: str) -> Any:
         parts = [module._modules[name] for module in self._modules]
@@ -184,23 +195,28 @@ class Reader:
         return _stateless(parts, name)
 
 
-def _signature(value: Any) -> Hashable:
+def _signature(value: Any, kind: type) -> Hashable:
     if isinstance(value, types.MethodType):
-        return _signature(value.__func__)
+        return _signature(value.__func__, kind)
     if isinstance(value, types.FunctionType):
-        return value, tuple(values_read(value))
+        return value, tuple(values_read(value, kind))
     if isinstance(value, nn.Module):
-        options = [(key, type(own), own) for key, own in vars(value).items() if is_plain(own)]
-        buffers = [
-            (name, tuple(buffer.shape), tuple(buffer.flatten().tolist())) for name, buffer in value.named_buffers()
-        ]
-        return type(value), tuple(options), tuple(buffers)
-    return type(value), value if is_plain(value) else value.signature()
+        options = [(key, exact(own)) for key, own in vars(value).items() if is_plain(own)]
+        return type(value), tuple(options), values_of_buffers(value)
+    return exact(value) if is_plain(value) else (type(value), value.signature())
+
+
+def values_of_buffers(module: nn.Module) -> Hashable:
+    """Return the shapes and values of a module's buffers."""
+    return tuple(
+        (name, tuple(buffer.shape), tuple(map(exact, buffer.flatten().tolist())))
+        for name, buffer in module.named_buffers()
+    )
 
 
 def _equal(values: Sequence[Any], name: str) -> Any:
     first = values[0]
-    if not is_plain(first) or any(type(value) is not type(first) or value != first for value in values):
+    if not all(map(is_plain, values)) or len(set(map(exact, values))) > 1:
         raise NotJointError(f"self.{name} may differ or change")
     return first
 
