@@ -5,6 +5,7 @@ import dis
 import types
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -137,15 +138,23 @@ def _outside(function: types.FunctionType, kind: type | None) -> Iterator[Any]:
                 yield value
             else:  # of super()
                 yield from (_of_parents(value, kind, read) for read in _read_of_super(function.__code__))
-    for code in _codes(function.__code__):
-        for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                name = str(step.argval)
-                yield function.__globals__.get(name, getattr(builtins, name, object()))
+    for name in _globals_read(function.__code__):
+        yield function.__globals__.get(name, getattr(builtins, name, object()))
 
 
-def _read_of_super(code: types.CodeType) -> Iterator[str]:
-    """Give the names of the attributes of `super()` that code reads; an empty one where they are unknown."""
+@lru_cache(maxsize=1000)
+def _globals_read(code: types.CodeType) -> tuple[str, ...]:
+    steps = (step for part in _codes(code) for step in dis.get_instructions(part))
+    return tuple(dict.fromkeys(str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")))
+
+
+@lru_cache(maxsize=1000)
+def _read_of_super(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of the attributes of `super()` that code reads; an empty one where they are unknown."""
+    return tuple(_find_read_of_super(code))
+
+
+def _find_read_of_super(code: types.CodeType) -> Iterator[str]:
     for part in _codes(code):
         steps = [step for step in dis.get_instructions(part) if step.opname not in ("PRECALL", "PUSH_NULL", "CACHE")]
         for index, step in enumerate(steps):
