@@ -9,16 +9,17 @@ import pytest
 from nasflow.training.unit.lockstep.joint.recorded import Recording
 from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
-from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole
-from tests.training.jobs import make_job, sample
+from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole, same
+from tests.training.jobs import make_job, outcome, sample, train
+from tests.training.test_resume import interrupted
 from tests.training.unit.test_lockstep import lightning
 
 SPACE = "fused_spaces.py:mixed"
 RECORDED = [
-    *("Base", "Measured", "ByEpoch", "ByHook", "ByGlobal", "ByLayer", "ByMode", "BySize", "Views", "Detached"),
+    *("Base", "Measured", "ByHook", "ByGlobal", "ByLayer", "ByMode", "BySize", "Views", "Detached"),
     *("Softly", "Normalizes"),
 ]
-OTHERS = ["MeasuredByRow", "ByIndex", "ByPositions", "ByContent", "WritesTargets", "WritesViews"]
+OTHERS = ["MeasuredByRow", "ByEpoch", "ByIndex", "ByPositions", "ByContent", "WritesTargets", "WritesViews"]
 
 
 @pytest.fixture
@@ -83,9 +84,15 @@ def test_a_step_is_recorded_once_for_each_size_of_its_batches(tmp_path: Path, ru
     assert runs["_learn"] == 3  # whole batches and the last of training, and those of validation
 
 
-def test_what_changes_in_every_epoch_is_not_recorded_for_ever(tmp_path: Path, runs: Counter[str]) -> None:
-    fused_and_apart(SPACE, recorded("ByHook", epochs=12), tmp_path, 3)
-    assert runs["compute"] < runs["_compute"] + runs["_learn"]
+def test_what_changes_in_every_epoch_goes_on_to_the_same_bits(tmp_path: Path, runs: Counter[str]) -> None:
+    config = recorded("ByHook", precision="32-true", epochs=12)
+    spec = make_job(SPACE, config, sample(SPACE, config, 3), fuse="always")
+    whole = train(spec, tmp_path / "whole")
+    assert runs["compute"] == runs["_compute"] + runs["_learn"]
+    interrupted(spec, tmp_path / "stopped", trial=1, epoch=4)
+    events = train(spec, tmp_path / "stopped")
+    for trial in range(3):
+        same(outcome(whole, tmp_path / "whole", trial), outcome(events, tmp_path / "stopped", trial), 0.0)
 
 
 def test_recordings_are_found_by_what_they_read() -> None:
@@ -103,5 +110,8 @@ def test_recordings_are_found_by_what_they_read() -> None:
     first = found.find(make, "key", Reader(1), lambda: make(1))  # type: ignore[arg-type]
     assert found.find(make, "key", Reader(2), lambda: make(2)) is not first  # type: ignore[arg-type]
     assert found.find(make, "key", Reader(1), lambda: pytest.fail("it is known")) is first  # type: ignore[arg-type]
+    for value in range(3, 20):
+        found.find(make, "key", Reader(value), lambda value=value: make(value))  # type: ignore[arg-type,misc]
+    assert found.find(make, "key", Reader(1), lambda: make(1)) is not first  # type: ignore[arg-type]
     assert found.find(make, "other", Reader(1), lambda: 1 / 0) is None  # type: ignore[arg-type,return-value]
     assert found.find(make, "other", Reader(1), lambda: pytest.fail("it was tried")) is None  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from nasflow.native import log_softmax, log_softmax_backward
 from nasflow.training.unit.lockstep.joint.computed import Computed
 from nasflow.training.unit.lockstep.joint.looking import NotRecordableError, refusing_to_look
-from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
 
 States = Mapping[str, Mapping[str, torch.Tensor]]
 """Of metrics: tensors `[n, ...]` by the metric's name and the state's."""
@@ -69,7 +68,7 @@ def form(batch: Any) -> Hashable:
     """Return what batches must have in common to share a recording.
 
     Raises:
-        NotRecordableError: there is something else in it than tensors and plain values.
+        NotRecordableError: there is something else in it than tensors, such as a name, which may be another in each.
     """
     leaves, structure = tree_flatten(batch)
     return str(structure), tuple(map(_form, leaves))
@@ -115,9 +114,9 @@ def record(
 def _form(leaf: Any) -> Hashable:
     if type(leaf) is torch.Tensor and not leaf.requires_grad:
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
-    if not is_plain(leaf):
+    if leaf is not None:
         raise NotRecordableError(f"its batches contain a {type(leaf).__name__}")
-    return exact(leaf)
+    return None
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:

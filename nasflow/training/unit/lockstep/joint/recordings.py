@@ -10,8 +10,8 @@ from nasflow.training.unit.lockstep.joint.view import NotJointError, Reader
 
 logger = logging.getLogger(__name__)
 
-_MOST = 8  # of one key
-_MOST_KEYS = 64  # of one step: more batches of other forms, such as with another name each, would never be met again
+_MOST = 8  # kept of one key
+_MOST_KEYS = 64  # of one step: batches of ever new forms would never be met again
 
 
 class Recordings:
@@ -43,8 +43,6 @@ class Recordings:
         for recording in known:
             if reader.signature(step, recording.names) == recording.read:
                 return recording
-        if len(known) == _MOST:  # what it reads changes from epoch to epoch
-            return None
         try:
             recording = learn()
         except NotJointError:
@@ -54,4 +52,5 @@ class Recordings:
             self._refused.add(key)
             return None
         known.append(recording)
+        del known[:-_MOST]  # what it reads may change from epoch to epoch
         return recording

@@ -31,6 +31,7 @@ from nasflow.training.unit.lockstep.reading import MODEL, Reading
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 TRAINING, VALIDATION = "training_step", "validation_step"
+_EPOCH = "current_epoch"
 _INDEX = 2  # the place of the batch's index among a step's arguments
 
 _Found = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]
@@ -168,7 +169,10 @@ class JointSteps:
         given = outputs, *self._given(used), batch
         reader = reader_of(self._views[name])
         with refusing_inner_backward(NotRecordableError, lambda: False):
-            return record(run, given, lambda: (reader.names, reader.signature(step, reader.names)))
+            recording = record(run, given, lambda: (reader.names, reader.signature(step, reader.names)))
+        if _EPOCH in recording.names:
+            raise NotRecordableError("it reads the number of the epoch, and would be recorded again in each")
+        return recording
 
     def replay(self, recording: Recording, outputs: torch.Tensor, batch: Any) -> Computed:
         """Compute a step as recorded, from the models' outputs `[n, B, ...]`."""
