@@ -42,6 +42,7 @@ def trials(searches: Searches, study: str) -> dict[tuple[str, int], dict[str, An
     return {(trial["architecture"]["kind"], trial["architecture"]["width"]): trial for trial in shown}
 
 
+@pytest.mark.long
 def test_a_candidate_that_hangs_and_ignores_sigterm(searches: Searches) -> None:
     others = [{"kind": "ok", "width": width} for width in WIDTHS]
     five = {"rounds": 1, "trials_per_round": 5}

@@ -32,6 +32,7 @@ def run(searches: Searches, held: list[int]) -> dict[str, Any]:
     return shown
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_batch_too_large_for_memory_trains_in_smaller_groups(searches):
     shown = run(searches, [753, 752, 751, 750])

@@ -43,6 +43,7 @@ def test_batches(how: str, tmp_path: Path) -> None:
     fused_and_apart(SPACE, stranger("Takes", "", data=data), tmp_path, 3, all_fused=how != "sparse")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [
@@ -93,6 +94,7 @@ def test_hooks(how: str, tmp_path: Path) -> None:
     fused_and_apart(SPACE, stranger("Hooks", how), tmp_path, 4, all_fused=how != "tuple")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Losses", "Hooks"])
 def test_interrupted(name: str, tmp_path: Path) -> None:
     config = stranger(name, {"Losses": "contrastive", "Hooks": "by epoch"}[name], precision="32-true", epochs=3)

@@ -60,6 +60,7 @@ def test_metrics(how: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     [
