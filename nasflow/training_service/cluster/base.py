@@ -203,10 +203,11 @@ class ClusterService(RootHere):
     def _tend(self, *, fresh: bool = False) -> None:
         """Update the records from the runs' files and the cluster, and submit waiting jobs."""
         self._records.note_call()
+        looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
         begin = time.monotonic()
-        looked = self._refresh() if fresh or begin >= self._next_look else False
         self._taken, self._waiting = self._records.taken(), set(self._records.queued())
         runs = {job_id: (slot, self._records.run(job_id)) for job_id, slot in self._taken.items()}
+        self._next_tend = time.monotonic() + _REST * (time.monotonic() - begin)
         self._storage.collect([run for _, run in runs.values() if run is not None])
         for job_id, (slot, run) in runs.items():
             if run is None or not run.given.exists():
@@ -215,7 +216,6 @@ class ClusterService(RootHere):
             elif state := self._end(run):
                 self._settle(job_id, slot, state, run)
         self._hand_over_what_waits()
-        self._next_tend = time.monotonic() + _REST * (time.monotonic() - begin)
 
     def _refresh(self) -> bool:
         """Query the cluster and return whether it answered."""
