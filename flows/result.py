@@ -47,10 +47,11 @@ class BestTrial:
     def export(self, out: Path) -> Path:
         """Write weights, architecture and a script that rebuilds and scores the model into the folder `out`.
 
-        With `evaluator.repeats`, these are the weights of the first seed, with its own metrics.
+        With `evaluator.repeats` or `evaluator.folds`, these are the weights of the first seed or fold, with its own
+        metrics.
         """
         weights, trial = self._weights(), self.trial
-        if self._config.evaluator.repeats > 1:
+        if self._config.evaluator.members_per_trial > 1:
             trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
         return export_model(out, trial, self._config, weights)
 

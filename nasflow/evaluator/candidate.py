@@ -98,7 +98,7 @@ def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, ba
             data = candidate.training.data
             if (name := fingerprint(data)) not in batches:
                 with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-                    batches[name] = first_batch(load_data(data, base_dir))
+                    batches[name] = first_batch(load_data(data, base_dir, folds=candidate.training.folds))
             complete_candidate(candidate, batches[name], base_dir)
         except Exception as error:  # its job will find and report it
             if device.type != "meta":

@@ -58,7 +58,7 @@ def check_search(config: SearchConfig) -> Space:
 
 def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
     """Check what trains a candidate, and return the data."""
-    data = load_data(candidate.training.data, config.base_dir)
+    data = load_data(candidate.training.data, config.base_dir, config.seed, candidate.training.folds)
     if candidate.training.test_data is not None:
         load_test_data(candidate.training.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
@@ -102,7 +102,7 @@ def _check_metrics(config: SearchConfig) -> None:
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
     known = ["train_loss", "val_loss", *(f"val_{metric_name(metric)}" for metric in config.evaluator.metrics)]
-    spreads = [f"{name}_std" for name in known] if config.evaluator.repeats > 1 else []
+    spreads = [f"{name}_std" for name in known] if config.evaluator.members_per_trial > 1 else []
     for objective in config.objectives:
         if objective.metric not in [*known, *spreads, "parameters"]:
             raise ConfigError(

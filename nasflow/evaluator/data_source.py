@@ -1,5 +1,6 @@
 """Load the data that trains and scores candidates, in any of the forms that users may give."""
 
+import inspect
 import json
 import sys
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nasflow.config.search import DataConfig, Target
 from nasflow.errors import ConfigError
 from nasflow.evaluator.data_share import share_of
+from nasflow.evaluator.folds import KEY as FOLDS
+from nasflow.evaluator.folds import split
 from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:
@@ -18,11 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Data:
-    """The data of every member of a job. `module` is the user's LightningDataModule if the loaders came from one."""
+    """The data of every member of a job.
+
+    Attributes:
+        train: what is trained on.
+        validation: what is validated on, None for nothing.
+        module: the user's LightningDataModule if the loaders came from one.
+        folds: the data of each fold of a cross-validation; empty without one.
+    """
 
     train: Iterable[Any]
     validation: Iterable[Any] | None
     module: "LightningDataModule | None" = None
+    folds: tuple["Data", ...] = ()
+
+    def of(self, number: int) -> "Data":
+        """Return the data of a member by its number: of its fold, if there are folds."""
+        return self.folds[number % len(self.folds)] if self.folds else self
 
 
 def fingerprint(config: DataConfig | None) -> str:
@@ -33,20 +48,53 @@ def fingerprint(config: DataConfig | None) -> str:
     return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)}){share}"
 
 
-def load_data(config: DataConfig, base_dir: Path, seed: int = 0) -> Data:
+def load_data(config: DataConfig, base_dir: Path, seed: int = 0, folds: int | None = None) -> Data:
     """Build the data that `config` names: a LightningDataModule, a pair (train, validation) of loaders, or one loader.
 
     Args:
         config: closed.
         base_dir: the folder of the user's code.
-        seed: draws the samples, if it names a fraction of those to train on.
+        seed: draws the folds, and the samples, if it names a fraction of those to train on.
+        folds: split the data for cross-validation. The loaders returned are those of the first fold.
 
     Raises:
-        ConfigError: the target returns none of these, or does not take the params, or there is no such fraction.
+        ConfigError: the target returns none of these, or does not take the params, or there is no such fraction, or
+            samples that can't be split into folds.
     """
-    data = _load(config, base_dir)
-    share = share_of(data.train, float(config.fraction), seed, config.target)  # type: ignore[arg-type]
-    return replace(data, train=share)
+
+    def shared(data: Data) -> Data:
+        share = share_of(data.train, float(config.fraction), seed, config.target)  # type: ignore[arg-type]
+        return replace(data, train=share)
+
+    if folds is None:
+        return shared(_load(config, base_dir))
+    each = tuple(map(shared, _load_folds(config, base_dir, seed, folds)))
+    return replace(each[0], folds=each)
+
+
+def _load_folds(config: DataConfig, base_dir: Path, seed: int, folds: int) -> list[Data]:
+    """Return the data of each fold, split by the target itself if it takes `fold` and `folds`."""
+    factory, names = load_target(config.target, base_dir), {"fold", "folds"}
+    if not (names <= _parameters(factory) and names.isdisjoint(config.params)):
+        data = _load(config, base_dir)
+        parts = split(data.train, folds, seed, config.target)
+        return [Data(train, validation, data.module) for train, validation in parts]
+    each = []
+    for fold in range(folds):
+        params = {**config.params, "fold": fold, "folds": folds}
+        data = _load(config.model_copy(update={"params": params}), base_dir)
+        if data.validation is None:
+            raise ConfigError(f"{FOLDS}: {config.target} gives no validation data for fold {fold}; it should give both")
+        each.append(data)
+    return each
+
+
+def _parameters(factory: Any) -> set[str]:
+    """Return the names of a callable's parameters; none if they are not known."""
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return set()
 
 
 def _load(config: DataConfig, base_dir: Path) -> Data:

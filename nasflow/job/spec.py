@@ -119,7 +119,7 @@ class JobSpec(BaseModel):
 
         The members of one trial always train together. Without `merge.enabled`, they are not fused.
         """
-        repeats = config.evaluator.repeats
+        repeats = config.evaluator.members_per_trial
         most = max(1, config.merge.max_members // repeats)
         apart = repeats > 1 and not config.merge.enabled
         return cls(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nasflow.evaluator.data_source import Data
-from nasflow.training.seeded_loader import SeededLoader
+from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
 
 _MOST, _MOST_BYTES, _MOST_SECONDS = 64, 1 << 20, 0.05
 
@@ -16,7 +16,7 @@ class Run(list[Any]):
 class BatchRuns:
     """The batches of a loader, several at a time: at most 64, or those that fill a mebibyte, or take 50 ms to load."""
 
-    def __init__(self, loader: SeededLoader):
+    def __init__(self, loader: SeededLoader | FoldedLoader):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Run]:
@@ -29,6 +29,6 @@ def training_batches(data: Data) -> Iterable[Any]:
     A data module's must be: its transfer hooks draw from the same stream as the loader.
     """
     loader = data.train
-    if data.module is None and isinstance(loader, SeededLoader) and loader.can_run_ahead:
+    if data.module is None and isinstance(loader, SeededLoader | FoldedLoader) and loader.can_run_ahead:
         return BatchRuns(loader)
     return loader

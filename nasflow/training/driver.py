@@ -13,12 +13,13 @@ from torch import nn
 from nasflow.clean_text import error_message, error_text
 from nasflow.errors import InfrastructureError
 from nasflow.evaluator.data_source import Data
+from nasflow.evaluator.folds import own_batch
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
-from nasflow.training.seeded_loader import SeededLoader
+from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Driver(ABC):
 
     Args:
         roster: decides which members have a place and which train in each turn.
-        data: what the members are trained and validated on.
+        data: what the members are trained and validated on; with folds, those that `Data.of` gives for their numbers.
         trainer: of the whole job.
 
     Attributes:
@@ -71,7 +72,7 @@ class Driver(ABC):
         return
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
-        """Return units of the members for batches like this one."""
+        """Return units of the members for batches like this one, none with members of different folds."""
         return [SoloUnit([member], self.fail) for member in members]
 
     def must_stop(self, member: Member) -> bool:
@@ -116,8 +117,8 @@ class Driver(ABC):
             if not self.turn:
                 self.roster.close_turn()
         for loader in (self.data.train, self.data.validation):
-            if isinstance(loader, SeededLoader):
-                loader.epoch = self.roster.epoch
+            if isinstance(loader, SeededLoader | FoldedLoader):
+                loader.set_epoch(self.roster.epoch)
         if not self.turn:
             activity.end_epochs()
         return bool(self.turn)
@@ -143,8 +144,8 @@ class Driver(ABC):
         steps = [(unit, *one) for one in numbered for unit in units]
         if all(unit.can_wait for unit in units):  # each takes all in a row then, with what it reads in near memory
             steps = [(unit, *one) for unit in units for one in numbered]
-        for unit, number, batch in steps:
-            if unit in self._units:
+        for unit, number, shared in steps:
+            if unit in self._units and (batch := own_batch(shared, unit.members[0].number)) is not None:
                 again = number < unit.members[0].begun
                 self._guard_unit(unit, unit.pass_over if again else unit.train_batch, batch, number)
                 activity.progress()
@@ -157,8 +158,9 @@ class Driver(ABC):
         """Score every member on a batch."""
         self.look_up(validating=True)
         for unit in self._turning():
-            self._guard_unit(unit, unit.validate_batch, batch, index)
-            activity.progress()
+            if (own := own_batch(batch, unit.members[0].number)) is not None:
+                self._guard_unit(unit, unit.validate_batch, own, index)
+                activity.progress()
 
     def end_validation(self) -> None:
         """Call the hooks after the last validation batch."""
@@ -230,7 +232,8 @@ class Driver(ABC):
         self._frozen.share(member.module)
 
     def _prepare(self, member: Member) -> None:
-        member.attach(self.trainer, "fit", sized_len(self.data.train) or math.inf, self.data.module)
+        data = self.data.of(member.number)
+        member.attach(self.trainer, "fit", sized_len(data.train) or math.inf, data.module)
         member.module.to(self.trainer.strategy.root_device)  # after setup, as in Lightning: it may add modules
         self.trainer.precision_plugin.convert_module(member.module)
         member.start()

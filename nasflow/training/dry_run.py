@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nasflow.errors import ConfigError
+from nasflow.evaluator.folds import own_batch
 from nasflow.job.spec import JobSpec
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.planner import Planner
@@ -77,7 +78,7 @@ class _DryRun(SpecDriver):
     """Drives a job's members up to their first step, which plans their units and ends the job."""
 
     def __init__(self, spec: JobSpec):
-        repeats = spec.evaluator.repeats
+        repeats = spec.evaluator.members_per_trial
         numbers = [number for member in spec.members for number in members_of(member.trial, repeats)]
         super().__init__(spec, Roster(numbers, spec.places, repeats=repeats))
         self.plan = JobPlan()
@@ -90,7 +91,8 @@ class _DryRun(SpecDriver):
     def step(self, batches: Sequence[Any]) -> None:
         """Plan units for the first batch; then all members leave."""
         trials = {part: member.trial for member in self.turn for part in member.module.modules()}
-        _fill(self.plan, self.former, self.form(self.turn, batches[0]), batches[0], trials)
+        units = self.form(self.turn, batches[0])
+        _fill(self.plan, self.former, units, own_batch(batches[0], 0), trials)
         self.is_planned = True
         for member in self.active:
             self.remove(member)

@@ -10,6 +10,7 @@ from typing import Any
 from nasflow.clean_text import error_message, error_text
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
+from nasflow.evaluator.folds import ByFold
 from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
@@ -45,16 +46,16 @@ class SpecDriver(Driver):
         if spec.data is None or isinstance(spec.evaluator, ProgramConfig):
             raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
         trainer = make_trainer(spec.evaluator.precision)
-        super().__init__(
-            roster, load_job_data(spec.data, spec.base_dir, spec.data_seed, spec.evaluator.batch_limits), trainer
-        )
+        evaluator, self._member_name = spec.evaluator, spec.evaluator.member_name
+        data = load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator.batch_limits, evaluator.folds)
+        super().__init__(roster, data, trainer)
         self.limits: dict[int, int] = {}
         self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
         self._maker = MemberMaker(spec, self.data, trainer)
         self._specs = {
             number: seeded(member, repeat)
             for member in [*spec.members, *spec.peers]
-            for repeat, number in enumerate(members_of(member.trial, spec.evaluator.repeats))
+            for repeat, number in enumerate(members_of(member.trial, spec.evaluator.members_per_trial))
         }
 
     def build(self, number: int) -> Member | None:
@@ -78,7 +79,18 @@ class SpecDriver(Driver):
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
         """Return units of the members, merged where that is possible and faster."""
-        return self.former.form(members, batch, self.fail)
+        if not isinstance(batch, ByFold):
+            return self.former.form(members, batch, self.fail)
+        units: list[Unit] = []
+        reasons: dict[int, str] = {}
+        for fold, own in enumerate(batch):
+            if own is None:
+                raise ConfigError(f"evaluator.folds: fold {fold + 1} has no batch to train on")
+            here = [member for member in members if member.number % len(batch) == fold]
+            units += self.former.form(here, own, self.fail)
+            reasons |= self.former.reasons
+        self.former.reasons = reasons
+        return units
 
 
 class JobDriver(SpecDriver):
@@ -95,7 +107,7 @@ class JobDriver(SpecDriver):
         self._checkpoints = checkpoints
         self._notice = Notice()
         self._has_ended_epochs = False
-        self._repeats = spec.evaluator.repeats
+        self._repeats = spec.evaluator.members_per_trial
         self._trials: dict[int, RepeatedTrial] = {}  # with members in the job; only if they have several
         self._failed: dict[int, int] = {}  # the epochs that a trial has ended, in which all members had
         self._stops: dict[int, bool] = {}  # in this turn, by trial
@@ -216,7 +228,7 @@ class JobDriver(SpecDriver):
             if trial in self._failed:
                 return
             self._failed[trial] = max(0, epoch - 1)
-            error = f"repeat {number % self._repeats + 1} of {self._repeats}: {error}"
+            error = f"{self._member_name} {number % self._repeats + 1} of {self._repeats}: {error}"
         stop_mark(self._root, trial).unlink(missing_ok=True)
         event = Evicted(trial=trial, epoch=epoch, error=error)
         if epoch:
@@ -278,8 +290,10 @@ class JobDriver(SpecDriver):
             return
         root, other, _ = shared.owner
         both = f"trial {other} of another search in this process and trial {member.trial}"
-        if root == self._root:
-            both = f"trials {other} and {member.trial}" if other != member.trial else f"two repeats of trial {other}"
+        if root == self._root and other != member.trial:
+            both = f"trials {other} and {member.trial}"
+        elif root == self._root:
+            both = f"two {self._member_name}s of trial {other}"
         raise SharedLayerError(
             f"{both} of {self._spec.space.target} would train the same {shared.what}, which is made outside of what "
             "builds them; make it within build(pick), or in the evaluator's module, or freeze it by "

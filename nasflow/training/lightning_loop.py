@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
 
 from nasflow.evaluator.data_source import Data
+from nasflow.evaluator.folds import ByFold
 from nasflow.training.batch_runs import Run, training_batches
 from nasflow.training.driver import Driver
 from nasflow.training.member.modes import EvaluationModes
@@ -32,30 +34,34 @@ class FedModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Give the data module the Trainer, because its hooks may use it."""
-        if self._data.module is not None:
-            self._data.module.trainer = self.trainer
+        for data in self._data.folds or (self._data,):
+            if data.module is not None:
+                data.module.trainer = self.trainer
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Call the data module's own hook, if there is one."""
-        module, own = self._data.module, super().on_before_batch_transfer
-        with self._transfer_stream():
-            return (module.on_before_batch_transfer if module else own)(batch, dataloader_idx)
+        return self._call("on_before_batch_transfer", batch, super().on_before_batch_transfer, dataloader_idx)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Call the data module's own hook, if there is one."""
-        module, own = self._data.module, super().transfer_batch_to_device
-        with self._transfer_stream():
-            return (module.transfer_batch_to_device if module else own)(batch, device, dataloader_idx)
+        return self._call("transfer_batch_to_device", batch, super().transfer_batch_to_device, device, dataloader_idx)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Call the data module's own hook, if there is one."""
-        module, own = self._data.module, super().on_after_batch_transfer
-        with self._transfer_stream():
-            return (module.on_after_batch_transfer if module else own)(batch, dataloader_idx)
+        return self._call("on_after_batch_transfer", batch, super().on_after_batch_transfer, dataloader_idx)
 
-    def _transfer_stream(self) -> AbstractContextManager[Any]:
-        loader = self._data.train if self.trainer.training else self._data.validation
-        return loader.stream if self._data.module and isinstance(loader, SeededLoader) else nullcontext()
+    def _call(self, name: str, batch: Any, default: Callable[..., Any], *args: Any) -> Any:
+        if not isinstance(batch, ByFold):
+            return self._call_of(self._data, name, batch, default, *args)
+        folds = zip(self._data.folds, batch, strict=True)
+        return ByFold(None if own is None else self._call_of(data, name, own, default, *args) for data, own in folds)
+
+    def _call_of(self, data: Data, name: str, batch: Any, default: Callable[..., Any], *args: Any) -> Any:
+        if data.module is None:
+            return default(batch, *args)
+        loader = data.train if self.trainer.training else data.validation
+        with loader.stream if isinstance(loader, SeededLoader) else nullcontext():
+            return getattr(data.module, name)(batch, *args)
 
 
 class MergedModule(FedModule):

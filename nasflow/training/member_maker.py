@@ -24,7 +24,7 @@ from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
-from nasflow.training.seeded_loader import SeededLoader
+from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
 
 
 class MemberMaker:
@@ -50,12 +50,13 @@ class MemberMaker:
 
     @cached_property
     def _first_batch(self) -> Any:
-        """The first batch of the first epoch, whichever epoch is trained."""
-        loader = copy.copy(self._data.train)
+        """The first batch of the first epoch (and the first fold), whichever epoch is trained."""
+        data = self._data.of(0)
+        loader = copy.copy(data.train)
         if isinstance(loader, SeededLoader):
             loader.epoch = 0
         with RngStream(derive_seed(self._job.data_seed, "transfer"), _device()):
-            return first_batch(dataclasses.replace(self._data, train=loader), self._trainer.strategy.root_device)
+            return first_batch(dataclasses.replace(data, train=loader), self._trainer.strategy.root_device)
 
 
 def make_member(job: JobSpec, spec: MemberSpec) -> Member:
@@ -73,9 +74,15 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
         return Member(spec.trial, module, candidate, rng, callbacks)
 
 
-def load_job_data(config: DataConfig, base_dir: Path, seed: int, limits: LimitBatchesConfig | None = None) -> Data:
+def load_job_data(
+    config: DataConfig,
+    base_dir: Path,
+    seed: int,
+    limits: LimitBatchesConfig | None = None,
+    folds: int | None = None,
+) -> Data:
     """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
-    return seeded_data(lambda: load_data(config, base_dir, seed), seed, limits)
+    return seeded_data(lambda: load_data(config, base_dir, seed, folds), seed, limits)
 
 
 def seeded_data(load: Callable[[], Data], seed: int, limits: LimitBatchesConfig | None = None) -> Data:
@@ -87,8 +94,15 @@ def seeded_data(load: Callable[[], Data], seed: int, limits: LimitBatchesConfig 
     def seeded(loader: Iterable[Any], name: str, limit: int | None) -> SeededLoader:
         return SeededLoader(loader, derive_seed(seed, name), _device(), limit)
 
-    validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)
-    return dataclasses.replace(data, train=seeded(data.train, "train", limits.train), validation=validation)
+    def of_one(data: Data) -> Data:
+        validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)
+        return dataclasses.replace(data, train=seeded(data.train, "train", limits.train), validation=validation)
+
+    if not data.folds:
+        return of_one(data)
+    folds: Any = tuple(map(of_one, data.folds))
+    train, validation = (FoldedLoader([getattr(fold, name) for fold in folds]) for name in ("train", "validation"))
+    return dataclasses.replace(data, train=train, validation=validation, folds=folds)
 
 
 def _device() -> torch.device | None:

@@ -3,13 +3,14 @@
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate
 
+from nasflow.evaluator.folds import ByFold
 from nasflow.evaluator.loaders import TensorLoader
 from nasflow.seeds import derive_seed
 from nasflow.training.member.rng import RngStream
@@ -49,6 +50,10 @@ class SeededLoader:
             return is_new and self._loader.num_workers == 0
         return isinstance(self._loader, TensorLoader)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Give the batches of an epoch."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[Any]:
         for (batch,) in self.several(1):
             yield batch
@@ -60,16 +65,8 @@ class SeededLoader:
         """
         batches, ended = itertools.islice(self._start(), self._limit), False
         while not ended:
-            some: list[Any] = []
-            room, deadline = most_bytes, time.monotonic() + most_seconds
             with self.stream:
-                while not some or (len(some) < most and room > 0 and time.monotonic() < deadline):
-                    try:
-                        some.append(next(batches))
-                    except StopIteration:
-                        ended = True
-                        break
-                    room -= _bytes(some[-1])
+                some, ended = _take(batches, most, most_bytes, most_seconds)
             if some:
                 yield some
 
@@ -77,7 +74,10 @@ class SeededLoader:
         seed = derive_seed(self._seed, self.epoch)
         batch_sampler = getattr(self._loader, "batch_sampler", None)
         samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        parts: list[Any] = [self._loader, *samplers, getattr(self._loader, "dataset", None)]
+        datasets = [getattr(self._loader, "dataset", None)]
+        while isinstance(datasets[-1], Subset):  # hides what it is a part of
+            datasets.append(datasets[-1].dataset)
+        parts: list[Any] = [self._loader, *samplers, *datasets]
         for part in parts:
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(seed)
@@ -90,7 +90,55 @@ class SeededLoader:
             return iter(self._loader)
 
 
+class FoldedLoader:
+    """The loaders of several folds, with one batch of each at a time: `ByFold`. A fold may end before others.
+
+    Args:
+        loaders: of each fold.
+    """
+
+    def __init__(self, loaders: Sequence[SeededLoader]):
+        self._loaders = loaders
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make all loaders give the batches of an epoch."""
+        for loader in self._loaders:
+            loader.epoch = epoch
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether several batches may be taken before the first is used."""
+        return all(loader.can_run_ahead for loader in self._loaders)
+
+    def __iter__(self) -> Iterator[ByFold]:
+        for batches in itertools.zip_longest(*self._loaders):
+            yield ByFold(batches)
+
+    def several(self, most: int, most_bytes: int = 0, most_seconds: float = math.inf) -> Iterator[list[ByFold]]:
+        """Yield the same in lists, as `SeededLoader.several` does."""
+        batches, ended = iter(self), False
+        while not ended:
+            some, ended = _take(batches, most, most_bytes, most_seconds)
+            if some:
+                yield some
+
+
+def _take(batches: Iterator[Any], most: int, most_bytes: int, most_seconds: float) -> tuple[list[Any], bool]:
+    """Return the next batches, and whether there are no more."""
+    some: list[Any] = []
+    room, deadline = most_bytes, time.monotonic() + most_seconds
+    while not some or (len(some) < most and room > 0 and time.monotonic() < deadline):
+        try:
+            some.append(next(batches))
+        except StopIteration:
+            return some, True
+        room -= _bytes(some[-1])
+    return some, False
+
+
 def _bytes(batch: Any) -> int:
+    if isinstance(batch, ByFold):
+        return sum(map(_bytes, batch))
     tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # sparse ones have no `nbytes`
 

@@ -83,7 +83,7 @@ class TrainingJob:
         self._tell(Ended())
 
     def _roster(self, states: Mapping[int, dict[str, Any] | None]) -> Roster:
-        repeats = self._spec.evaluator.repeats
+        repeats = self._spec.evaluator.members_per_trial
         past = {
             number: Past(part["history"], part["parameters"], ended=part["finished"])
             for trial, state in states.items()

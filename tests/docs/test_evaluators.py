@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from nasflow.config.search import MergeConfig, load_config
+from nasflow.config.search import DataConfig, MergeConfig, load_config
 from nasflow.evaluator.check import check_search
+from nasflow.evaluator.data_source import load_data
 from nasflow.job.events import Event, Final, Planned
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.load_target import load_target
@@ -113,3 +114,10 @@ def test_shards_go_on_from_any_epoch(workers: int, tmp_path: Path) -> None:
     shards = load_target("shards.py:Shards", source("shards.py", tmp_path))
     first = goes_on(lambda: DataLoader(shards(urls), 16, num_workers=workers))
     assert sorted(first.tolist()) == list(range(96))
+
+
+def test_data_that_split_themselves_into_folds(tmp_path: Path) -> None:
+    source("grouped.py", tmp_path)
+    data = load_data(DataConfig(target="grouped.py:load"), tmp_path, folds=3)
+    parts = [torch.cat([x for x, _ in fold.validation or ()]) for fold in data.folds]
+    assert sum(map(len, parts)) == 1797 and min(map(len, parts)) > 500

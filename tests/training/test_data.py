@@ -16,6 +16,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
     TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
@@ -68,6 +69,17 @@ class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         return ((samples.x[number], samples.y[number]) for number in numbers)
 
 
+class Drawing(Augmented):
+    """Adds noise by a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index] + torch.rand((), generator=self.generator), self.y[index]
+
+
 def weighted(**options: Any) -> DataLoader[Any]:
     weights = (1.0 + torch.arange(40)).tolist()
     return DataLoader(Augmented(), 8, sampler=WeightedRandomSampler(weights, 30, **options))
@@ -83,6 +95,7 @@ LOADERS = {
     "tensors": lambda: TensorLoader(rows(), 16, shuffle=True),
     "unsized": Unsized,
     "shuffled": lambda: augmented()[0],
+    "part of a data set": lambda: DataLoader(Subset(Subset(Drawing(), range(30)), range(20)), 8),
     "own generator": lambda: augmented(generator=torch.Generator())[0],
     "own sampler": lambda: DataLoader(Augmented(), 8, sampler=own_sampler()),
     "own batch sampler": lambda: DataLoader(Augmented(), batch_sampler=BatchSampler(own_sampler(), 8, False)),

@@ -16,7 +16,7 @@ class ProgramConfig(Section):
     test_data: ClassVar[None] = None
     stop_after: ClassVar[None] = None
     """A program goes on by itself."""
-    repeats: ClassVar[int] = 1
+    members_per_trial: ClassVar[int] = 1
 
     params: dict[str, Any] = Field(default={}, description="what the program is given; any value may be searched")
     epochs: SearchedInt = Field(default=10, description="reports of every trial that is not stopped early")

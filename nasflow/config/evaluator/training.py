@@ -72,6 +72,12 @@ class TrainingConfig(Section):
         default=1,
         description="train each architecture so many times, each time with another seed; its metrics are the means",
     )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        description="cross-validate each architecture: train it on so many splits of the training data; its metrics "
+        "are the means; none: validate on the data's own validation part",
+    )
     precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
     gradient_clip_val: OptionalFloat = Field(
         default=None,
@@ -107,6 +113,24 @@ class TrainingConfig(Section):
         if isinstance(self.accumulate_grad_batches, int) and self.accumulate_grad_batches < 1:
             raise ValueError("'accumulate_grad_batches' should be at least 1")
         return self
+
+    @model_validator(mode="after")
+    def _has_folds_or_repeats(self) -> "TrainingConfig":
+        if self.folds is not None and self.repeats > 1:
+            raise ValueError(
+                "'folds' and 'repeats' can't be combined; each fold has another seed already: leave one out"
+            )
+        return self
+
+    @property
+    def members_per_trial(self) -> int:
+        """How many members train each architecture."""
+        return self.folds or self.repeats
+
+    @property
+    def member_name(self) -> str:
+        """What a message calls one of several members of a trial."""
+        return "fold" if self.folds else "repeat"
 
     @property
     def batch_limits(self) -> LimitBatchesConfig:

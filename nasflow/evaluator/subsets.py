@@ -1,0 +1,89 @@
+"""Loaders of some of a loader's samples, in batches of the same size."""
+
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
+
+from nasflow.errors import ConfigError
+from nasflow.evaluator.loaders import TensorLoader
+
+Refuse = Callable[[str], ConfigError]
+"""Returns the error for a loader whose samples can't be chosen, from what is wrong with it."""
+Numbered = TensorLoader | DataLoader[Any]
+
+
+def numbered(loader: Iterable[Any], refuse: Refuse) -> tuple[Numbered, int]:
+    """Return the loader if its samples have numbers, and how many there are. Raises what `refuse` returns."""
+    if isinstance(loader, TensorLoader):
+        return loader, loader.size
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        raise refuse(f"a {type(loader).__name__} of samples that have no numbers")
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        raise refuse(f"a batch sampler of its own ({type(loader.batch_sampler).__name__})")
+    dataset: Any = loader.dataset
+    if not isinstance(dataset, Sized):
+        raise refuse(f"samples without a length ({type(dataset).__name__})")
+    return loader, len(dataset)
+
+
+def some_of(loader: Numbered, chosen: Sequence[int], share: float, refuse: Refuse) -> Numbered:
+    """Return a loader of the chosen samples, drawn as this one draws. Raises what `refuse` returns.
+
+    Args:
+        share: of all samples, by which a sampler that draws a fixed number of times draws less often.
+    """
+    if isinstance(loader, TensorLoader):
+        return loader.only(chosen, shuffle=loader.shuffle)
+    return _with_samples(loader, chosen, _sampler(loader.sampler, chosen, share, refuse), loader.drop_last)
+
+
+def in_order(loader: Numbered, chosen: Sequence[int]) -> Numbered:
+    """Return a loader of all the chosen samples, in this order."""
+    if isinstance(loader, TensorLoader):
+        return loader.only(chosen, shuffle=False)
+    return _with_samples(loader, chosen, SequentialSampler(chosen), drop_last=False)
+
+
+def _sampler(sampler: Any, chosen: Sequence[int], share: float, refuse: Refuse) -> Sampler[int]:
+    """Return a sampler of the same kind for the chosen samples, which are numbered anew."""
+    kind = type(sampler)
+    if kind is SequentialSampler:
+        return SequentialSampler(chosen)
+    if kind is RandomSampler and not sampler.replacement and sampler._num_samples is None:
+        return RandomSampler(chosen, generator=sampler.generator)
+    if kind is WeightedRandomSampler:
+        weights = sampler.weights[torch.tensor(chosen)].tolist()
+        count = max(1, round(share * sampler.num_samples))
+        return WeightedRandomSampler(weights, count, sampler.replacement, sampler.generator)
+    raise refuse(f"a sampler of its own ({kind.__name__})")
+
+
+def _with_samples(
+    loader: DataLoader[Any], chosen: Sequence[int], sampler: Sampler[int], drop_last: bool
+) -> DataLoader[Any]:
+    return DataLoader(
+        Subset(loader.dataset, chosen),
+        batch_size=loader.batch_size,
+        sampler=sampler,
+        drop_last=drop_last,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
