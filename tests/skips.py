@@ -1,9 +1,9 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
 But for what no CI promises: a GPU, leave to limit the memory of processes, MLflow, whose newer versions need others of
-Prefect's packages, and the sources of Debian 12, of which Kubernetes' servers are built; and, but in `make test-long`,
-for what that installs: PAI-DLC's SDK, and the libraries whose models are in the zoo. The skip of a test that needs
-one of them has a reason that starts with one below.
+Prefect's packages, torchvision, whose builds for a CPU are not on PyPI, and the sources of Debian 12, of which
+Kubernetes' servers are built; and, but in `make test-long`, for what that installs: PAI-DLC's SDK, and the libraries
+whose models are in the zoo. The skip of a test that needs one of them has a reason that starts with one below.
 """
 
 import os
@@ -17,6 +17,7 @@ _NOWHERE = (
     "Skipped: needs a GPU",
     "Skipped: needs a memory cgroup",
     "Skipped: needs MLflow",
+    "Skipped: needs torchvision",
     "Skipped: needs Debian 12's sources",
 )
 _LONG_ONLY = (

@@ -121,3 +121,11 @@ def test_data_that_split_themselves_into_folds(tmp_path: Path) -> None:
     data = load_data(DataConfig(target="grouped.py:load"), tmp_path, folds=3)
     parts = [torch.cat([x for x, _ in fold.validation or ()]) for fold in data.folds]
     assert sum(map(len, parts)) == 1797 and min(map(len, parts)) > 500
+
+
+@pytest.mark.long
+def test_columns_of_a_data_set_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="needs datasets: install nasflow[zoo]")
+    train, validation = load_target("columns.py:load", source("columns.py", tmp_path))()
+    assert [sum(len(y) for _, y in part) for part in (train, validation)] == [80, 20]
+    assert next(iter(train))[0].shape == (16, 1)
