@@ -146,7 +146,7 @@ def test_merged_as_plain_pytorch(values: dict[str, Any], tmp_path: Path) -> None
         assert told == pytest.approx([statistics.fmean(of) for of in zip(*each, strict=True)], abs=1e-9)
 
 
-@pytest.mark.parametrize("case", ["tensors", "by steps", "transferred", "samples"])
+@pytest.mark.parametrize("case", ["tensors", "early", "by steps", "transferred", "samples"])
 def test_fused_as_alone(case: str, tmp_path: Path) -> None:
     values = CASES[case][1]
     assert not evictions(train(job(fuse="always", **values), tmp_path / "fused"))
