@@ -239,11 +239,11 @@ class ClusterService(RootHere):
         if self._silent or not self._waiting:
             return
         busy = set(self._taken.values())
-        free = (slot for slot in self._slots if slot not in busy)
-        for slot in (slot for slot in free if not self._records.claimed(slot)):  # by another controller meanwhile
-            if (job_id := self._records.take(slot)) is None:
-                self._waiting.clear()
-                return
+        free = [slot for slot in self._slots if slot not in busy]
+        if not free:
+            return
+        unclaimed = (slot for slot in free if not self._records.claimed(slot))  # by another controller meanwhile
+        for job_id, slot in self._records.take(unclaimed):
             self._waiting.discard(job_id)
             self._taken[job_id] = slot
             self._hand_over(job_id, slot, None)

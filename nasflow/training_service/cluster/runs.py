@@ -16,6 +16,7 @@ begins once; and one that lost its connection ends itself when another has repla
 import hashlib
 import os
 import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,10 +93,12 @@ class ClusterRecords(JobRecords):
         """Return the jobs that have left the queue and not ended, with their slots."""
         return {job_id: slot for slot in self.holders() for job_id in self.claimed(slot)}
 
-    def take(self, slot: str) -> str | None:
-        """Give the oldest waiting job to a slot."""
-        self.claims(slot).mkdir(parents=True, exist_ok=True)
-        return self.claim(slot)
+    def take(self, slots: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Give the oldest waiting jobs to these slots, one each. Yield each job and its slot."""
+        for (job_id, file), slot in zip(self.queued().items(), slots, strict=False):
+            self.claims(slot).mkdir(parents=True, exist_ok=True)
+            file.rename(self.claims(slot) / job_id)
+            yield job_id, slot
 
     def new_run(self, job_id: str) -> Run:
         """Create a run and make it the job's current one."""

@@ -75,6 +75,7 @@ class JobRecords:
         self._queue = self.dir / "queue"
         self._workers = self.dir / "workers"
         self._called = float("-inf")
+        self._place = 0
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -128,8 +129,8 @@ class JobRecords:
         for mark in ("exit.json", "cancel"):
             (folder / mark).unlink(missing_ok=True)
         self._queue.mkdir(parents=True, exist_ok=True)
-        last = max((int(file.name.partition(".")[0]) for file in self.queued().values()), default=0)
-        (self._queue / f"{last + 1:09d}.{spec.job_id}").touch()
+        self._place = max(time.time_ns(), self._place + 1)  # listing the queue for its last place takes its length
+        (self._queue / f"{self._place:019d}.{spec.job_id}").touch()
 
     def queued(self) -> dict[str, Path]:
         """Return the ids of the waiting jobs, oldest first, and their files."""

@@ -24,7 +24,7 @@ def test_the_job_is_saved_before_its_node_goes(tmp_path: Path) -> None:
     records = ClusterRecords(tmp_path, "test")
     with records.service_lock():
         records.enqueue(spec)
-        assert records.take("test-0") == spec.job_id
+        assert list(records.take(["test-0"])) == [(spec.job_id, "test-0")]
         run = records.new_run(spec.job_id)
     activity = job_dir(tmp_path, spec.job_id) / "activity"
     program = [sys.executable, "-P", "-m", "nasflow.training_service.cluster.node_program", *run.arguments]
