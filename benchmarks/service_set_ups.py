@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def object_store(folder: Path, server: PrefectServer) -> Iterator[Section]:
 def openpai(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of OpenPAI. Yield the section of a search on it."""
     with OpenPai().running() as emulator:
-        where = {"url": f"http://{emulator.address}", "user": "ada", "token": "t0ken"}
+        where = {"url": emulator.url, "user": "ada", "token": "t0ken"}
         yield {"kind": "openpai", **where, **_HOSTED}
 
 
@@ -153,7 +154,9 @@ def dlts(folder: Path, server: PrefectServer) -> Iterator[Section]:
 @contextmanager
 def dlc(folder: Path, server: PrefectServer) -> Iterator[Section]:
     """Start an emulator of PAI-DLC, which Alibaba's SDK uses. Yield the section of a search on it."""
-    from tests.hosted.dlc import Dlc  # noqa: PLC0415 - needs the SDK, an extra
+    if find_spec("alibabacloud_pai_dlc20201203") is None:
+        raise UnavailableError("needs the packages of nasflow[dlc]")
+    from tests.hosted.dlc import Dlc  # noqa: PLC0415 - needs them
 
     with Dlc().running() as emulator:
         keys = {"access_key_id": "LTAI", "access_key_secret": "s3cret"}
