@@ -175,10 +175,10 @@ def azureml(folder: Path, server: PrefectServer) -> Iterator[Section]:
 
 @contextmanager
 def several(folder: Path, server: PrefectServer) -> Iterator[Section]:
-    """Start an sshd and a Slurm. Yield the section of a search on both and on this machine."""
+    """Start a Slurm. Yield the section of a search on it and on this machine, with as many slots as `local` has."""
     folder.mkdir()
-    with ssh(folder / "ssh", server) as host, slurm(folder / "slurm", server) as cluster:
-        yield {"kind": "several", "services": [{"kind": "local", "slots": 2}, {**host}, {**cluster}]}
+    with slurm(folder / "slurm", server) as cluster:
+        yield {"kind": "several", "services": [{"kind": "local", "slots": 1}, {**cluster, "max_jobs": 1}]}
 
 
 _HOSTED = {"image": "nasflow:1", "python": sys.executable, "poll_seconds": 0.5, "memory_gb": 2, "max_jobs": 2}

@@ -19,6 +19,7 @@ from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec, trial_dir
 from nasflow.merge.planning.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
+from nasflow.training_service.base import JobState
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
 from .session.control import cancelled_if_interrupted
@@ -169,7 +170,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     config = session.config
     progress = Progress(*_progress_names(config.name, attempt))
     done = dict.fromkeys(epochs, 0)
-    heard = False
+    heard, where = False, ""
 
     def make_spec(job_id: str) -> JobSpec:
         for trial in trials:
@@ -207,7 +208,11 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             session.kernel_costs.add(event.place, event.figures)
         session.tell(attempt, event)
 
-    def on_look() -> None:
+    def on_look(state: JobState) -> None:
+        nonlocal where
+        if state.where and state.where != where:
+            where = state.where
+            get_run_logger().info("its job is in slot %s: %s", state.slot, where)
         if heard:  # the job has begun
             progress.update(sum(done.values()) / sum(epochs.values()))
 

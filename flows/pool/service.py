@@ -22,6 +22,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Cancelling
+from prefect.utilities.urls import url_for
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.prefect import PrefectServiceConfig
@@ -82,6 +83,7 @@ class PrefectService(ClusterService):
         self._secret_blocks = SecretBlocks(self._tag)
         self._deployment: UUID | None = None
         self._states: dict[str, tuple[StateType, float]] = {}  # of open flow runs by name, and since when
+        self._ids: dict[str, UUID] = {}  # of flow runs by name
         self._said = ""
 
     def validate(self) -> None:  # noqa: D102
@@ -154,6 +156,7 @@ class PrefectService(ClusterService):
             if ended:
                 runs += self._read(client, name=FlowRunFilterName(any_=ended))
             waits = self._waits(client, runs)
+        self._ids = {run.name: run.id for run in runs}
         cancelling = {run.name: self._in_state(run) for run in runs if run.state_type is StateType.CANCELLING}
         for name, seconds in cancelling.items():
             if name in wanted and seconds > _ENDS_WITHIN:  # its worker is gone
@@ -168,6 +171,9 @@ class PrefectService(ClusterService):
                     client.set_flow_run_state(run.id, Cancelled(message="its search has ended it"), force=True)
                 elif run.state_type is StateType.RUNNING:
                     client.set_flow_run_state(run.id, Cancelling(message="its search ends it"), force=True)
+
+    def _where(self, run: Run) -> str:
+        return str(url_for("flow-run", self._ids[run.name])) if run.name in self._ids else ""
 
     def _current_runs(self) -> dict[str, Run]:
         runs = (self._records.run(job_id) for job_id in self._records.taken())

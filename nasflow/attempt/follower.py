@@ -75,7 +75,7 @@ class AttemptFollower:
         attempt: Attempt,
         make_spec: Callable[[str], JobSpec],
         on_event: Callable[[Event], None],
-        on_look: Callable[[], None] = lambda: None,
+        on_look: Callable[[JobState], None] = lambda state: None,
     ) -> Attempt:
         """Follow an attempt to its end and return it with its outcome recorded.
 
@@ -83,7 +83,7 @@ class AttemptFollower:
             attempt: planned, running (perhaps under an earlier controller), or failed and to be started again.
             make_spec: the job of the attempt, given its id.
             on_event: called with each event as it is read, after it is recorded.
-            on_look: called after each look at the job, whether it had news or not.
+            on_look: called after each look at the job with its state, whether it had news or not.
 
         Raises:
             InterruptedSearchError: `stop` was set first.
@@ -100,7 +100,7 @@ class AttemptFollower:
                 for event in self._take(attempt, lines, reported):
                     on_event(event)
                 more = state.status.finished and bool(lines)
-            on_look()
+            on_look(state)
             if state.status.finished:
                 break
             if self._stop.wait(_ENDING_SECONDS if reported.ended else self._poll_seconds):

@@ -45,6 +45,7 @@ class JobState(BaseModel):
         exit_code: of an EXITED process; None if a signal ended it.
         signal: the number of the signal that ended it; None otherwise.
         slot: the slot it runs or ran in, for display, e.g. `cpu-0` or `gpu-1.0`.
+        where: for display: the job's name on its cluster, or the address of its page there; empty for nothing of both.
         reason: one line for display: why the job was lost, or the last line of its log.
         oom_kills: number of processes in the job's cgroup that the kernel killed for lack of memory around its end.
         peak_rss: peak resident memory of the largest of the job's processes, in bytes.
@@ -59,6 +60,7 @@ class JobState(BaseModel):
     exit_code: _Number | None = None
     signal: _Number | None = None
     slot: CleanText | None = None
+    where: CleanText = ""
     reason: CleanText = ""
     oom_kills: _Number | None = None
     peak_rss: _Number | None = None

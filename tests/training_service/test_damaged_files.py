@@ -117,8 +117,11 @@ def test_leftovers_in_the_queue(local: LocalService, tmp_path: Path) -> None:
 
 def test_leftovers_among_claims_of_a_cluster_and_of_hosts(tmp_path: Path) -> None:
     cluster, hosts = ClusterRecords(tmp_path, "slurm"), SshRecords(tmp_path)
-    takes = [(cluster, lambda: next((job for job, _ in cluster.take(["one"])), None)), (hosts, lambda: hosts.take("one"))]
-    for records, take in takes:
+    takes = {
+        cluster: lambda: next((job for job, _ in cluster.take(["one"])), None),
+        hosts: lambda: hosts.take("one"),
+    }
+    for records, take in takes.items():
         with records.lock():
             records.enqueue(script("job"))
             assert take() == "job"

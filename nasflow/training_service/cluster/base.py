@@ -106,7 +106,7 @@ class ClusterService(RootHere):
 
     @abstractmethod
     def _withdraw(self, names: Sequence[str]) -> None:
-        """End runs by force, or keep them from starting. Unknown ones are ignored.
+        """End runs by force, or keep them from starting; unknown ones are ignored.
 
         Raises:
             ClusterSilentError: no answer.
@@ -115,6 +115,10 @@ class ClusterService(RootHere):
     def _own_log(self, run: Run) -> str:
         """Return what the cluster itself has of a run's output; empty if it keeps none, as here, or can't give it."""
         return ""
+
+    def _where(self, run: Run) -> str:
+        """Return the name of a run on the cluster, or the address of its page."""
+        return run.name
 
     # --- the contract --------------------------------------------------------------------------------------------
 
@@ -239,8 +243,7 @@ class ClusterService(RootHere):
         if self._silent or not self._waiting:
             return
         busy = set(self._taken.values())
-        free = [slot for slot in self._slots if slot not in busy]
-        if not free:
+        if not (free := [slot for slot in self._slots if slot not in busy]):
             return
         unclaimed = (slot for slot in free if not self._records.claimed(slot))  # by another controller meanwhile
         for job_id, slot in self._records.take(unclaimed):
@@ -304,11 +307,8 @@ class ClusterService(RootHere):
     def _seen_of(self, run: Run) -> Seen | None:
         """Return what the cluster reports of a submitted run; None if it must be queried first."""
         known_since = self._known_since.setdefault(run.name, time.monotonic())
-        if run.name in self._seen:
-            return self._seen[run.name]
-        if self._seen_at <= known_since:
-            return None
-        return Seen(JobStatus.LOST, f"{self.kind} no longer knows the job")
+        unknown = Seen(JobStatus.LOST, f"{self.kind} no longer knows the job")
+        return self._seen.get(run.name, unknown if self._seen_at > known_since else None)
 
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
         """Record how a job ended. A lost run may still be alive out of sight, so it is asked to end."""
@@ -317,7 +317,7 @@ class ClusterService(RootHere):
                 self._records.revoke(run)
             self._known_since.pop(run.name, None)
             self._ended_since.pop(run.name, None)
-        self._records.settle(job_id, state.model_copy(update={"slot": slot}))
+        self._records.settle(job_id, state.model_copy(update={"slot": slot, "where": self._where(run) if run else ""}))
         self._records.drop_claim(slot, job_id)
         self._taken.pop(job_id, None)
 
@@ -336,7 +336,7 @@ class ClusterService(RootHere):
         run = self._records.run(job_id)
         seen = self._seen.get(run.name) if run else None
         if run is not None and (run.began() or (seen and seen.status is JobStatus.RUNNING)):
-            return JobState(status=JobStatus.RUNNING, slot=slot)
+            return JobState(status=JobStatus.RUNNING, slot=slot, where=self._where(run))
         return JobState(status=JobStatus.PENDING, slot=slot, reason=seen.reason if seen else "")
 
     def _unfinished(self) -> Sequence[str]:

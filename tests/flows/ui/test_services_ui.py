@@ -1,4 +1,4 @@
-"""What a person sees of a search whose jobs run elsewhere: on a work pool in Prefect's UI, on Kubernetes in the report."""
+"""What a person sees of searches whose jobs run on a work pool and on Kubernetes: in Prefect's UI, in the report."""
 
 import re
 import sys
@@ -72,7 +72,7 @@ def on_kubernetes(
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
     """A page without an address."""
-    with watched_page(chromium, viewport={"width": 1280, "height": 720}, color_scheme="light") as watched:
+    with watched_page(chromium, viewport={"width": 1280, "height": 900}, color_scheme="light") as watched:
         watched.page.set_default_timeout(PATIENCE)
         yield watched.page
 
@@ -81,6 +81,7 @@ def open_run(page: "Page", searches: Searches, name: str) -> None:
     """The page of a flow run, from the list of runs."""
     page.goto(urljoin(searches.server.url, "/v2/runs"))
     page.locator("a[href*='/runs/flow-run/']").get_by_text(name, exact=True).first.click()
+    page.wait_for_url(re.compile("/runs/flow-run/"))
 
 
 def test_a_job_on_a_work_pool_is_a_flow_run_with_its_log(page: "Page", on_pool: Searches, screenshots: Path) -> None:
@@ -93,18 +94,29 @@ def test_a_job_on_a_work_pool_is_a_flow_run_with_its_log(page: "Page", on_pool: 
     page.screenshot(path=screenshots / "pool-job.png")
 
 
+def test_the_page_of_a_round_links_to_its_jobs(page: "Page", on_pool: Searches, screenshots: Path) -> None:
+    open_run(page, on_pool, "digits: round 1")
+    page.get_by_text("its job is in slot prefect-").first.scroll_into_view_if_needed()
+    page.screenshot(path=screenshots / "pool-round.png")
+    with page.expect_popup(timeout=30_000) as opened:
+        page.locator("a[href*='/runs/flow-run/']").get_by_text("/runs/flow-run/").first.click()
+    opened.value.get_by_text("nas-job").first.wait_for(timeout=30_000)
+
+
 def test_the_page_of_a_round_names_its_jobs_on_kubernetes(
     page: "Page", on_kubernetes: Searches, screenshots: Path
 ) -> None:
     open_run(page, on_kubernetes, "digits-on-kubernetes: round 0")
     page.get_by_role("tab", name="Task Runs").click()
-    page.get_by_role("link", name=re.compile("batch")).first.wait_for()
+    page.get_by_role("link", name=re.compile("train batch")).first.click()
+    page.wait_for_url(re.compile("/task-run/"))
+    page.get_by_text(re.compile("its job is in slot kubernetes-.: Job nasflow-")).first.wait_for()
     page.mouse.move(0, 0)
     page.screenshot(path=screenshots / "kubernetes-round.png")
 
 
 def test_the_report_names_the_slots_of_kubernetes(page: "Page", on_kubernetes: Searches, screenshots: Path) -> None:
-    on_kubernetes.run("report", "digits-on-kubernetes", "--output", "report.html")
+    on_kubernetes.run("report", "digits-on-kubernetes", "--html", "report.html")
     page.goto((on_kubernetes.folder / "report.html").as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached")
     page.get_by_text("kubernetes-0").first.scroll_into_view_if_needed()

@@ -97,6 +97,9 @@ class PodService(ClusterService, Generic[Config]):
         """Return the name of a run's object: a name of Kubernetes', the same each time."""
         return manifest.job_name(run)
 
+    def _where(self, run: Run) -> str:
+        return f"{self.noun} {self._name(run.name)}"
+
     # --- the contract --------------------------------------------------------------------------------------------
 
     def validate(self) -> None:  # noqa: D102
