@@ -175,10 +175,10 @@ def azureml(folder: Path, server: PrefectServer) -> Iterator[Section]:
 
 @contextmanager
 def several(folder: Path, server: PrefectServer) -> Iterator[Section]:
-    """Start a Slurm. Yield the section of a search on it and on this machine, with as many slots as `local` has."""
+    """Start a Slurm and a Dask. Yield the section of a search on both, with slots and threads as those of `local`."""
     folder.mkdir()
-    with slurm(folder / "slurm", server) as cluster:
-        yield {"kind": "several", "services": [{"kind": "local", "slots": 1}, {**cluster, "max_jobs": 1}]}
+    with slurm(folder / "slurm", server) as one, dask(folder / "dask", server) as other:
+        yield {"kind": "several", "services": [{**each, "max_jobs": 1} for each in (one, other)]}
 
 
 _HOSTED = {"image": "nasflow:1", "python": sys.executable, "poll_seconds": 0.5, "memory_gb": 2, "max_jobs": 2}

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nasflow.config.job_secrets import job_secrets
-from nasflow.config.search import SearchConfig
+from nasflow.config.search import CommandConfig, SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 
 from ..budget import unfinished_text
 from ..server.client import set_up_prefect
+from ..server.own_server import start_own_server
 from ..session.signals import leave_on_sigterm
 from .console import console, score_command
 
@@ -64,7 +65,8 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
     best = result.best
     if untested:
         say(f"trial {best.trial.number} could not be scored on test data: {error_headline(untested)}", markup=False)
-    say(f"trained best model: trial {best.trial.number}, checkpoint in {best.checkpoint}")
+    kept = "files" if isinstance(config.evaluator, CommandConfig) else "checkpoint"
+    say(f"trained best model: trial {best.trial.number}, {kept} in {best.checkpoint}")
     if export_best is not None:
         folder = best.export(export_best.absolute())
         say(f"exported to {folder}; rebuild and score it with: {score_command(folder)}")
@@ -127,6 +129,7 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
     """Return the flow's result, or None if it was cancelled."""
     from prefect.exceptions import CancelledRun  # noqa: PLC0415
 
+    start_own_server()
     try:
         return flow(config, **options)
     except CancelledRun:

@@ -79,6 +79,8 @@ def _explained(error: Exception) -> PrefectApiError | None:
                 f"Prefect's API at {api_url()} answers {link.response.status_code} {link.response.reason_phrase}",
                 "the server's log says why; once it works, run the command again",
             )
+        if isinstance(link, RequestError) and _is_ours(link) and api_url() is None:
+            return PrefectApiError("Prefect's own server has ended", "run the command again: it goes on from there")
         if isinstance(link, RequestError) and _is_ours(link):
             return PrefectApiError(
                 f"Prefect's API at {api_url()} can't be reached",

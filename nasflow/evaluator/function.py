@@ -14,6 +14,11 @@ from nasflow.load_target import check_params, load_target
 
 GIVEN = ("model", "report", "checkpoint", "seed")
 """What a function gets by name, if its signature has that name."""
+_UNCALLED: dict[str, Callable[[Any], bool]] = {
+    "async": inspect.iscoroutinefunction,
+    "a generator": inspect.isgeneratorfunction,
+    "an async generator": inspect.isasyncgenfunction,
+}
 
 
 def load_function(config: FunctionConfig, base_dir: Path) -> Callable[..., Any]:
@@ -26,6 +31,11 @@ def load_function(config: FunctionConfig, base_dir: Path) -> Callable[..., Any]:
     key = "evaluator.target"
     if not callable(function):
         raise ConfigError(f"{key}: {config.target} is not callable; it should be a function that trains a model")
+    for kind, is_kind in _UNCALLED.items():
+        if is_kind(function):
+            raise ConfigError(
+                f"{key}: {config.target} is {kind}, whose body a call does not run; write a plain function"
+            )
     names = inspect.signature(function).parameters
     if "report" not in names:
         raise ConfigError(f"{key}: {config.target} takes no argument 'report', by which it ends an epoch; add it")

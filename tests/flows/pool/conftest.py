@@ -1,13 +1,11 @@
 """Work pools with real process workers, on a Prefect server of their own: services make an automation there."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psycopg
 import pytest
-from prefect.context import refresh_global_settings_context
 
-from tests.flows.pool.pools import Pools
+from tests.flows.pool.pools import Pools, use
 from tests.flows.searches import PrefectProcess, PrefectServer
 
 
@@ -46,18 +44,3 @@ def uses_server(prefect_server: PrefectServer) -> Iterator[None]:
     """This process, all of its threads and its children use the session's server."""
     with use(prefect_server):
         yield
-
-
-@contextmanager
-def use(server: PrefectServer) -> Iterator[None]:
-    """Let this process use a server, or none, in this block."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.env.items():
-            if name.startswith("PREFECT_"):
-                patch.setenv(name, value)
-        refresh_global_settings_context()
-        try:
-            yield
-        finally:
-            patch.undo()
-            refresh_global_settings_context()

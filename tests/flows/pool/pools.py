@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+from prefect.context import refresh_global_settings_context
 
 from nasflow.training_service.cluster.runs import name_prefix
 from tests.flows.searches import PrefectServer
@@ -79,3 +81,18 @@ def kill(process: psutil.Popen) -> None:
     """Kill a process, unless it has ended."""
     if process.poll() is None:
         process.kill()
+
+
+@contextmanager
+def use(server: PrefectServer) -> Iterator[None]:
+    """Let this process use a server, or none, in this block."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            if name.startswith("PREFECT_"):
+                patch.setenv(name, value)
+        refresh_global_settings_context()
+        try:
+            yield
+        finally:
+            patch.undo()
+            refresh_global_settings_context()

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +25,15 @@ def net(pick: Pick) -> nn.Module:
 
 def values(pick: Pick) -> dict[str, int]:
     return {"width": pick("width", [4, 8])}
+
+
+async def waits(report: Any) -> None:
+    report(val_loss=1.0)
+
+
+def yields(report: Any) -> Iterator[None]:
+    report(val_loss=1.0)
+    yield
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

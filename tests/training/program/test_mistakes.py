@@ -26,6 +26,8 @@ def check(tmp_path: Path, evaluator: dict[str, Any], space: str = "net", **chang
         ({**TRAIN, "target": "functions.py:MISSING"}, "has no 'MISSING'"),
         ({**TRAIN, "target": "functions.py:np"}, "is not callable; it should be a function that trains a model"),
         ({**TRAIN, "target": "functions.py:without_report"}, "takes no argument 'report', by which it ends an epoch"),
+        ({**TRAIN, "target": "functions.py:waits"}, "is async, whose body a call does not run; write a plain function"),
+        ({**TRAIN, "target": "functions.py:yields"}, "is a generator, whose body a call does not run"),
         ({**TRAIN, "params": {"rate": 0.1}}, "does not take these params: got an unexpected keyword argument 'rate'"),
         ({**TRAIN, "params": {"model": 1}}, "evaluator.params: 'model' is what nasflow gives to functions.py:train"),
         ({**TRAIN, "target": "functions.py:curved"}, "does not take these params: missing a required argument"),

@@ -3,7 +3,7 @@
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
 """What the service does with the Secret of a root, where there is one."""
+_OPEN_JOBS, _OPEN_PODS = "status.successful=0", "status.phase!=Succeeded"  # what field selectors can tell
 Config = TypeVar("Config", bound=PodsConfig)
 
 
@@ -131,22 +132,38 @@ class PodService(ClusterService, Generic[Config]):
     def _look(self) -> Mapping[str, Seen]:
         given = [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
         began = {run.name for run in given if run.began()}  # before the pods' states are read
-        jobs = {_run_name(job): job for job in self._api.list(self.resource, self._selector)}
+        self._lasting.look()
+        found = self._states(given, began, self._selector, all_of_them=not self.stay)
+        missing = [run for run in given if run.name in self._seen.keys() - found.keys() and run.ended() is None]
+        if self.stay and missing:  # they have succeeded without a word of their own, or were deleted
+            which = ",".join(self._name(run.name) for run in missing)
+            selector = f"{self._selector},{manifest.NAME} in ({which})"
+            found |= self._states(missing, began, selector, all_of_them=True)
+        for name in {run.name for run in given} & self._seen.keys() - found.keys():
+            before = self._seen[name]
+            deleted = Seen(JobStatus.LOST, f"its {self.noun} was deleted by another program", ran=name in began)
+            found[name] = before if before.status.finished else deleted
+        return found
+
+    def _states(
+        self, given: Sequence[Run], began: Collection[str], selector: str, *, all_of_them: bool
+    ) -> dict[str, Seen]:
+        """Return what objects and pods say of runs; unless all are asked for, of those that have not succeeded.
+
+        Objects that stay are more with each run, and would all be read at each look.
+        """
+        open_jobs, open_pods = ("", "") if all_of_them else (_OPEN_JOBS, _OPEN_PODS)
+        jobs = {_run_name(job): job for job in self._api.list(self.resource, selector, open_jobs)}
         names = {self._name(name): name for name in (*(run.name for run in given), *jobs)}
         pods: dict[str, list[Any]] = {}
-        for pod in self._api.list("pods", self._selector):
+        for pod in self._api.list("pods", selector, open_pods):
             of_object = pod["metadata"]["labels"].get(self.job_label, "")
             pods.setdefault(names.get(of_object) or _run_name(pod), []).append(pod)
-        self._lasting.look()
         found: dict[str, Seen] = {}
         for name in jobs.keys() | pods.keys():
             job, of_job = jobs.get(name), pods.get(name, [])
             seen = states.seen(job, of_job, name in began, self._lasting, self._fate)
             found[name] = self._explained(name, seen, job is not None and not of_job)
-        for name in {run.name for run in given} & self._seen.keys() - found.keys():
-            before = self._seen[name]
-            deleted = Seen(JobStatus.LOST, f"its {self.noun} was deleted by another program", ran=name in began)
-            found[name] = before if before.status.finished else deleted
         return found
 
     def _withdraw(self, names: Sequence[str]) -> None:
