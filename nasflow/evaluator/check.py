@@ -11,6 +11,7 @@ from nasflow.config.search import ClassificationConfig, ProgramConfig, Regressio
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
+from nasflow.evaluator.class_balance import with_class_weights
 from nasflow.evaluator.data_source import Data, load_data, load_test_data
 from nasflow.evaluator.function import check_program
 from nasflow.evaluator.lazy_layers import first_batch
@@ -64,6 +65,7 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
     if not isinstance(candidate.config, SupervisedConfig):
         make_evaluator(candidate.training, config.base_dir)
     make_callbacks(candidate.training.callbacks, config.base_dir)
+    with_class_weights(candidate.config, lambda: data.train)
     if isinstance(candidate.config, ClassificationConfig | RegressionConfig):
         if isinstance(candidate.config.loss, Target):
             make_loss(candidate.config.loss, config.base_dir)

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import Subset, TensorDataset
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.labels import labels_of
 from nasflow.evaluator.subsets import Numbered, in_order, numbered, some_of
 from nasflow.seeds import derive_seed
 
@@ -50,7 +49,7 @@ def split(loader: Iterable[Any], folds: int, seed: int, target: str) -> list[tup
         raise ConfigError(f"{KEY}: {target} gives {size} training samples, which can't be split into {folds} folds")
     from sklearn.model_selection import KFold, StratifiedKFold  # noqa: PLC0415 - slow
 
-    labels, state = _labels(whole, size), derive_seed(seed, "folds") % 2**32
+    labels, state = labels_of(whole, size), derive_seed(seed, "folds") % 2**32
     if labels is not None and torch.unique(labels, return_counts=True)[1].max() >= folds:
         parts = StratifiedKFold(folds, shuffle=True, random_state=state).split(labels, labels)
     else:
@@ -62,35 +61,3 @@ def split(loader: Iterable[Any], folds: int, seed: int, target: str) -> list[tup
             raise ConfigError(f"{KEY}: {target} drops the last batch (drop_last), and a fold has no other to train on")
         found.append((kept, in_order(whole, validation.tolist())))
     return found
-
-
-def _labels(loader: Numbered, size: int) -> torch.Tensor | None:
-    """Return the samples' labels `[size]` if they are known without loading samples, and whole numbers."""
-    if isinstance(loader, TensorLoader):
-        tensors, rows = loader.tensors, loader.rows
-        labels = _of_tensors(tensors)
-        labels = labels if labels is None or rows is None else labels[rows.to(labels.device)]
-    else:
-        labels = _of_dataset(loader.dataset)
-    return None if labels is None or labels.shape != (size,) else labels.cpu()
-
-
-def _of_dataset(dataset: Any) -> torch.Tensor | None:
-    if isinstance(dataset, Subset):
-        labels = _of_dataset(dataset.dataset)
-        return None if labels is None else labels[torch.as_tensor(dataset.indices)]
-    if isinstance(dataset, TensorDataset):
-        return _of_tensors(dataset.tensors)
-    targets = getattr(dataset, "targets", None)  # of torchvision's data sets
-    return None if targets is None else _of_tensors((None, targets))
-
-
-def _of_tensors(tensors: Any) -> torch.Tensor | None:
-    """Return the second of the tensors if it has a whole number for each sample."""
-    if len(tensors) != 2:
-        return None
-    try:
-        labels = torch.as_tensor(tensors[1])
-    except (TypeError, ValueError, RuntimeError):  # such as text
-        return None
-    return None if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1 else labels

@@ -155,7 +155,7 @@ class ClassificationModule(SupervisedModule):
         """Return the cross-entropy, or the loss by import path."""
         if (own := self.compute_own_loss(output, target)) is not None:
             return own
-        weights = None if self.config.class_weights is None else self._weights_like(output)
+        weights = self._weights_like(output) if class_weights(self) else None
         return F.cross_entropy(output, target, weights, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -236,8 +236,9 @@ class RegressionModule(SupervisedModule):
 
 
 def class_weights(module: SupervisedModule) -> list[float]:
-    """Return the weights of a module's classes; empty if all count the same."""
-    return [float(weight) for weight in getattr(module.config, "class_weights", None) or []]
+    """Return the weights of a module's classes; empty if all count the same, or their samples are not counted."""
+    weights = getattr(module.config, "class_weights", None)
+    return [float(weight) for weight in weights] if isinstance(weights, list) else []
 
 
 def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:

@@ -73,9 +73,7 @@ class SpecDriver(Driver):
 
     def make(self, number: int) -> Member:
         """Return a member before its training. Raises whatever its space or evaluator raises."""
-        member = self._maker.make(self._specs[number])
-        member.number = number
-        return member
+        return self._maker.make(self._specs[number], number)
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
         """Return units of the members, merged where that is possible and faster."""

@@ -15,6 +15,7 @@ from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import candidate_space
+from nasflow.evaluator.class_balance import with_class_weights
 from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
 from nasflow.evaluator.make import make_evaluator
@@ -41,11 +42,16 @@ class MemberMaker:
         self._data = data
         self._trainer = trainer
 
-    def make(self, spec: MemberSpec) -> Member:
+    def make(self, spec: MemberSpec, number: int) -> Member:
         """Return a member before its training. It does not depend on which others are made."""
-        member = make_member(self._job, spec)
+
+        def make() -> Member:
+            return make_member(self._job, spec, lambda: samples_of(self._data.of(number)))
+
+        member = make()
+        member.number = number
         if lazy_layers(member.module):
-            complete_member(member, make_member(self._job, spec), self._first_batch, self._trainer)
+            complete_member(member, make(), self._first_batch, self._trainer)
         return member
 
     @cached_property
@@ -59,8 +65,14 @@ class MemberMaker:
             return first_batch(dataclasses.replace(data, train=loader), self._trainer.strategy.root_device)
 
 
-def make_member(job: JobSpec, spec: MemberSpec) -> Member:
-    """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet."""
+def make_member(job: JobSpec, spec: MemberSpec, train: Callable[[], Iterable[Any]]) -> Member:
+    """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet.
+
+    Args:
+        job: the job of the member.
+        spec: the member.
+        train: gives the loader of its training samples, if its evaluator asks for something about them.
+    """
     rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
@@ -69,9 +81,15 @@ def make_member(job: JobSpec, spec: MemberSpec) -> Member:
             raise ConfigError(
                 f"trial {spec.trial} asks for other data than its job: {fingerprint(candidate.config.data)}"
             )
+        candidate = dataclasses.replace(candidate, config=with_class_weights(candidate.config, train))
         module = make_evaluator(candidate.config, job.base_dir).module(candidate.model)
         callbacks = make_callbacks(candidate.config.callbacks, job.base_dir)
         return Member(spec.trial, module, candidate, rng, callbacks)
+
+
+def samples_of(data: Data) -> Iterable[Any]:
+    """Return the loader of the training samples as it was given."""
+    return data.train.loader if isinstance(data.train, SeededLoader) else data.train
 
 
 def load_job_data(

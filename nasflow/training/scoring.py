@@ -12,6 +12,7 @@ from nasflow.clean_text import error_text
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.class_balance import with_class_weights
 from nasflow.evaluator.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
@@ -19,7 +20,7 @@ from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import with_weights
-from nasflow.training.member_maker import load_job_data
+from nasflow.training.member_maker import load_job_data, samples_of
 from nasflow.training.unit.base import guarding
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
@@ -51,7 +52,8 @@ def score_model(
         raise ConfigError(
             f"evaluator.data: {candidate.training.data.target} gives no validation data to score a model on"
         )
-    member = Member(0, make_evaluator(candidate.training, base_dir).module(candidate.model), candidate, rng)
+    evaluator = make_evaluator(with_class_weights(training, lambda: samples_of(data)), base_dir)
+    member = Member(0, evaluator.module(candidate.model), candidate, rng)
     trainer = make_trainer(candidate.training.precision)
     member.attach(trainer, "validate")
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}

@@ -1,10 +1,13 @@
 """A job that scores trained trials on test data, and trains nothing."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning import LightningModule
 
 from nasflow.clean_text import error_text
+from nasflow.config.search import ProgramConfig
 from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.data_source import load_test_data
 from nasflow.gc_control import frozen
@@ -14,7 +17,7 @@ from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.lazy_layers import make_by_weights
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
-from nasflow.training.member_maker import make_member, seeded_data
+from nasflow.training.member_maker import load_job_data, make_member, samples_of, seeded_data
 from nasflow.training.scoring import score
 from nasflow.training.training_job import Tell
 
@@ -58,7 +61,7 @@ class ScoringJob:
         self._tell(Ended())
 
     def _score(self, spec: MemberSpec, state: dict[str, object]) -> dict[str, float]:
-        member = make_member(self._spec, spec)
+        member = make_member(self._spec, spec, self._samples)
         config = member.config.test_data
         if config is None:
             raise ConfigError("evaluator.test_data: there is none")
@@ -71,6 +74,13 @@ class ScoringJob:
         has_step = getattr(member.module.test_step, "__func__", None) is not LightningModule.test_step
         step = "test_step" if has_step else "validation_step"
         return {_test_name(name): value for name, value in score(member, data, trainer, step).items()}
+
+    def _samples(self) -> Iterable[Any]:
+        """Return the loader of the training samples, of which the test may need to know the labels."""
+        spec, evaluator = self._spec, self._spec.evaluator
+        if spec.data is None or isinstance(evaluator, ProgramConfig):
+            raise ConfigError("evaluator.data: there is none")
+        return samples_of(load_job_data(spec.data, spec.base_dir, spec.data_seed, folds=evaluator.folds).of(0))
 
 
 def _test_name(name: str) -> str:

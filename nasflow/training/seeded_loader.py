@@ -30,7 +30,7 @@ class SeededLoader:
     """
 
     def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None, limit: int | None = None):
-        self._loader = loader
+        self.loader = loader
         self._seed = seed
         self._device = device
         self._limit = limit
@@ -45,10 +45,10 @@ class SeededLoader:
 
         A batch must not change when the next one is made, and no worker processes should wait meanwhile.
         """
-        if isinstance(self._loader, DataLoader):  # a batch collated from samples is a new tensor
-            is_new = self._loader.batch_sampler is not None and self._loader.collate_fn is default_collate
-            return is_new and self._loader.num_workers == 0
-        return isinstance(self._loader, TensorLoader)
+        if isinstance(self.loader, DataLoader):  # a batch collated from samples is a new tensor
+            is_new = self.loader.batch_sampler is not None and self.loader.collate_fn is default_collate
+            return is_new and self.loader.num_workers == 0
+        return isinstance(self.loader, TensorLoader)
 
     def set_epoch(self, epoch: int) -> None:
         """Give the batches of an epoch."""
@@ -72,22 +72,22 @@ class SeededLoader:
 
     def _start(self) -> Iterator[Any]:
         seed = derive_seed(self._seed, self.epoch)
-        batch_sampler = getattr(self._loader, "batch_sampler", None)
-        samplers = [getattr(self._loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        datasets = [getattr(self._loader, "dataset", None)]
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        samplers = [getattr(self.loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+        datasets = [getattr(self.loader, "dataset", None)]
         while isinstance(datasets[-1], Subset):  # hides what it is a part of
             datasets.append(datasets[-1].dataset)
-        parts: list[Any] = [self._loader, *samplers, *datasets]
+        parts: list[Any] = [self.loader, *samplers, *datasets]
         for part in parts:
             if isinstance(getattr(part, "generator", None), torch.Generator):
                 part.generator.manual_seed(seed)
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self.epoch)
-        if isinstance(self._loader, DataLoader):
-            self._loader._iterator = None  # persistent workers would keep their generators from the last epoch
+        if isinstance(self.loader, DataLoader):
+            self.loader._iterator = None  # persistent workers would keep their generators from the last epoch
         self.stream = RngStream(seed, self._device)
         with self.stream:
-            return iter(self._loader)
+            return iter(self.loader)
 
 
 class FoldedLoader:
@@ -145,5 +145,5 @@ def _bytes(batch: Any) -> int:
 
 class _SizedSeededLoader(SeededLoader):
     def __len__(self) -> int:
-        length = len(self._loader)  # type: ignore[arg-type]
+        length = len(self.loader)  # type: ignore[arg-type]
         return length if self._limit is None else min(length, self._limit)

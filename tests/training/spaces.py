@@ -33,6 +33,14 @@ def blobs(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:
     return TensorLoader((x[:64], y[:64]), batch_size, shuffle=True), TensorLoader((x[64:], y[64:]), batch_size)
 
 
+def unbalanced(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:
+    """Of class 0 more than of class 1, and of that more than of class 2."""
+    x, y = rows(180)
+    kept = torch.arange(len(y)) % 7 >= 2 * y
+    x, y = x[kept], y[kept]
+    return TensorLoader((x[:64], y[:64]), batch_size, shuffle=True), TensorLoader((x[64:], y[64:]), batch_size)
+
+
 def images(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:
     x, y = rows(features=36)
     x = x.reshape(-1, 1, 6, 6)

@@ -106,7 +106,7 @@ def test_folds_are_as_trials_of_their_own(case: str, tmp_path: Path) -> None:
 
 def plainly(spec: JobSpec, trial: int, fold: int) -> tuple[torch.nn.Module, list[float]]:
     """Train on one fold by a loop of plain PyTorch."""
-    model: Any = make_member(spec, seeded(spec.members[trial], fold)).module.model.double()
+    model: Any = make_member(spec, seeded(spec.members[trial], fold), list).module.model.double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches, validation = tensors(fold, FOLDS, shuffle=False)
     x_val, y_val = map(torch.cat, zip(*validation, strict=True))

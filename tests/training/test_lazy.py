@@ -57,7 +57,7 @@ def test_a_member_is_what_plain_pytorch_makes_of_it_without_a_trace() -> None:
     values = {"lazy": True, "width": 4, "depth": 2}
     config = evaluator(data=NOISY)
     spec = make_job("lazy_spaces.py:traced", config, [values])
-    member = maker_of(spec).make(spec.members[0])
+    member = maker_of(spec).make(spec.members[0], 0)
     stream = RngStream(spec.members[0].seed)
     with stream:
         model = candidate_space(spec.space, config, HERE).build(values).model

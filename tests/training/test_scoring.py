@@ -85,8 +85,13 @@ def test_in_a_fresh_process(tmp_path: Path) -> None:
             {"width": 4, "depth": 1, "dropout": 0.3},
             evaluator(data={"target": "spaces.py:TransferAugmented"}),
         ),
+        (
+            "net",
+            {"width": 4, "depth": 1, "dropout": 0.3},
+            evaluator(data={"target": "spaces.py:unbalanced"}, class_weights="balanced"),
+        ),
     ],
-    ids=["float64", "batch norm", "lightning", "data module"],
+    ids=["float64", "batch norm", "lightning", "data module", "balanced classes"],
 )
 def test_what_was_recorded(space: str, architecture: dict[str, Any], config: EvaluatorConfig, tmp_path: Path) -> None:
     recorded = exported(f"spaces.py:{space}", config, architecture, tmp_path)

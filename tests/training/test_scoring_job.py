@@ -17,6 +17,7 @@ from nasflow.job.events import Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.scoring_job import ScoringJob
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
+from tests.training.spaces import unbalanced
 from tests.training.tested_modules import unseen
 
 UNSEEN = {"target": "tested_modules.py:unseen"}
@@ -55,6 +56,18 @@ def test_a_ready_made_evaluator(target: str, tmp_path: Path) -> None:
     logits = model(x.double()).detach()
     assert found["test_loss"] == pytest.approx(float(F.cross_entropy(logits, y)), rel=1e-12)
     assert found["test_accuracy"] == pytest.approx(float((logits.argmax(1) == y).float().mean()))
+
+
+def test_the_test_loss_has_the_class_weights_of_the_training_data(tmp_path: Path) -> None:
+    config = evaluator(data={"target": "spaces.py:unbalanced"}, test_data=UNSEEN, class_weights="balanced")
+    found = metrics(on_unseen(config, tmp_path))
+    model = candidate_space(Target(target="spaces.py:linear"), config, HERE).build(LINEAR).model
+    model = with_weights(model, trained_weights(trial_dir(tmp_path, 3))).eval()
+    _, labels = unbalanced()[0].tensors
+    weights = torch.tensor([len(labels) / (3 * int((labels == each).sum())) for each in range(3)])
+    losses = [(len(y), float(F.cross_entropy(model(x).detach(), y, weights))) for x, y in unseen()]
+    mean = sum(size * loss for size, loss in losses) / sum(size for size, _ in losses)
+    assert found["test_loss"] == pytest.approx(mean, rel=1e-5)
 
 
 def test_a_module_with_a_test_step(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ def _plain_loss_tag(value: Any) -> str:
     return "Target" if _loss_tag(value) == "Target" else "value"
 
 
+def _weights_tag(value: Any) -> str:
+    return "str" if isinstance(value, str) else "list"
+
+
 class SupervisedConfig(TrainingConfig):
     """What `classification` and `regression` share."""
 
@@ -61,8 +65,17 @@ class ClassificationConfig(SupervisedConfig):
         Discriminator(_plain_loss_tag),
     ] = Field(default="cross_entropy", description="what training minimizes")
     label_smoothing: SearchedFloat = Field(default=0.0, description="share of probability spread over all classes")
-    class_weights: Annotated[list[SearchedFloat], Field(min_length=2, title="By class")] | None = Field(
-        default=None, description="how much a sample of each class counts in the loss; none: all the same"
+    class_weights: (
+        Annotated[
+            Annotated[list[SearchedFloat], Field(min_length=2, title="By class"), Tag("list")]
+            | Annotated[Literal["balanced"], Field(title="Balanced"), Tag("str")],
+            Discriminator(_weights_tag),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="how much a sample of each class counts in the loss; balanced: the less, the more there are of it; "
+        "none: all the same",
     )
     mixup: MixConfig | None = Field(default=None, description="train on weighted sums of two samples each")
     cutmix: MixConfig | None = Field(
@@ -82,8 +95,9 @@ class ClassificationConfig(SupervisedConfig):
 
     @model_validator(mode="after")
     def _weights_are_weights(self) -> "ClassificationConfig":
-        plain = [weight for weight in self.class_weights or [] if isinstance(weight, float)]
-        if any(weight < 0 for weight in plain) or (len(plain) == len(self.class_weights or [0]) and not any(plain)):
+        weights = self.class_weights if isinstance(self.class_weights, list) else []
+        plain = [weight for weight in weights if isinstance(weight, float)]
+        if any(weight < 0 for weight in plain) or (len(plain) == len(weights) > 0 and not any(plain)):
             raise ValueError("'class_weights' should be numbers from 0 on, not all of them 0")
         return self
 

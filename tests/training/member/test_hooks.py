@@ -55,7 +55,7 @@ def as_lightning(
 ) -> None:
     """A member ends with the weights and metrics of a Trainer of Lightning's that trains its module."""
     job = make_job(space, config, [architecture])
-    member = make_member(job, job.members[0])
+    member = make_member(job, job.members[0], list)
     del member.module.log, member.module.log_dict  # what a member puts in their place
     data = load_job_data(job.data, job.base_dir, job.data_seed)
     trainer = Trainer(

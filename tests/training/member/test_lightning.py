@@ -24,7 +24,7 @@ def lightning(name: str, data: str = "ordered", epochs: int = 3, **values: Any) 
 
 def plainly(config: EvaluatorConfig, job: JobSpec, place: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Weights and metrics of a member's module, from the same initial weights, in a Lightning Trainer of its own."""
-    module = make_member(job, job.members[place]).module
+    module = make_member(job, job.members[place], list).module
     del module.log, module.log_dict  # what a member puts in their place
     data = load_job_data(job.data, job.base_dir, job.data_seed)
     trainer = Trainer(

@@ -4,8 +4,10 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,7 +16,7 @@ from nasflow.errors import PreemptedError
 from nasflow.job.events import Epoch, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.space.architecture import Architecture
-from nasflow.training.member_maker import load_job_data, make_member
+from nasflow.training.member_maker import load_job_data, make_member, samples_of
 from nasflow.training.training_job import TrainingJob
 from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members, resumed_exactly
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
@@ -28,6 +30,10 @@ MIXES = "it mixes its batches by its own random stream"
 RECIPES: dict[str, dict[str, Any]] = {
     "class weights": {"class_weights": WEIGHTS},
     "class weights, smoothed": {"class_weights": WEIGHTS, "label_smoothing": 0.2},
+    "balanced classes": {
+        "class_weights": "balanced",
+        "data": {"target": "spaces.py:unbalanced", "params": {"batch_size": 24}},
+    },
     "accumulated": {"accumulate_grad_batches": 2},
     "accumulated and clipped": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1},
     "accumulated over an epoch": {"accumulate_grad_batches": 9},
@@ -45,12 +51,17 @@ def plainly(spec: JobSpec, trial: int) -> tuple[dict[str, torch.Tensor], list[fl
     """Train a trial by a loop of plain PyTorch: the weights it is validated by, and its loss after each epoch."""
     config: Any = spec.evaluator
     data: Any = load_job_data(spec.data, spec.base_dir, spec.data_seed)
-    member = make_member(spec, spec.members[trial])
+    member = make_member(spec, spec.members[trial], lambda: samples_of(data))
     model = member.module.model.double()  # type: ignore[union-attr, operator]
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     every, steps = config.accumulate_grad_batches, 0
     total = EPOCHS * -(-len(data.train) // every)
-    classes = torch.tensor(config.class_weights, dtype=torch.float64) if config.class_weights else None
+    weighted = config.class_weights
+    if weighted == "balanced":
+        labels = torch.cat([y for _, y in data.train]).numpy()
+        weighted = compute_class_weight("balanced", classes=np.unique(labels), y=labels)
+        assert len(set(weighted)) == 3
+    classes = None if weighted is None else torch.as_tensor(weighted, dtype=torch.float64)
     average: Any = None
     losses = []
 
@@ -97,7 +108,7 @@ def plainly(spec: JobSpec, trial: int) -> tuple[dict[str, torch.Tensor], list[fl
 
 @pytest.mark.parametrize(("name", "fuse"), [*((name, "always") for name in RECIPES), ("all", "never")])
 def test_as_plain_pytorch(name: str, fuse: Any, tmp_path: Path) -> None:
-    config = evaluator(**EXACT, optimizer={"lr": RATE}, **RECIPES[name])
+    config = evaluator(**EXACT | RECIPES[name], optimizer={"lr": RATE})
     spec = make_job(MIXED, config, sample(MIXED, config, 3), fuse=fuse)
     events = train(spec, tmp_path)
     mixes = config.mixup is not None  # type: ignore[union-attr]
@@ -119,6 +130,7 @@ SEARCHED: dict[str, EvaluatorConfig] = {
         class_weights=[0.5, {"float": [0.1, 4]}, {"pick": [0, 1]}],
         label_smoothing={"pick": [0.0, 0.1]},
     ),
+    "balanced classes": evaluator(**EXACT | RECIPES["balanced classes"], optimizer=BOTH),
     "all": evaluator(
         **EXACT,
         optimizer=BOTH,
@@ -279,6 +291,8 @@ def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
         ({"class_weights": [1, -1]}, "'class_weights' should be numbers from 0 on, not all of them 0"),
         ({"class_weights": [0, 0]}, "'class_weights' should be numbers from 0 on, not all of them 0"),
         ({"class_weights": [1, 2], "loss": {"target": "a:b"}}, "'class_weights' are of cross_entropy"),
+        ({"class_weights": "balanced", "loss": {"target": "a:b"}}, "'class_weights' are of cross_entropy"),
+        ({"class_weights": "ballanced"}, "Input should be 'balanced'"),
     ],
 )
 def test_mistakes_of_the_config(values: dict[str, Any], said: str) -> None:
