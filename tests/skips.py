@@ -1,9 +1,10 @@
 """Where CI promises everything that tests need (`NASFLOW_NO_SKIPS`), a skipped test is a failed one.
 
-But for what no CI promises: a GPU, leave to limit the memory of processes, MLflow, whose newer versions need others of
-Prefect's packages, torchvision, whose builds for a CPU are not on PyPI, and the sources of Debian 12, of which
-Kubernetes' servers are built; and, but in `make test-long`, for what that installs: PAI-DLC's SDK, and the libraries
-whose models are in the zoo. The skip of a test that needs one of them has a reason that starts with one below.
+But for what no CI promises: a GPU, leave to limit the memory of processes, MLflow, whose newer versions need others
+of Prefect's packages, torchvision, whose builds for a CPU are not on PyPI, the sources of Debian 12, of which
+Kubernetes' servers are built, and npm's registry, which has Azurite; and, but in `make test-long`, for what that
+installs: PAI-DLC's SDK, and the libraries whose models are in the zoo. The skip of a test that needs one of them has
+a reason that starts with one below.
 """
 
 import os
@@ -19,6 +20,7 @@ _NOWHERE = (
     "Skipped: needs MLflow",
     "Skipped: needs torchvision",
     "Skipped: needs Debian 12's sources",
+    "Skipped: needs npm's registry",
 )
 _LONG_ONLY = (
     "Skipped: needs PAI-DLC's SDK",
