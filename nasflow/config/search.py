@@ -148,17 +148,25 @@ class SearchConfig(Section):
     @model_validator(mode="after")
     def _rungs(self) -> "SearchConfig":
         """Let trials of a strategy that compares them on the way end there."""
-        if isinstance(self.strategy, HyperbandConfig) and isinstance(self.evaluator, FunctionConfig | CommandConfig):
+        if not isinstance(self.strategy, HyperbandConfig):
+            return self
+        if isinstance(self.evaluator, FunctionConfig | CommandConfig):
             raise ValueError(
                 f"strategy: {self.strategy.kind} ends trials and goes on with the best, which evaluator.kind "
                 f"{self.evaluator.kind} does not allow; choose another strategy, and a pruner"
             )
-        if isinstance(self.strategy, HyperbandConfig) and self.evaluator.stop_after is None:
+        if self.evaluator.stop_after is None:
             if not isinstance(self.evaluator.epochs, int):
                 raise ValueError(
                     f"strategy: {self.strategy.kind} needs a number as evaluator.epochs, which it searches"
                 )
             rungs = self.strategy.rungs(self.evaluator.epochs)
+            if wrong := [rung for rung in rungs if rung % self.evaluator.validate_every]:
+                raise ValueError(
+                    f"strategy: {self.strategy.kind} compares trials after {wrong[0]} epochs, which "
+                    f"evaluator.validate_every, {self.evaluator.validate_every}, does not divide; choose another "
+                    "strategy.min_epochs"
+                )
             evaluator = self.evaluator.model_copy(update={"stop_after": Options[int](pick=rungs)})
             self.__dict__["evaluator"] = evaluator  # the config is frozen from now on
         return self

@@ -36,6 +36,7 @@ class Driver(ABC):
         roster: decides which members have a place and which train in each turn.
         data: what the members are trained and validated on; with folds, those that `Data.of` gives for their numbers.
         trainer: of the whole job.
+        validate_every: epochs of a member from one validation to the next.
 
     Attributes:
         active: the members in the job.
@@ -43,8 +44,9 @@ class Driver(ABC):
         turn: the members that train in this turn.
     """
 
-    def __init__(self, roster: Roster, data: Data, trainer: Trainer):
+    def __init__(self, roster: Roster, data: Data, trainer: Trainer, validate_every: int = 1):
         self.roster, self.data, self.trainer = roster, data, trainer
+        self._validate_every = validate_every
         self.active: list[Member] = []
         self.modules = nn.ModuleDict()
         self.turn: list[Member] = []
@@ -98,6 +100,11 @@ class Driver(ABC):
     def split(self, members: Sequence[Member], error: Exception) -> None:
         """Restore the members of a unit that failed as a whole, so that they train this epoch again in other units."""
         raise error
+
+    @property
+    def validates(self) -> bool:
+        """Whether this turn's epoch ends with a validation."""
+        return (self.roster.epoch + 1) % self._validate_every == 0
 
     # --- the course of the job ---
 
@@ -172,11 +179,12 @@ class Driver(ABC):
             self._guard_unit(unit, unit.close_epoch)
         self._each(self._end_epoch)
         self.clear()
-        stopped = self.roster.close_turn([member.number for member in self.turn if not member.finished])
-        for member in self.turn:
+        may_stop = [member for member in self.turn if not member.finished] if self.validates else []
+        stopped = self.roster.close_turn([member.number for member in may_stop])
+        for member in may_stop:
             if member.number in stopped:
                 member.prune()
-            elif not member.finished and self.must_stop(member):
+            elif self.must_stop(member):
                 member.stop()
         self._each(self._end_training)
         self.save_turn(list(self.turn))
@@ -273,7 +281,7 @@ class Driver(ABC):
 
     def _end_epoch(self, member: Member) -> None:
         member.end_epoch()
-        self.roster.take(member.number, member.history[-1], member.parameters)
+        self.roster.take(member.number, member.history[-1], member.parameters, judged=self.validates)
 
     def _end_training(self, member: Member) -> None:
         if member.finished:

@@ -48,7 +48,7 @@ class SpecDriver(Driver):
         trainer = make_trainer(spec.evaluator.precision)
         evaluator, self._member_name = spec.evaluator, spec.evaluator.member_name
         data = load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator.batch_limits, evaluator.folds)
-        super().__init__(roster, data, trainer)
+        super().__init__(roster, data, trainer, evaluator.validate_every)
         self.limits: dict[int, int] = {}
         self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
         self._maker = MemberMaker(spec, self.data, trainer)

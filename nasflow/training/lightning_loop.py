@@ -1,6 +1,7 @@
 """A job's members in one Lightning Trainer: one pass over the data feeds every member."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -123,6 +124,7 @@ class MergedModule(FedModule):
 
     def _open_turn(self) -> None:
         self.trainer.should_stop = not self._driver.open_turn()
+        self.trainer.check_val_every_n_epoch = 1 if self._driver.validates else sys.maxsize
 
 
 def run(driver: Driver, validate: bool = True) -> None:

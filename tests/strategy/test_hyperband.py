@@ -153,6 +153,12 @@ def test_the_config_gets_its_rungs() -> None:
     assert config().evaluator.stop_after is None
 
 
+def test_rungs_end_with_a_validation() -> None:
+    assert config(strategy={"kind": "asha", "min_epochs": 4}, evaluator={"epochs": 12, "validate_every": 4})
+    with pytest.raises(ConfigError, match=r"asha compares trials after 2 epochs, which evaluator\.validate_every, 4,"):
+        config(strategy={"kind": "asha", "min_epochs": 2}, evaluator={"epochs": 12, "validate_every": 4})
+
+
 def test_searched_epochs_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"strategy: asha needs a number as evaluator\.epochs"):
         config(strategy={"kind": "asha"}, evaluator={"epochs": {"int": [3, 9]}})

@@ -55,14 +55,14 @@ def _run(job_file: Path, trial: int) -> None:
     make = MemberMaker.make
     lacking = no_files()
 
-    def make_without(self: MemberMaker, spec: MemberSpec) -> Member:
+    def make_without(self: MemberMaker, spec: MemberSpec, number: int) -> Member:
         if spec.trial == trial:
             while len(finals(events_of(job_file))) < trial:  # those before it are being saved
                 time.sleep(0.01)
             lacking.__enter__()
             with Path(os.devnull).open():  # as its code may do
                 pass
-        return make(self, spec)
+        return make(self, spec, number)
 
     MemberMaker.make = make_without  # type: ignore[method-assign]
     disk_full.SECONDS = 0.0  # what can't be saved is not waited for

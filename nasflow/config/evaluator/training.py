@@ -1,12 +1,13 @@
 """What every evaluator shares whose training loop is nasflow's."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveInt, Tag, model_validator
 
 from nasflow.config.evaluator.metrics import Direction
 from nasflow.config.evaluator.target import Target
-from nasflow.config.values import OptionalFloat, SearchedFloat, SearchedInt, Section
+from nasflow.config.values import IntRange, OptionalFloat, Options, SearchedFloat, SearchedInt, Section
 
 
 class EarlyStoppingConfig(Section):
@@ -51,6 +52,19 @@ class AverageConfig(Section):
 
 def _limit_tag(value: Any) -> str:
     return "LimitBatchesConfig" if isinstance(value, dict | LimitBatchesConfig) else "value"
+
+
+def _values(number: Any) -> Sequence[int]:
+    """Return the values that a searched number may have; none without a number."""
+    match number:
+        case Options():
+            return number.pick
+        case IntRange():
+            return range(number.int[0], number.int[1] + 1)
+        case int():
+            return [number]
+        case _:
+            return []
 
 
 class TrainingConfig(Section):
@@ -101,6 +115,9 @@ class TrainingConfig(Section):
         ]
         | None
     ) = Field(default=None, description="a quick look: the first batches of each epoch only; none: all of them")
+    validate_every: PositiveInt = Field(
+        default=1, description="validate after so many epochs; it must divide epochs and stop_after"
+    )
     early_stopping: EarlyStoppingConfig | None = Field(
         default=None, description="stop trials that no longer improve; none: each trains to its end"
     )
@@ -112,6 +129,16 @@ class TrainingConfig(Section):
     def _accumulates_batches(self) -> "TrainingConfig":
         if isinstance(self.accumulate_grad_batches, int) and self.accumulate_grad_batches < 1:
             raise ValueError("'accumulate_grad_batches' should be at least 1")
+        return self
+
+    @model_validator(mode="after")
+    def _validates_at_the_end(self) -> "TrainingConfig":
+        for key in ("epochs", "stop_after"):
+            if wrong := [number for number in _values(getattr(self, key)) if number % self.validate_every]:
+                raise ValueError(
+                    f"'validate_every' is {self.validate_every}, which does not divide '{key}', {wrong[0]}: the last "
+                    "epoch would not be validated"
+                )
         return self
 
     @model_validator(mode="after")

@@ -218,13 +218,13 @@ class Member:
             TrialError: a loss or a weight is not finite.
         """
         self.call_hook("on_train_epoch_end")
-        metrics = self.metrics()
+        metrics, validated = self.metrics(), (self.finished_epochs + 1) % self.config.validate_every == 0
         checks.refuse_not_finite(self.module, metrics, self.finished_epochs + 1, self._are_weights_finite)
         self._are_weights_finite = None
         with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
-            self.fitting.end_epoch(self.finished_epochs + 1, metrics)
-        stop = self._early_stop is not None and self._early_stop.update(metrics)
-        stop |= bool(self.module.trainer.should_stop)
+            self.fitting.end_epoch(self.finished_epochs + 1, metrics, validated)
+        stop = self._early_stop is not None and self._early_stop.update(metrics, validated)
+        stop |= validated and bool(self.module.trainer.should_stop)
         self.finished_epochs += 1
         self.begun = 0
         self.history.append(metrics)

@@ -107,14 +107,20 @@ class Fitting:
             if entry.get("interval", "epoch") == "step" and batch % entry.get("frequency", 1) == 0:
                 self._advance(entry["scheduler"], None)
 
-    def end_epoch(self, epoch: int, metrics: dict[str, float]) -> None:
-        """Step the schedules with the interval "epoch"; `epoch` counts from 1."""
+    def end_epoch(self, epoch: int, metrics: dict[str, float], validated: bool = True) -> None:
+        """Step the schedules with the interval "epoch"; `epoch` counts from 1.
+
+        Those that go by a metric of validation wait for the next epoch with one.
+        """
         for entry in () if self._is_manual else self.schedules:
             if entry.get("interval", "epoch") != "epoch" or epoch % entry.get("frequency", 1):
                 continue
             metric = None
             if isinstance(entry["scheduler"], ReduceLROnPlateau):
-                metric = pick_metric(metrics, entry.get("monitor", "val_loss"), "lr_scheduler.monitor")
+                name = entry.get("monitor", "val_loss")
+                if name not in metrics and not validated:
+                    continue
+                metric = pick_metric(metrics, name, "lr_scheduler.monitor")
             self._advance(entry["scheduler"], metric)
 
     def _advance(self, schedule: Any, metric: float | None) -> None:
@@ -155,14 +161,19 @@ class EarlyStop:
         self._best = math.inf
         self._waited = 0
 
-    def update(self, metrics: dict[str, float]) -> bool:
-        """Take an epoch's metrics; True when the member should stop."""
+    def update(self, metrics: dict[str, float], validated: bool = True) -> bool:
+        """Take an epoch's metrics; True when the member should stop. An epoch without validation may lack the metric.
+
+        Only what has ended with a validation has all its metrics, so no other epoch is the last.
+        """
+        if not validated and self._metric not in metrics:
+            return False
         value = to_loss(pick_metric(metrics, self._metric, "early_stopping.metric"), self._direction)
         if value < self._best - self._min_delta:
             self._best, self._waited = value, 0
         else:
             self._waited += 1
-        return self._waited >= self._patience
+        return validated and self._waited >= self._patience
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far, and the epochs since."""

@@ -104,9 +104,13 @@ class Roster:
         """Return the trials that had their first turn together with this one, including those that have left."""
         return self._companies[trial]
 
-    def take(self, trial: int, metrics: Metrics, parameters: int) -> None:
-        """Record the metrics of a trial that trained in this turn. Raises TrialError if the pruner misses one."""
-        if self._pruner is not None:
+    def take(self, trial: int, metrics: Metrics, parameters: int, *, judged: bool = True) -> None:
+        """Record the metrics of a trial that trained in this turn. Raises TrialError if the pruner misses one.
+
+        Args:
+            judged: whether the pruner may compare them; in an epoch without validation it can't.
+        """
+        if self._pruner is not None and judged:
             logged = metrics if self._repeats == 1 else mean_and_spread([metrics])
             self._pruner.check({"parameters": float(parameters), **logged})
         self._record(trial, metrics, parameters)
