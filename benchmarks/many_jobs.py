@@ -115,13 +115,18 @@ def _measure(
     began, cpu_before = time.perf_counter(), time.thread_time()  # of this thread: stand-ins for nodes are others
     left = [service.submit(script(f"job-{number}", ["sleep", job_seconds])) for number in range(jobs)]
     queued = time.perf_counter() - began
-    steps, over = [_Step(0, time.thread_time(), process.memory_info().rss)], 0
+    steps, over, lost = [_Step(0, time.thread_time(), process.memory_info().rss)], 0, 0
     while left:
         waiting = []
         for handle in left:
-            if not _is_over(service, handle):
+            state = service.status(handle)
+            if state.status is JobStatus.LOST:  # a search submits it again, too
+                service.submit(script(handle.job_id, ["sleep", job_seconds]))
+                lost += 1
+            if not state.status.finished or state.status is JobStatus.LOST:
                 waiting.append(handle)
                 continue
+            _check_end(service, handle, state)
             over += 1
             if over >= len(steps) * jobs / 10:
                 steps.append(_Step(over, time.thread_time(), process.memory_info().rss))
@@ -134,6 +139,7 @@ def _measure(
         "jobs": jobs,
         "seconds_of_a_job": job_seconds,
         "slots": slots,
+        "jobs_that_were_lost_and_submitted_again": lost,
         "seconds": seconds,
         "seconds_to_queue_them": queued,
         "overhead_of_a_job_in_seconds": seconds * slots / jobs - job_seconds,
@@ -156,14 +162,10 @@ class _Step:
         self.jobs, self.cpu, self.memory = jobs, cpu, memory
 
 
-def _is_over(service: TrainingService, handle: JobHandle) -> bool:
-    state = service.status(handle)
-    if not state.status.finished:
-        return False
+def _check_end(service: TrainingService, handle: JobHandle, state: JobState) -> None:
     events, _ = service.events(handle)
     if state.exit_code != 0 or not events or not isinstance(parse_event(events[-1]), Ended):
         raise RuntimeError(f"{handle.job_id} did not come to its end: {state}\n{service.log_tail(handle)}")
-    return True
 
 
 @contextmanager

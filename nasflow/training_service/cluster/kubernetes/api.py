@@ -20,7 +20,9 @@ _TIMEOUT = (10.0, 30.0)  # seconds for a connection, and for an answer
 _PAGE = 500  # objects
 _ROLE = "docs/kubernetes.md has the Role that is needed"
 _CORE = ("pods", "secrets", "events")  # the resources of the group without a name
+_NEW = ("ttlSecondsAfterFinished",)  # fields that servers may lack: this one before 1.23
 _DEFAULT = "~/.kube/config"
+_NO_KUBECONFIG = (TypeError, KeyError, AttributeError)  # what its client raises upon a file of another form
 _IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
@@ -64,8 +66,12 @@ class KubernetesApi:
                 return found
 
     def create(self, resource: str, body: Object, *, dry_run: bool = False) -> None:
-        """Create an object; with `dry_run`, only let the server check it."""
-        self._request("POST", self._path(resource), {"dryRun": "All"} if dry_run else {}, body)
+        """Create an object; with `dry_run`, only let the server check it, and see that it knows all fields."""
+        made = self._request("POST", self._path(resource), {"dryRun": "All"} if dry_run else {}, body)
+        if dry_run and (unknown := _dropped(body, made)):
+            raise RefusedError(
+                f"training_service: Kubernetes does not know the field {unknown}; see to its spelling and place", 422
+            )
 
     def replace(self, resource: str, body: Object) -> None:
         """Replace an object by name."""
@@ -157,10 +163,10 @@ class KubernetesApi:
             settings = client.Configuration()
             try:
                 self._load(settings)
-            except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError) as error:
+            except (config.ConfigException, yaml.YAMLError, OSError, ValueError, *_NO_KUBECONFIG) as error:
+                why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else _line(str(error))
                 raise ServiceError(
-                    f"training_service.kubeconfig: {self._kubeconfig or 'the default one'} can't be used: "
-                    f"{_line(str(error))}"
+                    f"training_service.kubeconfig: {self._kubeconfig or 'the default one'} can't be used: {why}"
                 ) from error
             settings.retries = 1
             self._client = client.ApiClient(settings)
@@ -184,6 +190,24 @@ def rights_text(missing: Sequence[str], namespace: str) -> str:
 def _default_exists() -> bool:
     named = (os.environ.get("KUBECONFIG") or _DEFAULT).split(os.pathsep)
     return any(Path(each).expanduser().exists() for each in named if each)
+
+
+def _dropped(sent: Any, made: Any, path: str = "") -> str:
+    """Return the path of the first field that an object was sent with and made without; empty if there is none.
+
+    Servers drop fields that they do not know, and may leave out empty ones.
+    """
+    if isinstance(sent, dict) and isinstance(made, dict):
+        parts = [
+            (f"{path}.{key}".lstrip("."), value, made.get(key))
+            for key, value in sent.items()
+            if value and key not in _NEW
+        ]
+    elif isinstance(sent, list) and isinstance(made, list):
+        parts = [(f"{path}[{place}]", *pair) for place, pair in enumerate(zip(sent, made, strict=False))]
+    else:
+        return path if made is None else ""
+    return next(filter(None, (_dropped(value, other, place) for place, value, other in parts)), "")
 
 
 def _message(error: client.ApiException) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig, PodsConfig
+from nasflow.errors import ServiceError
 from nasflow.training_service.machine.job_process import GRACE, NOTICE
 
 Object = dict[str, Any]
@@ -78,15 +79,28 @@ def template(
         container: the name of its container.
         environment: variables, none of them secret.
         with_secret: whether it gets the variables in the root's Secret.
+
+    Raises:
+        ServiceError: `pod_template` replaces what a job can't do without.
     """
     described = {"labels": meta["labels"], "annotations": meta["annotations"]}
     made = {"metadata": described, "spec": _pod(config, container)}
     first = made["spec"]["containers"][0]
     first["command"] = ["/bin/sh", "-c", *map(_literal, [_TO_LOG, "sh", log, *command])]
+    first["args"] = []
     first["env"] = [{"name": key, "value": _literal(value)} for key, value in environment.items()]
     names = [*([secret_name(prefix)] if with_secret else []), *config.env_from_secrets]
     first["envFrom"] = [{"secretRef": {"name": each}} for each in names]
     both: Object = merged(made, config.pod_template)
+    needed = {
+        "metadata": described,
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{key: first[key] for key in ("name", "command", "args")}],
+        },
+    }
+    if wrong := _wrong(needed, both, "training_service.pod_template"):
+        raise ServiceError(wrong)
     return both
 
 
@@ -121,6 +135,22 @@ def merged(ours: Any, theirs: Any) -> Any:
             by_name[item["name"]] = merged(by_name.get(item["name"], {}), item)
         return list(by_name.values())
     return theirs
+
+
+def _wrong(needed: Any, found: Any, path: str) -> str:
+    """Return what is wrong with the first value of `needed` that `found` has otherwise; empty if there is none."""
+    if isinstance(needed, dict):
+        if not isinstance(found, dict):
+            return f"{path}: should be a mapping"
+        parts = [(f"{path}.{key}", value, found.get(key)) for key, value in needed.items()]
+    elif _named(needed):
+        if not _named(found):
+            return f"{path}: should be a list of mappings, each with a 'name'"
+        by_name = {item["name"]: item for item in found}
+        parts = [(f"{path}.{item['name']}", item, by_name[item["name"]]) for item in needed]
+    else:
+        return "" if needed == found else f"{path}: is nasflow's own; leave it out"
+    return next(filter(None, (_wrong(value, other, place) for place, value, other in parts)), "")
 
 
 def _pod(config: PodsConfig, name: str) -> Object:

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
 """What the service does with the Secret of a root, where there is one."""
-_OPEN_JOBS, _OPEN_PODS = "status.successful=0", "status.phase!=Succeeded"  # what field selectors can tell
+_OPEN_PODS = "status.phase!=Succeeded"
 Config = TypeVar("Config", bound=PodsConfig)
 
 
@@ -62,6 +62,8 @@ class PodService(ClusterService, Generic[Config]):
     """Objects of the same API that runs share, with a label of the root; `cleanup` deletes them."""
     stay: ClassVar[bool] = False
     """Whether objects stay when their runs have ended, because the cluster removes them."""
+    open_ones: ClassVar[str] = ""
+    """The field selector of objects that have not succeeded; custom resources have none."""
     noun: ClassVar[str]
     """What people call one of them."""
     passes_secrets = True
@@ -152,7 +154,7 @@ class PodService(ClusterService, Generic[Config]):
 
         Objects that stay are more with each run, and would all be read at each look.
         """
-        open_jobs, open_pods = ("", "") if all_of_them else (_OPEN_JOBS, _OPEN_PODS)
+        open_jobs, open_pods = ("", "") if all_of_them else (self.open_ones, _OPEN_PODS)
         jobs = {_run_name(job): job for job in self._api.list(self.resource, selector, open_jobs)}
         names = {self._name(name): name for name in (*(run.name for run in given), *jobs)}
         pods: dict[str, list[Any]] = {}

@@ -11,7 +11,7 @@ class KubernetesService(PodService[KubernetesServiceConfig]):
 
     kind = "kubernetes"
     resource, api_version, noun = "jobs", "batch/v1", "Job"
-    stay = True
+    stay, open_ones = True, "status.successful=0"
 
     def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
         return manifest.job(self._config, meta, pod)
