@@ -15,7 +15,7 @@ import fsspec
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.checkpoint.store import retained
-from nasflow.config.secret_url import hide_passwords, refuse_long_chain
+from nasflow.config.secret_url import check_folder_url, hide_passwords
 from nasflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class UrlStore:
 
     def __init__(self, url: str, keep: int = 2, generation: int = 0):
         self._url = url
-        refuse_long_chain(url)
+        check_folder_url(url)
         self._files, path = fsspec.core.url_to_fs(url.rstrip("/"))
         self._folder = str(path)
         self._keep = keep

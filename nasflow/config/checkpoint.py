@@ -3,7 +3,7 @@
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.objective import Objective
-from nasflow.config.secret_url import SecretUrl, refuse_long_chain
+from nasflow.config.secret_url import SecretUrl, check_folder_url
 from nasflow.config.secrets import SecretLocation
 from nasflow.config.values import Section
 
@@ -31,9 +31,7 @@ class CheckpointConfig(Section):
 
     @field_validator("url")
     @classmethod
-    def _absolute(cls, url: SecretLocation | None) -> SecretLocation | None:
+    def _of_a_folder(cls, url: SecretLocation | None) -> SecretLocation | None:
         if isinstance(url, SecretUrl):
-            if "://" not in url.get_secret_value():
-                raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
-            refuse_long_chain(url.get_secret_value())
+            check_folder_url(url.get_secret_value())
         return url

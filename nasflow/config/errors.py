@@ -41,6 +41,9 @@ def _sentence(problem: dict[str, Any], root: type[BaseModel], whole: str) -> str
         wrong = f"there is no '{context['tag']}'" if "tag" in context else "this key is required"
         return f"{key}.kind: {wrong}; it should be one of {_list(kinds)}"
     message = str(problem["msg"]).removeprefix("Value error, ")
+    if kind in ("model_attributes_type", "model_type", "dict_type"):
+        kinds = [name for section in below for name in _kinds(section)]
+        message = "should be a mapping" + (f" with 'kind', one of {_list(kinds)}" if kinds else "")
     given = problem.get("input")
     if isinstance(given, str):
         given = without_passwords(given)

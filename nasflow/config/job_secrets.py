@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secret_url import SecretUrl, check_folder_url
 from nasflow.config.secrets import EnvironmentSecret, SecretLocation, reveal, secrets_of
+from nasflow.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -44,4 +45,9 @@ def job_secrets(config: SearchConfig) -> JobSecrets:
 
 
 def _texts(url: SecretLocation) -> Mapping[str, str]:
-    return {str(url): reveal(url, "checkpoint.url")}
+    text = reveal(url, "checkpoint.url")
+    try:
+        check_folder_url(text)
+    except ValueError as error:
+        raise ConfigError(f"checkpoint.url: {error}") from None
+    return {str(url): text}

@@ -55,10 +55,17 @@ def _serialized(value: object, info: SerializationInfo) -> object:
     return without_passwords(str(value)) if info.mode == "json" else value
 
 
-def refuse_long_chain(url: str) -> None:
-    """Raise ValueError if a URL chains so many file systems by `::` that fsspec can't open it."""
+def check_folder_url(url: str) -> None:
+    """Raise ValueError if a URL can't be that of a folder in a storage of fsspec's."""
     if url.count("::") > _LONGEST_CHAIN:
         raise ValueError(f"'::' chains more than {_LONGEST_CHAIN} file systems; write it with fewer")
+    scheme, mark, place = url.partition("://")
+    if not mark or not scheme or not url.isprintable():
+        raise ValueError(f"{without_passwords(url)!r} is no URL; give one such as s3://bucket/folder or file:///folder")
+    if not place.strip("/ "):
+        raise ValueError(f"'{url}' names no folder; give one such as s3://bucket/folder or file:///folder")
+    if scheme in ("file", "local") and not place.startswith("/"):
+        raise ValueError(f"'{url}' has two slashes where file:///folder has three")
 
 
 def is_secret_key(key: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PositiveFloat, Tag, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.secret_url import SecretUrl, is_secret_key, refuse_long_chain
+from nasflow.config.secret_url import SecretUrl, check_folder_url, is_secret_key
 from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretLocation, SecretText
 from nasflow.config.services.common import CodeConfig, ProcessesConfig
 from nasflow.config.values import Section
@@ -57,17 +57,22 @@ class ObjectStoreConfig(Section):
 
     @field_validator("url")
     @classmethod
-    def _absolute(cls, url: SecretLocation) -> SecretLocation:
+    def _usable(cls, url: SecretLocation) -> SecretLocation:
         if isinstance(url, SecretUrl):
-            if "://" not in url.get_secret_value():
-                raise ValueError(f"'{url}' is no URL; give one such as s3://bucket/folder or file:///folder")
-            refuse_long_chain(url.get_secret_value())
+            check_storage_url(url.get_secret_value())
         return url
 
     @field_validator("options")
     @classmethod
     def _with_secrets(cls, options: dict[str, Any]) -> dict[str, Any]:
         return {key: _option(key, value, 1) for key, value in options.items()}
+
+
+def check_storage_url(url: str) -> None:
+    """Raise ValueError if a URL can't be that of a folder which this machine and the nodes reach."""
+    check_folder_url(url)
+    if url.startswith("memory://"):
+        raise ValueError("memory:// is in the memory of one process, which jobs do not see; give a storage they reach")
 
 
 def _option(key: str, value: Any, depth: int) -> Any:

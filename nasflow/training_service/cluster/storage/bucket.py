@@ -10,7 +10,7 @@ import fsspec
 
 from nasflow.config.secret_url import MASK, SecretUrl, hide_passwords
 from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretText, reveal, secrets_of
-from nasflow.config.services.storage import ObjectStoreConfig
+from nasflow.config.services.storage import ObjectStoreConfig, check_storage_url
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.storage.base import StorageSilentError
 
@@ -69,6 +69,10 @@ class Bucket:
 
     def __init__(self, config: ObjectStoreConfig, texts: Mapping[str, str], folder: str):
         self._texts = texts
+        try:
+            check_storage_url(texts["url"])
+        except ValueError as error:
+            raise ServiceError(f"{KEY}.url: {error}") from None
         url = f"{texts['url'].rstrip('/')}/{folder}"
         options = _filled(config.options, "options", texts)
         if url.startswith(("s3://", "s3a://")):

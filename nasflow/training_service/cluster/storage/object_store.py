@@ -113,7 +113,9 @@ class ObjectStore(Storage):
                     bucket.put(Path(file.name), "object")
                 there = bucket.list()
                 bucket.remove_all()
-        except (StorageSilentError, FileNotFoundError) as error:
+        except FileNotFoundError as error:
+            raise ServiceError(f"{KEY}.url: {error}") from None
+        except StorageSilentError as error:
             raise ServiceError(f"{error}; check training_service.storage") from None
         if list(there) != ["object"]:
             raise ServiceError(f"{KEY}.url: what is written there is not listed; check training_service.storage")
