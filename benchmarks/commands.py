@@ -105,12 +105,16 @@ def cpu_seconds(root: psutil.Process) -> float:
 class PrefectServer:
     """A Prefect server in the background, with a new database.
 
+    Args:
+        home: of Prefect.
+        database: an empty one of PostgreSQL in place of SQLite, as `postgresql+asyncpg://...`.
+
     Attributes:
         cold_start: seconds from the command to the first healthy answer.
         environment: the environment variables with which programs use it.
     """
 
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, database: str | None = None):
         home.mkdir(parents=True)
         port = _free_port()
         self._url = f"http://127.0.0.1:{port}/api"
@@ -120,6 +124,8 @@ class PrefectServer:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
         }
+        if database is not None:
+            self.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database
         self._token = secrets.token_hex(8)
         self._log = home / "server.log"
         command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]

@@ -31,6 +31,7 @@ from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.cluster.seen import Seen
 from tests.flows.pool.pools import use
 from tests.flows.searches import PrefectServer as ServerOfTests
+from tests.postgresql import PostgresqlServer
 
 RUNNER = "nasflow.testing.scripted_job:run_job_file"
 SIMULATED = "simulated"
@@ -80,7 +81,8 @@ def many_jobs(kind: str, jobs: int, slots: int, folder: Path) -> dict[str, Any]:
     root = folder / "root"
     if kind == SIMULATED:
         return _measure(Simulated(root, _SIMULATED_NODES), jobs, _SIMULATED_NODES, _SIMULATED_SECONDS, requests=list)
-    server = PrefectServer(folder / "server")
+    database = PostgresqlServer()  # for so many flow runs at once, SQLite locks too long
+    server = PrefectServer(folder / "server", database.url.replace("postgresql:", "postgresql+asyncpg:"))
     try:
         with (
             use(ServerOfTests(server.environment["PREFECT_API_URL"], server.environment)),
@@ -96,6 +98,7 @@ def many_jobs(kind: str, jobs: int, slots: int, folder: Path) -> dict[str, Any]:
             )
     finally:
         server.close()
+        database.close()
 
 
 def show(kind: str, figures: Mapping[str, Any]) -> None:

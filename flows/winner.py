@@ -7,8 +7,9 @@ from prefect.states import Completed
 from prefect.tasks import Task
 
 from nasflow.errors import InfrastructureError, TrialError
-from nasflow.job.events import Alert, Event
+from nasflow.job.events import Alert, Confusion, Event
 from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.report.confusion import confusion_markdown
 from nasflow.report.text import plain_number, shown
 from nasflow.study.records import AttemptKind
 from nasflow.study.study import Study
@@ -16,6 +17,7 @@ from nasflow.trial import FailureKind, Trial
 
 from .session.control import cancelled_if_interrupted
 from .session.session import SearchSession
+from .ui.artifacts import artifact_key, show_markdown
 from .ui.run_page import tag_task_run
 from .ui.task_messages import failed
 
@@ -78,6 +80,9 @@ def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
     def on_event(event: Event) -> None:
         if isinstance(event, Alert):
             get_run_logger().warning(event.text)
+        elif isinstance(event, Confusion):
+            markdown = confusion_markdown(number, event.counts)
+            show_markdown(artifact_key(session.config.name, "confusion"), markdown, "Classes of the test data")
 
     ended = session.follower.follow(study.new_attempt(number, AttemptKind.TEST), make_spec, on_event)
     if ended.failure is FailureKind.INFRASTRUCTURE:

@@ -36,6 +36,8 @@ class SupervisedModule(LightningModule):
     """
 
     config: ClassificationConfig | RegressionConfig
+    watch: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+    """Called with the outputs and targets of each validation batch."""
 
     def __init__(self, model: nn.Module, config: ClassificationConfig | RegressionConfig, base_dir: Path | None = None):
         super().__init__()
@@ -80,6 +82,8 @@ class SupervisedModule(LightningModule):
         self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
         if not self.val_metrics:
             self.val_metrics.update({name: m.to(output.device) for name, m in self.make_metrics(output).items()})
+        if self.watch is not None:
+            self.watch(output.detach(), target)
         for name, metric in self.val_metrics.items():
             assert isinstance(metric, torchmetrics.Metric)  # noqa: S101 - for the type checker
             metric.update(output.detach(), target)

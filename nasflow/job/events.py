@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, field_serializer
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, field_serializer, model_validator
 
 from nasflow.clean_text import CleanText
 from nasflow.job.disk_full import wait_for_room
@@ -22,6 +22,8 @@ from nasflow.kernel_costs import MOST_TOLD, Figures, Place
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 """A number of a trial or of epochs: what every store can hold."""
+MOST_CLASSES = 50
+"""Of a confusion matrix; larger ones are for no one to read."""
 _AT_ONCE = 2**23  # bytes
 _SHOWN = 80  # of a line that is too long
 _YEAR_9999 = 2.5e11  # seconds since 1970, the last that a date can have
@@ -125,6 +127,20 @@ class Final(_Event):
     pruned: bool = False
 
 
+class Confusion(_Event):
+    """How many test samples of each class (row) a trial took for each class (column)."""
+
+    kind: Literal["confusion"] = "confusion"
+    trial: _Count
+    counts: Annotated[list[Annotated[list[_Count], Field(max_length=MOST_CLASSES)]], Field(max_length=MOST_CLASSES)]
+
+    @model_validator(mode="after")
+    def _is_square(self) -> "Confusion":
+        if any(len(row) != len(self.counts) for row in self.counts):
+            raise ValueError("counts is no square")
+        return self
+
+
 class Evicted(_Event):
     """A trial failed in `epoch` and left the job; the others go on. The epoch is 0 if it could not be built."""
 
@@ -159,7 +175,8 @@ class Ended(_Event):
 
 
 Event = Annotated[
-    Started | Planned | Measured | Entered | Epoch | Final | Evicted | Alert | Ended, Field(discriminator="kind")
+    Started | Planned | Measured | Entered | Epoch | Final | Confusion | Evicted | Alert | Ended,
+    Field(discriminator="kind"),
 ]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 

@@ -9,10 +9,12 @@ from pytorch_lightning import LightningModule
 from nasflow.clean_text import error_text
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import ConfigError, InfrastructureError
+from nasflow.evaluator.confusion import ConfusionCounter
 from nasflow.evaluator.data_source import load_test_data
+from nasflow.evaluator.supervised import ClassificationModule
 from nasflow.gc_control import frozen
 from nasflow.job import activity
-from nasflow.job.events import Ended, Evicted, Final, Started
+from nasflow.job.events import MOST_CLASSES, Confusion, Ended, Evicted, Final, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.lazy_layers import make_by_weights
 from nasflow.training.lightning_loop import make_trainer
@@ -26,7 +28,7 @@ class ScoringJob:
     """Scores the members of a spec on the test data of its evaluator, and calls `tell` with each event.
 
     A LightningModule with a `test_step` is scored by that, any other by its `validation_step`. The metrics are named
-    `test_...`: `val_` at the begin of a name is replaced.
+    `test_...`: `val_` at the begin of a name is replaced. A ready-made classifier also has its confusion matrix told.
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Tell):
@@ -73,7 +75,13 @@ class ScoringJob:
         make_by_weights(member.module)
         has_step = getattr(member.module.test_step, "__func__", None) is not LightningModule.test_step
         step = "test_step" if has_step else "validation_step"
-        return {_test_name(name): value for name, value in score(member, data, trainer, step).items()}
+        confusion = ConfusionCounter(MOST_CLASSES)
+        if isinstance(member.module, ClassificationModule):
+            member.module.watch = confusion.update
+        metrics = score(member, data, trainer, step)
+        if confusion.counts:
+            self._tell(Confusion(trial=spec.trial, counts=confusion.counts))
+        return {_test_name(name): value for name, value in metrics.items()}
 
     def _samples(self) -> Iterable[Any]:
         """Return the loader of the training samples, of which the test may need to know the labels."""

@@ -35,6 +35,9 @@ def test_the_best_trial_is_tested_once(searches: Searches) -> None:
     assert "test_accuracy" in searches.run("leaderboard", "tested")
     run = searches.server.newest_run("nas-search")
     assert run["state"]["type"] == "COMPLETED"
+    [confusion] = searches.server.post("/artifacts/filter", {"artifacts": {"key": {"any_": ["tested-confusion"]}}})
+    assert f"Trial {best['trial']} on test data" in confusion["data"]
+    assert "| recall |" in confusion["data"]
     searches.run("run", "tested.yaml")
     assert times(searches, "tested") == [best["trial"]], "not again"
 

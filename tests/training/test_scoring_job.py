@@ -13,7 +13,7 @@ from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.data_source import load_test_data
-from nasflow.job.events import Ended, Event, Final, Started
+from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.scoring_job import ScoringJob
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
@@ -140,3 +140,17 @@ def test_batches_come_in_the_same_order_each_time(tmp_path: Path) -> None:
     torch.manual_seed(7)
     config = evaluator(test_data={"target": "tested_modules.py:unseen", "params": {"batch_size": 5}})
     assert metrics(on_unseen(config, tmp_path / "one")) == metrics(on_unseen(config, tmp_path / "two"))
+
+
+def test_the_confusion_matrix(tmp_path: Path) -> None:
+    config = evaluator(test_data=UNSEEN, metrics=["accuracy"])
+    events = on_unseen(config, tmp_path)
+    [confusion] = [event for event in events if isinstance(event, Confusion)]
+    model = candidate_space(Target(target="spaces.py:linear"), config, HERE).build(LINEAR).model
+    model = with_weights(model, trained_weights(trial_dir(tmp_path, 3))).eval()
+    x, y = unseen().tensors
+    taken = model(x).argmax(1)
+    assert confusion.counts == [[int(((y == a) & (taken == b)).sum()) for b in range(3)] for a in range(3)]
+    assert sum(map(sum, confusion.counts)) == len(y)
+    right = sum(confusion.counts[each][each] for each in range(3))
+    assert metrics(events)["test_accuracy"] == pytest.approx(right / len(y))
