@@ -10,7 +10,7 @@ from benchmarks.merging_plain import Trial
 from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
 from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.data_source import Data, load_data
+from nasflow.evaluator.loading.data_source import Data, load_data
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed
 

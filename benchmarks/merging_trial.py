@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.merging_memory import peak_bytes
 from benchmarks.merging_plain import Manner, Trial, train
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 
 ROWS, FEATURES, CLASSES = 8, 4, 2

@@ -32,7 +32,7 @@ from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataCo
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.data_source import load_data
+from nasflow.evaluator.loading.data_source import load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job.events import Event, Evicted, Final, parse_event
 from nasflow.job.spec import JobSpec, MemberSpec

@@ -9,8 +9,8 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import secrets_of, written_out
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import secrets_of, written_out
 from nasflow.errors import ConfigError
 from nasflow.study.store_url import parse_url
 

@@ -6,7 +6,7 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from nasflow.config.secrets import SecretLocation
+from nasflow.config.secret.secrets import SecretLocation
 from nasflow.report.text import markdown_cell
 
 from .recovery.judge import GRACE

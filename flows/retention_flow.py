@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from nasflow.config.secrets import SecretLocation
+from nasflow.config.secret.secrets import SecretLocation
 from nasflow.report.text import markdown_cell
 
 from .purge import Purge, purge_studies

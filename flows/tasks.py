@@ -13,7 +13,7 @@ from prefect.tasks import Task
 
 from nasflow.checkpoint.carried import carry_over
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
-from nasflow.evaluator.data_source import fingerprint
+from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
 from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec, trial_dir
 from nasflow.merge.planning.placement import Load, place

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from nasflow.evaluator.data import Digits, DigitsRows
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 DRAWN: Counter[str] = Counter()
 """How often `__getitem__` of a training set was called in this process, under `items`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from nasflow.config.secret_url import hide_passwords, without_passwords
+from nasflow.config.secret.secret_url import hide_passwords, without_passwords
 from nasflow.errors import UserError
 from nasflow.report.choices import OptunaChoices, domains_of, space_domains
 from nasflow.report.html.parts import config_yaml

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secrets import reveal
+from nasflow.config.secret.secrets import reveal
 from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study, UnreadableStudyError, study_names
 

@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Any
 
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import SecretLocation, read_blocks_with, refuse_on_record
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import SecretLocation, read_blocks_with, refuse_on_record
 from nasflow.errors import ConfigError
 
 from .errors import clear_prefect_errors

@@ -15,7 +15,7 @@ import fsspec
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.checkpoint.store import retained
-from nasflow.config.secret_url import check_folder_url, hide_passwords
+from nasflow.config.secret.secret_url import check_folder_url, hide_passwords
 from nasflow.errors import CheckpointError
 
 logger = logging.getLogger(__name__)

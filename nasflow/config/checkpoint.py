@@ -3,8 +3,8 @@
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.objective import Objective
-from nasflow.config.secret_url import SecretUrl, check_folder_url
-from nasflow.config.secrets import SecretLocation
+from nasflow.config.secret.secret_url import SecretUrl, check_folder_url
+from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.values import Section
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret_url import SecretUrl, check_folder_url
-from nasflow.config.secrets import EnvironmentSecret, SecretLocation, reveal, secrets_of
+from nasflow.config.secret.secret_url import SecretUrl, check_folder_url
+from nasflow.config.secret.secrets import EnvironmentSecret, SecretLocation, reveal, secrets_of
 from nasflow.errors import ConfigError
 
 
@@ -17,8 +17,8 @@ class JobSecrets:
     Attributes:
         withheld: environment variables with secrets of the config, which jobs don't inherit.
         needed: those of them that jobs read where they run if nothing gives them the texts.
-        texts: returns what jobs need, in the form of `nasflow.config.secrets.give`; called when workers start. Raises
-            ConfigError if it can't be read here.
+        texts: returns what jobs need, in the form of `nasflow.config.secret.secrets.give`; called when workers start.
+            Raises ConfigError if it can't be read here.
         names: of these texts.
         only_here: keys of secrets that jobs need but can't read by themselves, not even with its variable set there.
     """

@@ -8,7 +8,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nasflow.config.budget import Budget
 from nasflow.config.checkpoint import CheckpointConfig
-from nasflow.config.errors import explain
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.evaluator.own import CustomEvaluatorConfig, LightningConfig
 from nasflow.config.evaluator.program import CommandConfig, FunctionConfig, ProgramConfig
@@ -20,11 +19,13 @@ from nasflow.config.evaluator.union import EvaluatorConfig
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
-from nasflow.config.recordable import refuse_unrecordable
+from nasflow.config.reading.errors import explain
+from nasflow.config.reading.recordable import refuse_unrecordable
+from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import SecretLocation
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.union import ServiceConfig
 from nasflow.config.strategy import (
@@ -41,7 +42,6 @@ from nasflow.config.strategy import (
     StrategyConfig,
 )
 from nasflow.config.values import Options, Section
-from nasflow.config.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
 __all__ = [

@@ -11,13 +11,13 @@ from nasflow.config.search import ClassificationConfig, ProgramConfig, Regressio
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
-from nasflow.evaluator.class_balance import with_class_weights
-from nasflow.evaluator.data_source import Data, load_data, load_test_data
 from nasflow.evaluator.function import check_program
 from nasflow.evaluator.lazy_layers import first_batch
+from nasflow.evaluator.loading.class_balance import with_class_weights
+from nasflow.evaluator.loading.data_source import Data, load_data, load_test_data
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.optimizers import make_schedule, parameter_groups, try_optimizer
-from nasflow.evaluator.own_parts import make_loss, make_metric
+from nasflow.evaluator.ready_made.optimizers import make_schedule, parameter_groups, try_optimizer
+from nasflow.evaluator.ready_made.own_parts import make_loss, make_metric
 from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real

@@ -14,7 +14,7 @@ from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 _Loaders = tuple[TensorLoader, TensorLoader] | TensorLoader
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.data_source import Data
+from nasflow.evaluator.loading.data_source import Data
 from nasflow.space.lazy_layers import lazy_layers
 
 if TYPE_CHECKING:

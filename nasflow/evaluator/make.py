@@ -22,11 +22,11 @@ def make_evaluator(config: TrainingConfig, base_dir: Path) -> Evaluator:
     """
     match config:
         case ClassificationConfig():
-            from nasflow.evaluator.supervised import Classification  # noqa: PLC0415
+            from nasflow.evaluator.ready_made.supervised import Classification  # noqa: PLC0415
 
             return Classification(config, base_dir)
         case RegressionConfig():
-            from nasflow.evaluator.supervised import Regression  # noqa: PLC0415
+            from nasflow.evaluator.ready_made.supervised import Regression  # noqa: PLC0415
 
             return Regression(config, base_dir)
         case LightningConfig():

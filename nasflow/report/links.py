@@ -4,8 +4,8 @@ import shlex
 from pathlib import Path
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import EnvironmentSecret, SecretLocation
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import EnvironmentSecret, SecretLocation
 
 
 def links_markdown(config: SearchConfig, best: tuple[int, Path] | None) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from nasflow.config.secret_url import hide_passwords
-from nasflow.config.secrets import reveal
+from nasflow.config.secret.secret_url import hide_passwords
+from nasflow.config.secret.secrets import reveal
 from nasflow.errors import StudyError
 from nasflow.study.folder import MARK, is_claimed
 from nasflow.study.lease import Lease

@@ -40,7 +40,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, validates
 
 from nasflow.clean_text import clean_text
-from nasflow.config.secret_url import hide_passwords
+from nasflow.config.secret.secret_url import hide_passwords
 from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
 from nasflow.study.network_disk import network_warning

@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from nasflow.config.secrets import SecretLocation, reveal
+from nasflow.config.secret.secrets import SecretLocation, reveal
 from nasflow.errors import StudyError
 
 StoreUrl = str | SecretLocation

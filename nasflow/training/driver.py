@@ -12,8 +12,8 @@ from torch import nn
 
 from nasflow.clean_text import error_message, error_text
 from nasflow.errors import InfrastructureError
-from nasflow.evaluator.data_source import Data
-from nasflow.evaluator.folds import own_batch
+from nasflow.evaluator.loading.data_source import Data
+from nasflow.evaluator.loading.folds import own_batch
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.open_files import lacks_files

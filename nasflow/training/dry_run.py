@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.folds import own_batch
+from nasflow.evaluator.loading.folds import own_batch
 from nasflow.job.spec import JobSpec
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.planner import Planner

@@ -10,7 +10,7 @@ from typing import Any
 from nasflow.clean_text import error_message, error_text
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import ConfigError, JobError, PreemptedError, SharedLayerError
-from nasflow.evaluator.folds import ByFold
+from nasflow.evaluator.loading.folds import ByFold
 from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
@@ -18,7 +18,7 @@ from nasflow.space.shared_layers import Owners
 from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
-from nasflow.training.member.reporting import must_stop
+from nasflow.training.member.metrics.reporting import must_stop
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.member_maker import MemberMaker, load_job_data
 from nasflow.training.preemption import Notice

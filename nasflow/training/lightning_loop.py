@@ -12,11 +12,11 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
 
-from nasflow.evaluator.data_source import Data
-from nasflow.evaluator.folds import ByFold
+from nasflow.evaluator.loading.data_source import Data
+from nasflow.evaluator.loading.folds import ByFold
 from nasflow.training.batch_runs import Run, training_batches
 from nasflow.training.driver import Driver
-from nasflow.training.member.modes import EvaluationModes
+from nasflow.training.member.trainer.modes import EvaluationModes
 from nasflow.training.seeded_loader import SeededLoader
 
 

@@ -14,15 +14,15 @@ from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.config.search import Objective
-from nasflow.config.secret_url import hide_passwords
-from nasflow.config.secrets import reveal
+from nasflow.config.secret.secret_url import hide_passwords
+from nasflow.config.secret.secrets import reveal
 from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.open_files import lacks_files
 from nasflow.training.member.member import Member
-from nasflow.training.member.reporting import Reported, events_of
+from nasflow.training.member.metrics.reporting import Reported, events_of
 from nasflow.training.repeated import RepeatedTrial
 
 logger = logging.getLogger(__name__)

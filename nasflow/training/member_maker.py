@@ -15,9 +15,9 @@ from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.class_balance import with_class_weights
-from nasflow.evaluator.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.lazy_layers import first_batch
+from nasflow.evaluator.loading.class_balance import with_class_weights
+from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed

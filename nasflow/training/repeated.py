@@ -13,7 +13,7 @@ from nasflow.job.spec import MemberSpec
 from nasflow.json_metrics import finite_metrics
 from nasflow.seeds import derive_seed
 from nasflow.training.member.member import Member
-from nasflow.training.member.reporting import record_of
+from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.schedule.repeats import common_history
 
 PARTS = "repeats"

@@ -12,8 +12,8 @@ from nasflow.clean_text import error_text
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.candidate import Candidate, candidate_space
-from nasflow.evaluator.class_balance import with_class_weights
-from nasflow.evaluator.data_source import Data
+from nasflow.evaluator.loading.class_balance import with_class_weights
+from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
 from nasflow.training.lightning_loop import FedModule, make_trainer

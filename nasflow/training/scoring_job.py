@@ -9,9 +9,9 @@ from pytorch_lightning import LightningModule
 from nasflow.clean_text import error_text
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import ConfigError, InfrastructureError
-from nasflow.evaluator.confusion import ConfusionCounter
-from nasflow.evaluator.data_source import load_test_data
-from nasflow.evaluator.supervised import ClassificationModule
+from nasflow.evaluator.loading.data_source import load_test_data
+from nasflow.evaluator.ready_made.confusion import ConfusionCounter
+from nasflow.evaluator.ready_made.supervised import ClassificationModule
 from nasflow.gc_control import frozen
 from nasflow.job import activity
 from nasflow.job.events import MOST_CLASSES, Confusion, Ended, Evicted, Final, Started

@@ -10,8 +10,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from nasflow.evaluator.folds import ByFold
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.folds import ByFold
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
 from nasflow.training.member.rng import RngStream
 

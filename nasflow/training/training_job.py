@@ -11,7 +11,7 @@ from nasflow.job.spec import JobSpec
 from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.training.job_driver import JobDriver
 from nasflow.training.lightning_loop import run
-from nasflow.training.member.reporting import replayed
+from nasflow.training.member.metrics.reporting import replayed
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.repeated import PARTS, parts_of
 from nasflow.training.schedule.pruners import make_pruner

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
-from nasflow.config.secrets import give
+from nasflow.config.secret.secrets import give
 from nasflow.config.services.custom import CustomServiceConfig
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.config.services.local import LocalServiceConfig

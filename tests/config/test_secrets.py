@@ -9,8 +9,8 @@ import pytest
 
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import SearchConfig, parse_config
-from nasflow.config.secret_url import SecretUrl, hide_passwords
-from nasflow.config.secrets import give, given, refuse_on_record, reveal, written_out
+from nasflow.config.secret.secret_url import SecretUrl, hide_passwords
+from nasflow.config.secret.secrets import give, given, refuse_on_record, reveal, written_out
 from nasflow.errors import ConfigError
 
 PASSWORDS = [
@@ -111,7 +111,7 @@ def test_what_jobs_get(monkeypatch: pytest.MonkeyPatch) -> None:
     assert written.texts() == {"memory://me:***@host/x": "memory://me:hush@host/x"}
     assert written.only_here == ("checkpoint.url",)
     assert job_secrets(config(checkpoint={"url": "s3://bucket/x"})).texts() == {}
-    monkeypatch.setattr("nasflow.config.secrets._given", {})
+    monkeypatch.setattr("nasflow.config.secret.secrets._given", {})
     give(written.texts())
     assert reveal(SecretUrl("memory://me:***@host/x"), "checkpoint.url") == "memory://me:hush@host/x"
     assert dict(given()) == dict(written.texts())

@@ -7,7 +7,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
 from nasflow.config.search import SearchConfig, parse_config
-from nasflow.config.secrets import secrets_of
+from nasflow.config.secret.secrets import secrets_of
 from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.union import each_service
 from nasflow.errors import ConfigError

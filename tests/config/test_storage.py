@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from nasflow.config.errors import explain
-from nasflow.config.secrets import EnvironmentSecret, SecretText, secrets_of
+from nasflow.config.reading.errors import explain
+from nasflow.config.secret.secrets import EnvironmentSecret, SecretText, secrets_of
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.storage import ObjectStoreConfig, SharedFolderConfig
 

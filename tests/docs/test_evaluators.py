@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from nasflow.config.search import DataConfig, MergeConfig, load_config
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.data_source import load_data
+from nasflow.evaluator.loading.data_source import load_data
 from nasflow.job.events import Event, Final, Planned
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.load_target import load_target

@@ -18,7 +18,7 @@ from pytorch_lightning import LightningModule
 
 from nasflow.config.from_nni.services import kinds
 from nasflow.config.search import SearchConfig, load_config
-from nasflow.config.secrets import Secret
+from nasflow.config.secret.secrets import Secret
 from nasflow.config.services.ssh import SshHostConfig
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.flows.cli import app, main

@@ -9,7 +9,7 @@ from torch import nn
 
 from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 
 

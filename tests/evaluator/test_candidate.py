@@ -14,7 +14,7 @@ from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.evaluator.check import check_search
 from nasflow.evaluator.make import make_evaluator
-from nasflow.evaluator.supervised import ClassificationModule, RegressionModule
+from nasflow.evaluator.ready_made.supervised import ClassificationModule, RegressionModule
 from tests.evaluator.targets import Custom, Scaled
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ import torch
 from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.data_source import Data, fingerprint, load_data, load_test_data
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data, load_test_data
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 HERE = Path(__file__).parent
 

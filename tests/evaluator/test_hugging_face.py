@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.data_source import load_data
 from nasflow.evaluator.hugging_face import Columns
+from nasflow.evaluator.loading.data_source import load_data
 from nasflow.job.events import Final
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from nasflow.config.search import SearchConfig
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.folds import split
+from nasflow.evaluator.loading.folds import split
 from nasflow.job.events import Epoch, Event, Final
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.training.training_job import TrainingJob

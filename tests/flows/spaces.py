@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 
 class Behaviour(nn.Module):

@@ -286,7 +286,7 @@ CHANGES = [
         ("clipping at the first row's value", "grad.clamp_(-limits, limits)", "grad.clamp_(-limits[0], limits[0])"),
     ),
     *_in(
-        "evaluator/group_losses.py",
+        "evaluator/ready_made/group_losses.py",
         (
             "label smoothing of another member",
             "(1 - smoothing) * losses + smoothing * even",

@@ -8,7 +8,7 @@ from pytorch_lightning.demos.transformer import LightningTransformer, Transforme
 from torch import nn
 from torch.utils.data import DataLoader
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 from tests.training.fused_spaces import mixed
 

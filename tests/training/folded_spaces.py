@@ -8,7 +8,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch.utils.data import DataLoader, Subset
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
 from tests.training.spaces import Augmented, TakenBack, TransferAugmented, rows
 

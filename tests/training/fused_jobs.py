@@ -12,7 +12,7 @@ from nasflow.checkpoint.packing import unpack
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import EvaluatorConfig
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.optimizers import make_optimizer
+from nasflow.evaluator.ready_made.optimizers import make_optimizer
 from nasflow.job.events import Event, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.rng import RngStream

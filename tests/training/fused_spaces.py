@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.job import activity
 from nasflow.space.pick import Pick
 from tests.training.spaces import Fault, rows

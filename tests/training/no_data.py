@@ -2,7 +2,7 @@
 
 import torch
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 
 def no_batches() -> tuple[TensorLoader, TensorLoader]:

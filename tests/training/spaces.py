@@ -14,7 +14,7 @@ from pytorch_lightning import LightningDataModule
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 
 # --- data --------------------------------------------------------------------------------------------------------

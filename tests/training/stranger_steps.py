@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics import classification
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from tests.training.recorded_modules import Base
 from tests.training.spaces import rows
 

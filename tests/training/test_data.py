@@ -23,8 +23,8 @@ from torch.utils.data import (
 )
 
 from nasflow.config.search import DataConfig
-from nasflow.evaluator.data_source import Data
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.data_source import Data
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.training.batch_runs import BatchRuns, training_batches
 from nasflow.training.member_maker import load_job_data
 from nasflow.training.seeded_loader import SeededLoader

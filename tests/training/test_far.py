@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from nasflow.config.search import CheckpointConfig
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import give
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import give
 from nasflow.job.events import Alert, Epoch, Started
 from nasflow.job.spec import JobSpec, trial_dir
 from tests.training.jobs import evaluator, make_job, outcome, sample, train
@@ -71,7 +71,7 @@ def test_a_password_in_the_url_is_in_no_file_of_the_job(tmp_path: Path, monkeypa
     events = train(spec, tmp_path / "untold")
     alerts = [event.text for event in events if isinstance(event, Alert)]
     assert len(alerts) == 2 and all("memory://me:***@" in alert and "write {env: NAME}" in alert for alert in alerts)
-    monkeypatch.setattr("nasflow.config.secrets._given", {})
+    monkeypatch.setattr("nasflow.config.secret.secrets._given", {})
     give({str(SecretUrl(url)): url})
     train(spec, tmp_path / "told")
     assert fsspec.filesystem("memory").find(f"{url}/study/trials/00001")

@@ -12,7 +12,7 @@ from nasflow.checkpoint.store import CheckpointStore
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.candidate import candidate_space
-from nasflow.evaluator.data_source import load_test_data
+from nasflow.evaluator.loading.data_source import load_test_data
 from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.scoring_job import ScoringJob

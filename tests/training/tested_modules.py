@@ -8,7 +8,7 @@ from pytorch_lightning import LightningDataModule
 from torch import nn
 from torch.nn import functional as F
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from tests.training.lightning_modules import Plain
 from tests.training.spaces import rows
 

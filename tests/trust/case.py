@@ -23,8 +23,8 @@ from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.seeds import derive_seed
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
-from nasflow.training.member.modes import EvaluationModes
 from nasflow.training.member.rng import RngStream
+from nasflow.training.member.trainer.modes import EvaluationModes
 from nasflow.training.unit import grouping
 from nasflow.training.unit.base import Unit
 from nasflow.training.unit.fused import FusedUnit

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 from tests.trust.family import OUTPUTS, sample
 from tests.trust.model import build as build_source

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 from tests.zoo.images import CLASSES, NETWORKS, network, size
 from tests.zoo.transformers import MODELS, WORDS, transformer

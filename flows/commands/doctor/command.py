@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nasflow.config.search import SearchConfig, load_config
-from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.errors import ConfigError
 
 from ...server.secrets import use_prefect_blocks

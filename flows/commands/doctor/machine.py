@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secrets import SecretLocation
+from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.services.union import each_service
 from nasflow.study.network_disk import network_warning

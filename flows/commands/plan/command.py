@@ -77,7 +77,7 @@ def run_in_slot(environment: dict[str, str], arguments: Sequence[str]) -> int:
 def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
     """Return one job per data source, because the data may be searched, too."""
     from nasflow.evaluator.check import check_search  # noqa: PLC0415 - slow
-    from nasflow.evaluator.data_source import fingerprint  # noqa: PLC0415 - slow
+    from nasflow.evaluator.loading.data_source import fingerprint  # noqa: PLC0415 - slow
     from nasflow.strategy.random_search import RandomSearch  # noqa: PLC0415 - slow
 
     space = check_search(config)

@@ -13,8 +13,8 @@ from nasflow.config.from_nni.request import TRIAL_COMMAND
 from nasflow.config.from_nni.search_space import SearchSpace, search_space
 from nasflow.config.from_nni.services import kinds, training_services
 from nasflow.config.from_nni.tuners import tuning
+from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.config.search import NAME_LENGTH, parse_config
-from nasflow.config.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
 _A_ROUND = 16

@@ -1,7 +1,7 @@
 """NNI's services with an API of their own: OpenPAI, DLTS, Azure Machine Learning and Alibaba's DLC."""
 
 from nasflow.config.from_nni.request import Request, Section
-from nasflow.config.secret_url import without_passwords
+from nasflow.config.secret.secret_url import without_passwords
 
 
 def openpai(request: Request, section: Section) -> None:

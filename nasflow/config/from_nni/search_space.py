@@ -6,7 +6,7 @@ from typing import Any
 
 from nasflow.clean_text import one_line
 from nasflow.config.from_nni.entries import Entries, plain
-from nasflow.config.yaml_file import read_yaml
+from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
 _OPTIMIZER = {"lr": "lr", "learningrate": "lr", "weightdecay": "weight_decay"}

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from nasflow.clean_text import one_line
-from nasflow.config.secret_url import is_secret_key, without_passwords
+from nasflow.config.secret.secret_url import is_secret_key, without_passwords
 
 _SHOWN = 20
 _SEARCHED_TAGS = ("value", "float", "int", "pick")  # of unions of a plain and a searched value

@@ -8,7 +8,7 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from nasflow.clean_text import one_line
-from nasflow.config.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
+from nasflow.config.reading.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
 from nasflow.errors import ConfigError
 
 _MOST_DIGITS = 100

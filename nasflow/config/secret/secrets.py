@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Discriminator, Field, SecretStr, Tag
 
-from nasflow.config.secret_url import SecretUrl
+from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.values import Section
 from nasflow.errors import ConfigError
 

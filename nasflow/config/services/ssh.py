@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from nasflow.config.secrets import Secret
+from nasflow.config.secret.secrets import Secret
 from nasflow.config.services.common import CodeConfig, GpuIndices, JobCount, WorkersConfig
 from nasflow.config.values import Section
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PositiveFloat, Tag, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.secret_url import SecretUrl, check_folder_url, is_secret_key
-from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretLocation, SecretText
+from nasflow.config.secret.secret_url import SecretUrl, check_folder_url, is_secret_key
+from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretLocation, SecretText
 from nasflow.config.services.common import CodeConfig, ProcessesConfig
 from nasflow.config.values import Section
 

@@ -7,8 +7,8 @@ import torch
 
 from nasflow.config.evaluator.supervised import ClassificationConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.labels import labels_of
-from nasflow.evaluator.subsets import numbered
+from nasflow.evaluator.loading.labels import labels_of
+from nasflow.evaluator.loading.subsets import numbered
 
 _KEY = "evaluator.class_weights"
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.subsets import numbered, some_of
+from nasflow.evaluator.loading.subsets import numbered, some_of
 from nasflow.seeds import derive_seed
 
 _KEY = "evaluator.data.fraction"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from nasflow.config.search import DataConfig, Target
 from nasflow.errors import ConfigError
-from nasflow.evaluator.data_share import share_of
-from nasflow.evaluator.folds import KEY as FOLDS
-from nasflow.evaluator.folds import split
+from nasflow.evaluator.loading.data_share import share_of
+from nasflow.evaluator.loading.folds import KEY as FOLDS
+from nasflow.evaluator.loading.folds import split
 from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.labels import labels_of
-from nasflow.evaluator.subsets import Numbered, in_order, numbered, some_of
+from nasflow.evaluator.loading.labels import labels_of
+from nasflow.evaluator.loading.subsets import Numbered, in_order, numbered, some_of
 from nasflow.seeds import derive_seed
 
 KEY = "evaluator.folds"

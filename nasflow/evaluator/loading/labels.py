@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from nasflow.evaluator.loaders import TensorLoader
-from nasflow.evaluator.subsets import Numbered
+from nasflow.evaluator.loading.loaders import TensorLoader
+from nasflow.evaluator.loading.subsets import Numbered
 
 
 def labels_of(loader: Numbered, size: int) -> torch.Tensor | None:

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from nasflow.errors import ConfigError
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 Refuse = Callable[[str], ConfigError]
 """Returns the error for a loader whose samples can't be chosen, from what is wrong with it."""

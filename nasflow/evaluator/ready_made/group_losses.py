@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nasflow.evaluator.supervised import REGRESSION_LOSSES
+from nasflow.evaluator.ready_made.supervised import REGRESSION_LOSSES
 from nasflow.native import cross_entropies, cross_entropies_and_gradients
 
 _IGNORED = -100  # the class number that torch's cross-entropy ignores

@@ -9,9 +9,9 @@ import torchmetrics
 from torch import Tensor
 
 from nasflow.config.evaluator.metrics import metric_name
-from nasflow.evaluator.group_losses import ClassificationLosses, RegressionLosses
-from nasflow.evaluator.own_parts import metric_value
-from nasflow.evaluator.supervised import (
+from nasflow.evaluator.ready_made.group_losses import ClassificationLosses, RegressionLosses
+from nasflow.evaluator.ready_made.own_parts import metric_value
+from nasflow.evaluator.ready_made.supervised import (
     ClassificationModule,
     RegressionModule,
     SupervisedModule,

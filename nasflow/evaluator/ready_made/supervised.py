@@ -17,9 +17,9 @@ from nasflow.config.evaluator.supervised import ClassificationConfig, Regression
 from nasflow.config.evaluator.target import Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
-from nasflow.evaluator.mixing import mix
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups
-from nasflow.evaluator.own_parts import is_known, make_loss, make_metric, metric_class
+from nasflow.evaluator.ready_made.mixing import mix
+from nasflow.evaluator.ready_made.optimizers import make_optimizer, make_schedule, parameter_groups
+from nasflow.evaluator.ready_made.own_parts import is_known, make_loss, make_metric, metric_class
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -65,8 +65,8 @@ class SupervisedModule(LightningModule):
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Return the configured metrics, for outputs of this shape.
 
-        A new metric also needs its name in `nasflow.config.evaluator`. `nasflow.evaluator.group_metrics` computes it
-        member by member unless it has a family there.
+        A new metric also needs its name in `nasflow.config.evaluator`. `group_metrics` computes it member by member
+        unless it has a family there.
         """
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

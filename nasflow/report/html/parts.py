@@ -8,7 +8,7 @@ import yaml
 from markupsafe import Markup
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret_url import is_secret_key, without_passwords
+from nasflow.config.secret.secret_url import is_secret_key, without_passwords
 from nasflow.report.html.data import Figure
 from nasflow.report.html.rendering import macro
 from nasflow.report.model.drawing import Picture

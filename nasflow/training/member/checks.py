@@ -8,7 +8,7 @@ from pytorch_lightning import Callback, LightningModule
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.callbacks import refuse_unfit
-from nasflow.training.member.reporting import refuse_losses
+from nasflow.training.member.metrics.reporting import refuse_losses
 
 
 def callbacks_of(module: LightningModule) -> list[Callback]:

@@ -17,16 +17,16 @@ from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
-from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
-from nasflow.training.member.metric_log import Logbook, batch_size_of
-from nasflow.training.member.metric_states import load_metric_states, metric_states, reset_metrics
-from nasflow.training.member.modes import freeze_only
+from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
+from nasflow.training.member.metrics.metric_states import load_metric_states, metric_states, reset_metrics
+from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
-from nasflow.training.member.pace import Pace
-from nasflow.training.member.reporting import record_of
 from nasflow.training.member.rng import RngStream
-from nasflow.training.member.trainer_view import TrainerView
+from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
+from nasflow.training.member.trainer.modes import freeze_only
+from nasflow.training.member.trainer.pace import Pace
+from nasflow.training.member.trainer.trainer_view import TrainerView
 
 _EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end")
 

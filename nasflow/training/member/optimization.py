@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from nasflow.config.evaluator.metrics import to_loss
 from nasflow.config.evaluator.training import EarlyStoppingConfig
 from nasflow.errors import TrialError
-from nasflow.evaluator.optimizers import Schedule
+from nasflow.evaluator.ready_made.optimizers import Schedule
 
 
 class Fitting:

@@ -7,8 +7,8 @@ import torch
 
 from nasflow.errors import TrialError
 from nasflow.training.member.batches import copied
-from nasflow.training.member.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
-from nasflow.training.member.trainer_view import Trained
+from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
+from nasflow.training.member.trainer.trainer_view import Trained
 
 
 class Steps(Trained, Protocol):

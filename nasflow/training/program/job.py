@@ -10,7 +10,7 @@ from nasflow.job import activity
 from nasflow.job.events import Entered, Event, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
-from nasflow.training.member.reporting import Reported, events_of, must_stop
+from nasflow.training.member.metrics.reporting import Reported, events_of, must_stop
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.preemption import Notice
 from nasflow.training.program.trial import ProgramTrial

@@ -18,8 +18,8 @@ from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.function import find_program, program_path
 from nasflow.job import reports
 from nasflow.job.spec import JobSpec, MemberSpec, program_dir
+from nasflow.training.member.metrics.reporting import record_of, refuse_losses
 from nasflow.training.member.optimization import EarlyStop
-from nasflow.training.member.reporting import record_of, refuse_losses
 from nasflow.training.program.function import END, GO_ON, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports

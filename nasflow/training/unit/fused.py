@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.evaluator.group_metrics import SupervisedGroup
+from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.training.member.member import Member

@@ -13,8 +13,8 @@ import torch
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.group_metrics import SupervisedGroup
-from nasflow.evaluator.supervised import SupervisedModule
+from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from nasflow.evaluator.ready_made.supervised import SupervisedModule
 from nasflow.gc_control import uncollected
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
@@ -31,9 +31,9 @@ from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
-from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import why_alone
+from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit

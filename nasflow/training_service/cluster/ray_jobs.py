@@ -9,8 +9,8 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nasflow.clean_text import one_line
-from nasflow.config.secret_url import MASK, hide_passwords, without_passwords
-from nasflow.config.secrets import reveal
+from nasflow.config.secret.secret_url import MASK, hide_passwords, without_passwords
+from nasflow.config.secret.secrets import reveal
 from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterSilentError

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from nasflow.clean_text import one_line
-from nasflow.config.secrets import Secret
+from nasflow.config.secret.secrets import Secret
 from nasflow.errors import ServiceError
 from nasflow.training_service.hosted.http_client import header_secret
 

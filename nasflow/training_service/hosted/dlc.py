@@ -10,7 +10,7 @@ from alibabacloud_pai_dlc20201203.models import CreateJobRequest, ListJobsReques
 from alibabacloud_tea_openapi.models import Config
 
 from nasflow.clean_text import one_line
-from nasflow.config.secret_url import MASK
+from nasflow.config.secret.secret_url import MASK
 from nasflow.config.services.hosted.dlc import DlcServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus

@@ -11,8 +11,8 @@ from urllib.parse import quote, quote_plus
 import httpx
 
 from nasflow.clean_text import one_line
-from nasflow.config.secret_url import MASK
-from nasflow.config.secrets import Secret, reveal
+from nasflow.config.secret.secret_url import MASK
+from nasflow.config.secret.secrets import Secret, reveal
 from nasflow.errors import ConfigError
 from nasflow.training_service.cluster.base import ClusterSilentError
 

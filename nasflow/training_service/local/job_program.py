@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from nasflow.config.secrets import give
+from nasflow.config.secret.secrets import give
 from nasflow.load_target import load_target
 from nasflow.training_service.machine.job_process import show_stacks
 

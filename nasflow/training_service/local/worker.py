@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from nasflow.config.secrets import give, given
+from nasflow.config.secret.secrets import give, given
 from nasflow.gc_control import freeze_shared, uncollected
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target

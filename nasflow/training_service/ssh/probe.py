@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
 from nasflow.clean_text import one_line
-from nasflow.config.errors import explain
+from nasflow.config.reading.errors import explain
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.problem import Problem, problems_of

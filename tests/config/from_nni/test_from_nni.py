@@ -8,8 +8,8 @@ import yaml
 
 from nasflow.config.from_nni.experiment import Translation, from_nni, translate
 from nasflow.config.from_nni.services import SERVICES, kinds
+from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.config.search import SearchConfig, parse_config
-from nasflow.config.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from nasflow.config.evaluator.supervised import ClassificationConfig
 from nasflow.config.evaluator.training import DataConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.class_balance import with_class_weights
-from nasflow.evaluator.data_source import load_data
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.class_balance import with_class_weights
+from nasflow.evaluator.loading.data_source import load_data
+from nasflow.evaluator.loading.loaders import TensorLoader
 
 LABELS = torch.tensor([0] * 30 + [1] * 9 + [2] * 21)
 X = torch.arange(60.0).reshape(60, 1)

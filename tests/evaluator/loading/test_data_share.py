@@ -21,9 +21,9 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.check import check_search
-from nasflow.evaluator.data_share import share_of
-from nasflow.evaluator.data_source import fingerprint, load_data
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.data_share import share_of
+from nasflow.evaluator.loading.data_source import fingerprint, load_data
+from nasflow.evaluator.loading.loaders import TensorLoader
 from tests.evaluator.test_data import HERE
 
 X = torch.arange(40.0).reshape(40, 1)

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, Weighte
 
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.data_source import load_data
-from nasflow.evaluator.folds import split
-from nasflow.evaluator.loaders import TensorLoader
+from nasflow.evaluator.loading.data_source import load_data
+from nasflow.evaluator.loading.folds import split
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
 from tests.evaluator.test_data import HERE
 from tests.evaluator.test_data_share import REFUSED

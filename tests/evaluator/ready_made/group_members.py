@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nasflow.config.search import ClassificationConfig, RegressionConfig
-from nasflow.evaluator.group_metrics import SupervisedGroup
-from nasflow.evaluator.supervised import ClassificationModule, RegressionModule, SupervisedModule
-from nasflow.training.member.metric_log import Logbook
+from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from nasflow.evaluator.ready_made.supervised import ClassificationModule, RegressionModule, SupervisedModule
+from nasflow.training.member.metrics.metric_log import Logbook
 
 DATA = {"target": "a:b"}
 CLASS_METRICS = ["accuracy", "f1", "precision", "recall", "auroc"]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from nasflow.errors import TrialError
-from nasflow.evaluator.group_losses import ClassificationLosses
-from nasflow.evaluator.group_metrics import SupervisedGroup
-from tests.evaluator.group_members import alone, classification, in_double, logits, same, together
+from nasflow.evaluator.ready_made.group_losses import ClassificationLosses
+from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from tests.evaluator.ready_made.group_members import alone, classification, in_double, logits, same, together
 
 MEMBER = st.tuples(st.sampled_from([0.0, 0.1, 1.0]), st.lists(st.sampled_from([0.0, 0.3, 1.0, 7.5]), min_size=40))
 SEEDS = st.integers(0, 2**31)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from nasflow.evaluator.confusion import ConfusionCounter
+from nasflow.evaluator.ready_made.confusion import ConfusionCounter
 from nasflow.job.events import MOST_CLASSES, parse_event
 from nasflow.report.confusion import confusion_markdown
 

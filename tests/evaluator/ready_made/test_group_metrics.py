@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nasflow.errors import TrialError
-from nasflow.evaluator.group_metrics import SupervisedGroup
-from nasflow.evaluator.supervised import ClassificationModule, RegressionModule, SupervisedModule
-from tests.evaluator.group_members import (
+from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
+from nasflow.evaluator.ready_made.supervised import ClassificationModule, RegressionModule, SupervisedModule
+from tests.evaluator.ready_made.group_members import (
     CLASS_METRICS,
     ERROR_METRICS,
     Batch,

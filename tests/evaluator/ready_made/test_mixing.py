@@ -7,7 +7,7 @@ import torch
 
 from nasflow.config.search import ClassificationConfig
 from nasflow.errors import TrialError
-from nasflow.evaluator.mixing import mix
+from nasflow.evaluator.ready_made.mixing import mix
 
 
 def config(**values: Any) -> ClassificationConfig:

@@ -12,10 +12,10 @@ from torch.optim import lr_scheduler
 
 from nasflow.config.search import OptimizerConfig, ScheduleConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.optimizers import make_optimizer, make_schedule, parameter_groups, try_optimizer
+from nasflow.evaluator.ready_made.optimizers import make_optimizer, make_schedule, parameter_groups, try_optimizer
 from nasflow.load_target import load_target
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 KINDS = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -93,7 +93,7 @@ def test_trying_an_optimizer_leaves_torchs_compiler_alone() -> None:
     program = """
 import sys, torch
 from nasflow.config.search import OptimizerConfig, ScheduleConfig
-from nasflow.evaluator.optimizers import make_schedule, try_optimizer
+from nasflow.evaluator.ready_made.optimizers import make_schedule, try_optimizer
 make_schedule(ScheduleConfig(), try_optimizer(OptimizerConfig(), [torch.nn.Parameter(torch.zeros(2))]), 1)
 sys.exit("torch._dynamo" in sys.modules)
 """

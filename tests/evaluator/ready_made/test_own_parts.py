@@ -13,11 +13,11 @@ from nasflow.config.evaluator.metrics import MetricConfig
 from nasflow.config.evaluator.supervised import ClassificationConfig, RegressionConfig
 from nasflow.config.evaluator.target import Target
 from nasflow.errors import ConfigError, TrialError
-from nasflow.evaluator.own_parts import make_loss, make_metric, metric_value
-from nasflow.evaluator.supervised import ClassificationModule, RegressionModule
-from tests.evaluator.group_members import alone
+from nasflow.evaluator.ready_made.own_parts import make_loss, make_metric, metric_value
+from nasflow.evaluator.ready_made.supervised import ClassificationModule, RegressionModule
+from tests.evaluator.ready_made.group_members import alone
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 DATA = {"target": "a:b"}
 
 

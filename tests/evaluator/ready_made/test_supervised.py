@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from nasflow.config.search import ClassificationConfig, DataConfig, RegressionConfig
 from nasflow.errors import TrialError
-from nasflow.evaluator.data_source import load_data
-from nasflow.evaluator.loaders import TensorLoader
-from nasflow.evaluator.supervised import Classification, Regression, SupervisedModule
+from nasflow.evaluator.loading.data_source import load_data
+from nasflow.evaluator.loading.loaders import TensorLoader
+from nasflow.evaluator.ready_made.supervised import Classification, Regression, SupervisedModule
 
 DATA = {"target": "a:b"}
 

@@ -29,7 +29,7 @@ CONFIG = {
 REVEAL = """
 from nasflow.errors import UserError
 from nasflow.flows.server.secrets import use_prefect_blocks
-from nasflow.config.secrets import BlockSecret, reveal
+from nasflow.config.secret.secrets import BlockSecret, reveal
 use_prefect_blocks()
 try:
     print(reveal(BlockSecret(prefect_block="host-password"), "password"))

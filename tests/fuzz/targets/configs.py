@@ -8,7 +8,7 @@ from typing import Any
 from nasflow.config.search import SearchConfig, load_config, parse_config
 from nasflow.errors import SpaceError, UserError
 from nasflow.evaluator import data as shipped_data
-from nasflow.evaluator.data_source import fingerprint, load_data
+from nasflow.evaluator.loading.data_source import fingerprint, load_data
 from nasflow.evaluator.searched_values import close_searched
 from nasflow.space.pick import RandomPick
 from tests.fuzz.mutate import reshape_json

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasflow.training.member.modes import EvaluationModes
+from nasflow.training.member.trainer.modes import EvaluationModes
 
 
 class Stays(nn.Module):

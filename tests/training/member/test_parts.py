@@ -10,7 +10,7 @@ import torchmetrics
 
 from nasflow.config.search import EarlyStoppingConfig
 from nasflow.errors import TrialError
-from nasflow.training.member.metric_log import Logbook, batch_size_of
+from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
 from nasflow.training.member.optimization import EarlyStop
 
 Batch = namedtuple("Batch", ["name", "x"])

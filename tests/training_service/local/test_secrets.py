@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nasflow.config.job_secrets import JobSecrets
-from nasflow.config.secrets import given
+from nasflow.config.secret.secrets import given
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.testing.training_service import finish, script
 from nasflow.training_service.local.service import LocalService

@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import Secret, SecretLocation
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import Secret, SecretLocation
 from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import ClusterConfig
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from nasflow.config.durations import Duration
-from nasflow.config.secret_url import without_passwords
+from nasflow.config.secret.secret_url import without_passwords
 from nasflow.config.services.common import DAY, JobCount
 from nasflow.config.services.storage import StoredConfig
 

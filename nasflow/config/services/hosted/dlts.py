@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nasflow.config.secrets import Secret
+from nasflow.config.secret.secrets import Secret
 from nasflow.config.services.hosted.base import WebServiceConfig
 
 

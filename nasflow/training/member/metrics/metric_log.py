@@ -7,7 +7,7 @@ import torch
 import torchmetrics
 
 from nasflow.errors import TrialError
-from nasflow.evaluator.own_parts import metric_value
+from nasflow.evaluator.ready_made.own_parts import metric_value
 
 _REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": torch.minimum, "max": torch.maximum}
 

@@ -10,9 +10,9 @@ from pytorch_lightning.utilities import GradClipAlgorithmType
 from pytorch_lightning.utilities.types import LRSchedulerConfig
 
 from nasflow.errors import TrialError
-from nasflow.training.member.hooks import Hooks
 from nasflow.training.member.optimization import Fitting
-from nasflow.training.member.pace import Pace
+from nasflow.training.member.trainer.hooks import Hooks
+from nasflow.training.member.trainer.pace import Pace
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule, LightningModule

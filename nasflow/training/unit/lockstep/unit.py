@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from nasflow.merge.run.merged_model import MergedModel
-from nasflow.training.member.hooks import GRADIENT_HOOKS, EndsEpochError
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
+from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, EndsEpochError
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.gradients import shown

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from nasflow.config.secret_url import MASK, SecretUrl, hide_passwords
-from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretText, reveal, secrets_of
+from nasflow.config.secret.secret_url import MASK, SecretUrl, hide_passwords
+from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, reveal, secrets_of
 from nasflow.config.services.storage import ObjectStoreConfig, check_storage_url
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.storage.base import StorageSilentError

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from nasflow.config.secret_url import SecretUrl
-from nasflow.config.secrets import BlockSecret, EnvironmentSecret, SecretText, secrets_of
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, secrets_of
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir

@@ -19,7 +19,7 @@ from paramiko import (
 )
 from paramiko.auth_strategy import AuthSource, AuthStrategy, SourceResult
 
-from nasflow.config.secrets import reveal
+from nasflow.config.secret.secrets import reveal
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 from nasflow.training_service.ssh.connect.route import Hop

@@ -10,7 +10,7 @@ from pathlib import Path
 from paramiko import SSHConfig, SSHException
 from paramiko.config import SSH_PORT
 
-from nasflow.config.secrets import Secret
+from nasflow.config.secret.secrets import Secret
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 

@@ -14,10 +14,10 @@ import torch
 
 from nasflow.merge.trace.graph import Graph
 from nasflow.training.member.batches import copied
-from nasflow.training.member.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.member.member import Member
-from nasflow.training.member.metric_log import batch_size_of
+from nasflow.training.member.metrics.metric_log import batch_size_of
 from nasflow.training.member.own_step import loss_in
+from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.unit.lockstep.joint.computed import Computed
 from nasflow.training.unit.lockstep.joint.looking import NotRecordableError
 from nasflow.training.unit.lockstep.joint.metric import JointMetric

@@ -11,8 +11,8 @@ import torch
 
 from nasflow.training.member.batches import copied
 from nasflow.training.member.member import Member
-from nasflow.training.member.metric_log import batch_size_of
-from nasflow.training.member.metric_states import metric_states
+from nasflow.training.member.metrics.metric_log import batch_size_of
+from nasflow.training.member.metrics.metric_states import metric_states
 from nasflow.training.unit.base import DiffersError
 from nasflow.training.unit.lockstep.joint.computed import Computed
 from nasflow.training.unit.lockstep.joint.looking import NotRecordableError
