@@ -241,3 +241,9 @@ def test_targets_that_no_one_meant(tmp_path, place, name):
 def test_a_url_that_chains_too_many_file_systems_opens_no_store():
     with pytest.raises(ValueError, match="'::' chains more than 8 file systems"):
         UrlStore("memory://" + "a::" * 1000)
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "16-true", 16])
+def test_half_precision_is_refused_with_what_to_use(precision):
+    with pytest.raises(ConfigError, match=r"evaluator\.precision: half precision needs .*; use bf16-mixed"):
+        parse_config(values(evaluator={"kind": "classification", "data": {"target": "a.py:b"}, "precision": precision}))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, PositiveInt, Tag, model_validator
+from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
 
 from nasflow.config.evaluator.metrics import Direction
 from nasflow.config.evaluator.target import Target
@@ -124,6 +124,16 @@ class TrainingConfig(Section):
     callbacks: list[Target] = Field(
         default=[], description="Lightning callbacks of each trial, such as an average of weights"
     )
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _without_half(cls, precision: Any) -> Any:
+        if str(precision).startswith("16"):
+            raise ValueError(
+                "half precision needs scaled losses, which nasflow does not have; use bf16-mixed, whose range is that "
+                "of 32 bits"
+            )
+        return precision
 
     @model_validator(mode="after")
     def _accumulates_batches(self) -> "TrainingConfig":
