@@ -14,8 +14,8 @@ from nasflow.evaluator.loading.data_source import load_data
 from nasflow.evaluator.loading.folds import split
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
-from tests.evaluator.test_data import HERE
 from tests.evaluator.loading.test_data_share import REFUSED
+from tests.evaluator.test_data import HERE
 
 X = torch.arange(41.0).reshape(41, 1)
 LABELS = torch.tensor([0] * 30 + [1] * 11)
