@@ -125,8 +125,8 @@ class Saying:
     ("text", "reason"),
     [
         ("not JSON", "Invalid JSON"),
-        ("[1, 2]", "Input should be an object"),
-        ('"text"', "Input should be an object"),
+        ("[1, 2]", "should be a mapping"),
+        ('"text"', "should be a mapping"),
         ("[" * 100_000, "Invalid JSON"),
         ("9" * 10_000, "Invalid JSON"),
         ('{"executable": "/py"}', "python: this key is required"),
