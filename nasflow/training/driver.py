@@ -54,6 +54,7 @@ class Driver(ABC):
         self._broken: set[int] = set()  # trials of units that failed as a whole
         self._frozen = FrozenPool()
         self._batches = 0  # of this epoch, that were trained on; 0 between epochs
+        self._validated = 0  # batches of this epoch
 
     # --- what subclasses provide ---
 
@@ -164,6 +165,7 @@ class Driver(ABC):
     def validate(self, batch: Any, index: int) -> None:
         """Score every member on a batch."""
         self.look_up(validating=True)
+        self._validated += 1
         for unit in self._turning():
             if (own := own_batch(batch, unit.members[0].number)) is not None:
                 self._guard_unit(unit, unit.validate_batch, own, index)
@@ -190,7 +192,7 @@ class Driver(ABC):
         self.save_turn(list(self.turn))
         for member in [member for member in self.active if member.finished]:
             self.remove(member)
-        self._batches = 0
+        self._batches = self._validated = 0
         activity.end_epoch()
 
     def fail(self, member: Member, error: BaseException) -> None:

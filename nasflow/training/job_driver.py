@@ -170,6 +170,14 @@ class JobDriver(SpecDriver):
             self._refuse_shared(member)
         return member
 
+    def close_turn(self) -> None:
+        """End the epoch. Raises ConfigError if the data gave no batch for it."""
+        if self.turn and not self._batches:
+            self._refuse_empty("train")
+        if self.turn and self.validates and self.data.validation is not None and not self._validated:
+            self._refuse_empty("validate")
+        super().close_turn()
+
     def rebuild(self, number: int) -> Member | None:
         """Return a member that has left as it was when it came; None if its training was never saved."""
         if self._spec.merge.fuse == "never" or not self._checkpoints.knows(self.roster.trial_of(number)):
@@ -252,6 +260,15 @@ class JobDriver(SpecDriver):
             self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
         self._checkpoints.wait()
         self._take_back(members)
+
+    def _refuse_empty(self, what: str) -> None:
+        """Raise ConfigError for data without a batch in this epoch."""
+        why = "give loaders that can be iterated again in each epoch: a DataLoader or a list, not a generator"
+        if self.roster.epoch == 0:
+            why = "let its loader have samples, and without drop_last if they fill no batch"
+        where = f" in epoch {self.roster.epoch + 1}" if self.roster.epoch else ""
+        target = "" if self._spec.data is None else self._spec.data.target
+        raise ConfigError(f"evaluator.data: {target} gives no batch to {what} on{where}; {why}")
 
     def _take_back(self, members: Sequence[Member]) -> None:
         for member in members:

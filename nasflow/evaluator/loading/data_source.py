@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader
+
 from nasflow.config.search import DataConfig, Target
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_share import share_of
 from nasflow.evaluator.loading.folds import KEY as FOLDS
 from nasflow.evaluator.loading.folds import split
+from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.load_target import check_params, load_target
 
 if TYPE_CHECKING:
@@ -102,6 +105,8 @@ def _load(config: DataConfig, base_dir: Path) -> Data:
     if _is_data_module(made):
         return _from_module(config.target, made)
     if isinstance(made, tuple) and len(made) == 2 and all(_iterable(part) for part in made):
+        if any(_are_loaders(part) for part in made):
+            raise _several(config.target)
         return Data(*made)
     if _iterable(made) and not isinstance(made, tuple):
         return Data(made, None)
@@ -150,8 +155,17 @@ def _from_module(target: str, module: "LightningDataModule") -> Data:
     has_validation = type(module).val_dataloader is not LightningDataModule.val_dataloader
     train, validation = module.train_dataloader(), module.val_dataloader() if has_validation else None
     if isinstance(train, list | tuple | dict) or isinstance(validation, list | tuple | dict):
-        raise ConfigError(f"evaluator.data: {target} gives several loaders at once; it should give one for each stage")
+        raise _several(target)
     return Data(train, validation, module)
+
+
+def _several(target: str) -> ConfigError:
+    return ConfigError(f"evaluator.data: {target} gives several loaders at once; it should give one for each stage")
+
+
+def _are_loaders(part: Any) -> bool:
+    """Whether `part` is a list of loaders, not of batches."""
+    return isinstance(part, list) and any(isinstance(each, DataLoader | TensorLoader) for each in part)
 
 
 def _is_data_module(made: Any) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from nasflow.config.evaluator.metrics import metric_name
 from nasflow.evaluator.ready_made.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.ready_made.own_parts import metric_value
+from nasflow.evaluator.ready_made.pairs import explained
 from nasflow.evaluator.ready_made.supervised import (
     ClassificationModule,
     RegressionModule,
@@ -99,6 +100,7 @@ class SupervisedGroup:
         self._validated.add_mean(self._losses(outputs, target), len(target))
         if self._families is None:
             made = self._modules[0].make_metrics(outputs[0])
+            self._modules[0].refuse_targets(target)
             on_device = {name: metric.to(outputs.device) for name, metric in made.items()}
             by_name = {metric for metric in _metrics(self._modules[0]) if isinstance(metric, str)}
             self._families = _families(on_device, by_name, len(outputs))
@@ -137,7 +139,10 @@ class SupervisedGroup:
 
     def _losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         if self._vector_losses is not None and self._vector_losses.fits(outputs, target):
-            return self._vector_losses(outputs, target)
+            try:
+                return self._vector_losses(outputs, target)
+            except (RuntimeError, IndexError) as error:
+                raise explained(error, outputs[0], target) from None
         # rare forms of targets that torch's losses accept, and shapes for which they raise their own errors
         return torch.stack([module.loss(own, target) for module, own in zip(self._modules, outputs, strict=True)])
 

@@ -39,8 +39,9 @@ def mix(config: ClassificationConfig, x: Tensor) -> Mixed:
     by_cut = config.cutmix is not None and (config.mixup is None or bool(torch.rand(()) < 0.5))
     chosen = config.cutmix if by_cut else config.mixup
     assert chosen is not None  # noqa: S101 - for the type checker
-    if not x.is_floating_point():
-        raise TrialError(f"evaluator.{'cutmix' if by_cut else 'mixup'}: inputs of {x.dtype} can't be mixed")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise TrialError(f"evaluator.{'cutmix' if by_cut else 'mixup'}: inputs of {kind} can't be mixed")
     alpha = torch.tensor(float(chosen.alpha), dtype=torch.float64)  # type: ignore[arg-type]
     share = float(torch.distributions.Beta(alpha, alpha).sample())
     order = torch.randperm(len(x)).to(x.device)

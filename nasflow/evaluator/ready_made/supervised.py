@@ -20,6 +20,7 @@ from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.ready_made.mixing import mix
 from nasflow.evaluator.ready_made.optimizers import make_optimizer, make_schedule, parameter_groups
 from nasflow.evaluator.ready_made.own_parts import is_known, make_loss, make_metric, metric_class
+from nasflow.evaluator.ready_made.pairs import explained, pair_of, refuse_no_classes
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -54,8 +55,12 @@ class SupervisedModule(LightningModule):
 
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the model's output for a batch (inputs, targets), and the targets, in matching shapes."""
-        x, target = batch
+        x, target = pair_of(batch, self.config.kind)
         return self(x), target
+
+    def refuse_targets(self, target: torch.Tensor) -> None:
+        """Raise TrialError for targets that a metric can't be computed with."""
+        return
 
     @abstractmethod
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -81,7 +86,9 @@ class SupervisedModule(LightningModule):
         output, target = self.compare(batch)
         self.log("val_loss", self.loss(output, target), on_epoch=True, batch_size=len(target))
         if not self.val_metrics:
-            self.val_metrics.update({name: m.to(output.device) for name, m in self.make_metrics(output).items()})
+            made = self.make_metrics(output)
+            self.refuse_targets(target)
+            self.val_metrics.update({name: metric.to(output.device) for name, metric in made.items()})
         if self.watch is not None:
             self.watch(output.detach(), target)
         for name, metric in self.val_metrics.items():
@@ -160,13 +167,17 @@ class ClassificationModule(SupervisedModule):
         if (own := self.compute_own_loss(output, target)) is not None:
             return own
         weights = self._weights_like(output) if class_weights(self) else None
-        return F.cross_entropy(output, target, weights, label_smoothing=float(self.config.label_smoothing))  # type: ignore[arg-type]
+        smoothing = float(self.config.label_smoothing)  # type: ignore[arg-type]
+        try:
+            return F.cross_entropy(output, target, weights, label_smoothing=smoothing)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise explained(error, output, target) from None
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Log and return the loss of one batch, whose samples may be mixed."""
         if not self._mixes:
             return super().training_step(batch, batch_idx)
-        x, target = batch
+        x, target = pair_of(batch, self.config.kind)
         mixed = mix(self.config, x)
         loss = mixed.loss(self.loss, self(mixed.x), target)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(target))
@@ -185,7 +196,10 @@ class ClassificationModule(SupervisedModule):
         weights = class_weights(self)
         if output.ndim < 2 or output.shape[1] != len(weights):
             classes = f"tells {output.shape[1]} classes apart" if output.ndim > 1 else f"gives {tuple(output.shape)}"
-            raise TrialError(f"evaluator.class_weights: there are {len(weights)}, and the model {classes}")
+            raise TrialError(
+                f"evaluator.class_weights: there are {len(weights)}, and the model {classes}; give one for each class "
+                "('balanced' gives as many as the training data have)"
+            )
         dtype = output.dtype if output.dtype in (torch.float32, torch.float64) else torch.float32  # as autocast's loss
         kept = self._weights
         if kept is None or (kept.device, kept.dtype) != (output.device, dtype):
@@ -193,11 +207,20 @@ class ClassificationModule(SupervisedModule):
                 self._weights = kept = torch.tensor(weights, dtype=dtype, device=output.device)
         return kept
 
+    def refuse_targets(self, target: torch.Tensor) -> None:
+        """Raise TrialError for targets that are no class numbers, if there is a metric of those."""
+        ours = [m if isinstance(m, str) else m.name for m in self.config.metrics if isinstance(m, str) or m.top_k]
+        if ours:
+            refuse_no_classes(target, ours[0])
+
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Return the metrics: accuracy over all samples; f1, precision and recall as unweighted means over classes."""
         classes = output.shape[-1]
         if output.ndim != 2 or classes < 2:
-            raise TrialError(f"classification needs logits [B, C] with C >= 2; the model gives {tuple(output.shape)}")
+            raise TrialError(
+                f"classification needs logits [B, C] with C >= 2; the model gives {tuple(output.shape)}; train it by "
+                "'kind: lightning'"
+            )
         kinds = torchmetrics.classification
         options: dict[str, Any] = {"num_classes": classes, "validate_args": False}
         makers: dict[str, Callable[[], torchmetrics.Metric]] = {

@@ -35,6 +35,18 @@ def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:
         )
 
 
+def refuse_loss(loss: torch.Tensor, epoch: int, step: int) -> None:
+    """Raise TrialError if the loss of a batch is not finite, or no weight has a gradient by it."""
+    where = f"in epoch {epoch}, step {step}"
+    if not torch.isfinite(loss):
+        raise TrialError(f"training loss is {loss.item()} {where}")
+    if not loss.requires_grad:
+        raise TrialError(
+            f"training loss has no gradient {where}; compute it from outputs of layers that train, without no_grad, "
+            "detach or argmax"
+        )
+
+
 def refuse_not_finite(
     module: torch.nn.Module, metrics: Mapping[str, float], epoch: int, are_weights_finite: bool | None
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
-from nasflow.errors import TrialError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member import checks
@@ -188,9 +187,8 @@ class Member:
             self.hooks.call("on_train_batch_end", outputs_of(output, self.pace.accumulated), batch, index)
 
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
-        """Raise a TrialError if the loss of a batch is not finite."""
-        if not torch.isfinite(loss):
-            raise TrialError(f"training loss is {loss.item()} in epoch {self.finished_epochs + 1}, step {index}")
+        """Raise a TrialError if the loss of a batch is not finite, or no weight has a gradient by it."""
+        checks.refuse_loss(loss, self.finished_epochs + 1, index)
 
     def start_validation(self) -> None:
         """Put the average of its weights in their place, and call the hooks before the first validation batch."""

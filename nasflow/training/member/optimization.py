@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ class Fitting:
         steps: optimizer steps made.
 
     Raises:
-        TrialError: there is something that is not an optimizer, or not one that is stepped here.
+        TrialError: there is something that is no optimizer or schedule, or no optimizer that is stepped here.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Fitting:
                 f"configure_optimizers gave {len(self.optimizers)} optimizers; to train with several, set "
                 "self.automatic_optimization = False and step them in training_step"
             )
-        self.schedules = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedules]
+        self.schedules = [_schedule_of(entry) for entry in schedules]
         self.clip_val = clip_val
         self.clip_algorithm = clip_algorithm
         self.steps = 0
@@ -201,6 +202,7 @@ def _normalize(configured: Any) -> tuple[list[torch.optim.Optimizer], list[Any]]
     for entry in entries:
         optimizer = entry
         if isinstance(entry, dict):
+            _warn_of_unread(entry, {"optimizer", "lr_scheduler", "monitor"})
             schedule = entry.get("lr_scheduler")
             if schedule is not None and not isinstance(schedule, dict):
                 schedule = {"scheduler": schedule, "monitor": entry.get("monitor", "val_loss")}
@@ -210,3 +212,30 @@ def _normalize(configured: Any) -> tuple[list[torch.optim.Optimizer], list[Any]]
             raise TrialError(f"configure_optimizers gave {type(optimizer).__name__}; it should give a torch optimizer")
         optimizers.append(optimizer)
     return optimizers, schedules
+
+
+def _schedule_of(entry: Any) -> dict[str, Any]:
+    """Return a schedule as a dict. Raises TrialError if it is none, or is stepped at no known time."""
+    found = entry if isinstance(entry, dict) else {"scheduler": entry}
+    _warn_of_unread(found, {"scheduler", "interval", "frequency", "monitor", "strict", "reduce_on_plateau", "name"})
+    if "scheduler" not in found:
+        keys = ", ".join(map(repr, found)) or "nothing"
+        raise TrialError(f"configure_optimizers gave a schedule with {keys}; put torch's scheduler under 'scheduler'")
+    schedule, interval, frequency = found["scheduler"], found.get("interval", "epoch"), found.get("frequency", 1)
+    if isinstance(schedule, type) or not hasattr(schedule, "step"):
+        name = f"the class {schedule.__name__}" if isinstance(schedule, type) else f"a {type(schedule).__name__}"
+        raise TrialError(f"configure_optimizers gave {name} as a schedule; give one of torch's, made for the optimizer")
+    if interval not in ("epoch", "step"):
+        raise TrialError(f"configure_optimizers gave a schedule with 'interval' {interval!r}; use 'epoch' or 'step'")
+    if not isinstance(frequency, int) or frequency < 1:
+        raise TrialError(f"configure_optimizers gave a schedule with 'frequency' {frequency!r}; use 1, 2, ...")
+    return found
+
+
+def _warn_of_unread(entry: dict[str, Any], known: set[str]) -> None:
+    """Warn of keys that nothing reads, as Lightning does; once of each."""
+    for key in entry.keys() - known:
+        warnings.warn(
+            f"configure_optimizers gave the key {key!r}, which is not read; there are: {', '.join(sorted(known))}",
+            stacklevel=2,
+        )

@@ -113,8 +113,25 @@ def manual_step(run: Callable[[], Any]) -> Any:
 
 
 def loss_in(output: Any) -> torch.Tensor | None:
-    """Return the loss that `training_step` returned; None skips the batch, as in Lightning."""
-    loss: torch.Tensor | None = output["loss"] if isinstance(output, dict) else output
+    """Return the loss that `training_step` returned; None skips the batch, as in Lightning.
+
+    Raises:
+        TrialError: it returned something else.
+    """
+    if isinstance(output, dict) and "loss" not in output:
+        raise TrialError(
+            f"training_step returned a dict with {', '.join(map(repr, output)) or 'nothing'}; put the loss under 'loss'"
+        )
+    loss = output["loss"] if isinstance(output, dict) else output
+    if loss is not None and not isinstance(loss, torch.Tensor):
+        raise TrialError(
+            f"training_step returned a {type(loss).__name__} as its loss; it should return a tensor with one number "
+            "(not its .item()), a dict with that under 'loss', or None to skip the batch"
+        )
+    if loss is not None and loss.numel() != 1:
+        raise TrialError(
+            f"training_step returned a loss of the shape {tuple(loss.shape)}; it should be one number, such as its mean"
+        )
     return loss
 
 

@@ -229,9 +229,11 @@ def _stacks(models: Iterable[MergedModel | DirectModel], members: Sequence[Membe
 
 
 def _common(optimizers: Sequence[torch.optim.Optimizer]) -> AdamConstants:
-    """The constants of Adam that all members share, else torch's defaults; fixed for the life of the unit."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    found = {(*group.get("betas", ()), group.get("eps")) for group in groups}
+    """The constants of Adam that all members begin with, else torch's defaults; fixed for the life of the unit.
+
+    A schedule may change those of param groups, such as OneCycleLR, which a unit of a resumed job finds changed.
+    """
+    found = {(*(own := optimizer.defaults).get("betas", ()), own.get("eps")) for optimizer in optimizers}
     constants = found.pop() if len(found) == 1 else ()
     return constants if len(constants) == 3 else (0.9, 0.999, 1e-8)
 

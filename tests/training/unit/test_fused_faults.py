@@ -160,7 +160,7 @@ def test_targets_that_no_model_fits(tmp_path: Path) -> None:
     """Every member fails, each told why, and the job ends."""
     config = evaluator(**EXACT | {"data": {"target": "fused_spaces.py:four_classes"}})
     events = fused_and_apart("fused_spaces.py:mixed", config, tmp_path, 3)
-    assert all("out of bounds" in event.error for event in evictions(events).values())
+    assert all("evaluator.data: 3 is no class of the model" in event.error for event in evictions(events).values())
     assert len(evictions(events)) == 3
 
 

@@ -45,14 +45,14 @@ class Logbook:
         """Log as `LightningModule.log` does; options about steps, progress bars and loggers are ignored.
 
         Raises:
-            TrialError: values can't be put together by `reduce_fx`.
+            TrialError: the value is not one number, or values can't be put together by `reduce_fx`.
         """
         self.settle()
         if isinstance(value, torchmetrics.Metric):
             self._metrics[name] = value
             return
         weight = batch_size or self.batch_size
-        number = value.detach().double() if isinstance(value, torch.Tensor) else float(value)
+        number = _number(name, value)
         total, count = self._sums.get(name, (0.0, 0))
         how = reduce_fx if isinstance(reduce_fx, str) else getattr(reduce_fx, "__name__", "")
         if how in ("mean", "avg"):
@@ -106,6 +106,23 @@ class Logbook:
         self._sums.clear()
         self._metrics.clear()
         return values
+
+
+def _number(name: str, value: Any) -> torch.Tensor | float:
+    """Return what is logged. Raises TrialError if it is not one number."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.detach().double()
+    if isinstance(value, torch.Tensor):
+        raise TrialError(
+            f"self.log('{name}', ...) was given a tensor of the shape {tuple(value.shape)}; log one number, such as "
+            "its mean"
+        )
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TrialError(
+            f"self.log({name!r}, ...) was given {value!r:.80}, which is no number; log a number, or a tensor with one"
+        ) from None
 
 
 def batch_size_of(batch: Any) -> int:

@@ -224,16 +224,16 @@ class LockstepUnit(StackedUnit):
             with guarding(member, self._fail):
                 if (loss := loss_in(output)) is not None:
                     losses[member] = loss
-        plain = [loss for loss in losses.values() if isinstance(loss, torch.Tensor) and loss.ndim == 0]
+        plain = [loss for loss in losses.values() if loss.ndim == 0]
         if len(plain) < len(losses) or (plain and not torch.stack(plain).isfinite().all()):
             for member, loss in list(losses.items()):
                 del losses[member]
                 with guarding(member, self._fail):
                     member.check_loss(loss, index)
                     losses[member] = loss
-        for member in [member for member, loss in losses.items() if not loss.requires_grad or loss.numel() != 1]:
+        for member in [member for member, loss in losses.items() if not loss.requires_grad]:
             with guarding(member, self._fail):
-                losses.pop(member).backward()  # raises what it raises for the member by itself
+                member.check_loss(losses.pop(member), index)  # raises what it raises for the member by itself
         return losses
 
     # --- what is fused ---
