@@ -33,7 +33,6 @@ from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import why_alone
-from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
 from nasflow.training.unit.comparison import differences
 from nasflow.training.unit.fused import FusedUnit
@@ -43,7 +42,8 @@ from nasflow.training.unit.lockstep.joint.steps import may_be_joint
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.joint.view import NotJointError
 from nasflow.training.unit.lockstep.reading import MODEL, OWN_GRADIENTS, Input, Reading, read
-from nasflow.training.unit.lockstep.unit import CHANGES, ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
+from nasflow.training.unit.lockstep.unit import ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
+from nasflow.training.unit.lockstep.watch import CHANGES, SETTINGS
 from nasflow.training.unit.member_step import Subject
 from nasflow.training.unit.stacked_unit import Merge
 
@@ -133,7 +133,7 @@ class Former:
         if why := why_alone(member):
             return why
         if not _is_ready_made(member):
-            return read(member, batch)
+            return self._differing.get(member.number) or read(member, batch)
         if not _is_pair(batch):
             return "its batches are not pairs of tensors"
         if why := member.module.why_solo(member.fitting.optimizer):  # type: ignore[operator]
@@ -224,7 +224,7 @@ class Former:
 
     def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
         for member, what in wrong.items():
-            reason = what if what in (INNER_BACKWARD, CHANGES, ENDS_EPOCH) else f"{DIFFERS}{when}: {what}"
+            reason = what if what in (INNER_BACKWARD, CHANGES, SETTINGS, ENDS_EPOCH) else f"{DIFFERS}{when}: {what}"
             self._differing[member.number] = self.reasons[member.number] = reason
             logger.warning("trial %s trains by itself: %s", member.trial, self._differing[member.number])
 
@@ -381,8 +381,8 @@ def _graphs(member: Member, reading: Reading) -> Graphs:
 
 def _is_ready_made(member: Member) -> bool:
     """Whether a whole unit's losses and metrics can be computed at once, with no hooks in between."""
-    has_hooks = not member.hooks.names.isdisjoint((*BATCH_HOOKS, *GRADIENT_HOOKS))
-    return isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module]) and not has_hooks
+    is_module = isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module])
+    return is_module and not member.hooks.names
 
 
 def _is_pair(batch: Any) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from nasflow.job.events import Planned
-from nasflow.training.unit.lockstep.unit import CHANGES, INNER_BACKWARD
+from nasflow.training.unit.lockstep.unit import INNER_BACKWARD
+from nasflow.training.unit.lockstep.watch import CHANGES
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 

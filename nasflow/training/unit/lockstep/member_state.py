@@ -1,12 +1,11 @@
 """What a unit relies on between the steps of its members, and all that a member's step has computed and changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from nasflow.tensors import address
 from nasflow.training.member.member import Member
 from nasflow.training.unit.member_step import Step
 
@@ -31,16 +30,6 @@ def frozen(part: nn.Module) -> Iterator[torch.Tensor]:
     """Yield what operations of several members may share."""
     yield from (parameter for parameter in part.parameters() if not parameter.requires_grad)
     yield from part.buffers()
-
-
-def places(tensors: Sequence[torch.Tensor]) -> list[tuple[int, bool]]:
-    """Return where tensors are in memory, and whether they are trained."""
-    return [(address(tensor), tensor.requires_grad) for tensor in tensors]
-
-
-def stepped(member: Member) -> list[int]:
-    """Return the number of parameters in each group of a member's optimizer."""
-    return [len(group["params"]) for group in member.fitting.optimizer.param_groups]
 
 
 def hyper_parameters(member: Member) -> list[list[Any]]:

@@ -19,23 +19,16 @@ from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
 from nasflow.training.unit.lockstep.meeting import Meeting
-from nasflow.training.unit.lockstep.member_state import (
-    frozen,
-    hyper_parameters,
-    is_any,
-    places,
-    stepped,
-    whole_step,
-)
+from nasflow.training.unit.lockstep.member_state import frozen, hyper_parameters, is_any, whole_step
 from nasflow.training.unit.lockstep.parts import Parts
 from nasflow.training.unit.lockstep.pausing import Call, InnerBackwardError, PausingStep, refusing_inner_backward
 from nasflow.training.unit.lockstep.proxy import proxied
 from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
+from nasflow.training.unit.lockstep.watch import Watch
 from nasflow.training.unit.member_step import Step, Subject
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 
 INNER_BACKWARD = "it runs a backward through the model in its step"
-CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
 ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
@@ -85,14 +78,24 @@ class LockstepUnit(StackedUnit):
         self._reached: dict[str, set[int]] = {}  # rows of a part that got a gradient in this step
         self._idle_so_far: set[nn.Parameter] = set()  # those without a gradient in all batches of this step
         self.wrong: dict[Member, str] = {}
+        self._watch = Watch()
         super().__init__(members, failed, merge)
+        for member in members:
+            graphs = [model.plan.graphs[self.row_of(member)] for model in self._merged.values()]
+            self._watch.note_layers(member, self._parts[member].modules.values(), graphs)
+
+    def start_epoch(self) -> None:
+        """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
+        watch, hooked = self._watch, [member for member in self.members if member.hooks.names]
+        self._refuse(watch.reset(hooked) | watch.changed(hooked) | watch.moved(self.members))
+        super().start_epoch()
 
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one step of every member."""
         if index == 0 and self._compare is not None:
             self._compare(self, batch)
         began = time.perf_counter()
-        self._refuse_changes()
+        self._refuse(self._watch.moved(self.members))
         self._clear_gradients(index)
         outputs = self._run("training_step", batch, index)
         losses = {member: self._share(loss) for member, loss in self._losses(outputs, index).items()}
@@ -110,6 +113,8 @@ class LockstepUnit(StackedUnit):
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
+        if index == 0:
+            self._refuse(self._watch.training(self.members))
         began = time.perf_counter()
         self._run("validation_step", batch, index)
         self._seconds += time.perf_counter() - began
@@ -121,7 +126,9 @@ class LockstepUnit(StackedUnit):
 
     def close_epoch(self) -> None:
         """Give each member an equal share of the time; they have logged for themselves."""
-        self._refuse_changes()
+        watched = [member for member in self.members if member.hooks.names or not member.is_joint]
+        self._refuse(self._watch.changed(watched) | self._watch.moved(self.members))
+        self._watch.note_states(watched)
         share = self._seconds / max(1, len(self.members))
         for member, is_finite in zip(self._rows, self._are_finite(), strict=True):
             if member in self.members:
@@ -318,20 +325,17 @@ class LockstepUnit(StackedUnit):
             path: any(parameter.requires_grad for parts in modules.values() for parameter in parts[path].parameters())
             for path in self._reading.parts
         }
-        self._relied = {
-            member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
-            for member, parts in modules.items()
-        }
-        self._places = {member: places(tensors) for member, tensors in self._relied.items()}
-        self._stepped = {member: stepped(member) for member in self._rows}
+        self._watch.rely_on(
+            {
+                member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
+                for member, parts in modules.items()
+            }
+        )
         self._set = {member: hyper_parameters(member) for member in self._rows}
 
-    def _refuse_changes(self) -> None:
-        """Raise DiffersError if a member's own code has changed what the stacks rely on."""
-        for member in self.members:
-            same = places(self._relied[member]) == self._places[member]
-            if not same or stepped(member) != self._stepped[member]:
-                self.wrong[member] = CHANGES
+    def _refuse(self, wrong: Mapping[Member, str]) -> None:
+        """Raise DiffersError if there are members whose own code has changed what the unit relies on."""
+        self.wrong.update(wrong)
         self._refuse_wrong()
 
     def _refresh(self) -> None:

@@ -53,7 +53,7 @@ class JointUnit(LockstepUnit):
         if index == 0:
             if self._compare is not None:
                 self._compare(self, batch)
-            self._refuse_changes()
+            self._refuse(self._watch.moved(self.members))
         began = time.perf_counter()
         self._optimizer.zero_grad()
         with self._giving_up():
@@ -68,6 +68,8 @@ class JointUnit(LockstepUnit):
 
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
+        if index == 0:
+            self._refuse(self._watch.training(self.members))
         began = time.perf_counter()
         twin = None if self._is_validation_checked else self.members[0].twin()
         with self._giving_up():

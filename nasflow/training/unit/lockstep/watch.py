@@ -1,0 +1,101 @@
+"""What a unit relies on that the members' own code may change between steps, in hooks or elsewhere."""
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasflow.merge.trace.graph import Graph
+from nasflow.merge.trace.op_properties import runs_own_code
+from nasflow.merge.trace.signature import own_structure
+from nasflow.tensors import address
+from nasflow.training.member.member import Member
+
+CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
+SETTINGS = "it changes its layers on the way, such as a mode or the rate of a dropout, or its optimizer's state"
+
+
+class Watch:
+    """Notes what members are like when a unit is built, and tells who has changed since."""
+
+    def __init__(self) -> None:
+        self._relied: dict[Member, Sequence[torch.Tensor]] = {}
+        self._places: dict[Member, Any] = {}
+        self._stepped: dict[Member, list[int]] = {}
+        self._parts: dict[Member, tuple[Sequence[nn.Module], Collection[nn.Module]]] = {}
+        self._kept: list[Any] = []  # layers and parameters, so that their ids are not used again
+        self._settings: dict[Member, list[Hashable]] = {}
+        self._states: dict[Member, list[int]] = {}  # at the end of the last epoch
+
+    def rely_on(self, members: Mapping[Member, Sequence[torch.Tensor]]) -> None:
+        """Note where tensors are, of these members and no others."""
+        self._relied = dict(members)
+        self._places = {member: _places(tensors) for member, tensors in members.items()}
+        self._stepped = {member: _stepped(member) for member in members}
+        self._states.clear()
+
+    def note_layers(self, member: Member, parts: Iterable[nn.Module], graphs: Iterable[Graph]) -> None:
+        """Note the settings of a member's parts; layers that run as they are may change all but their mode.
+
+        Args:
+            graphs: of the parts.
+        """
+        opaque = [node.module for graph in graphs for node in graph.nodes if node.module and runs_own_code(node)]
+        own = {inner for layer in opaque for inner in layer.modules()}
+        self._parts[member] = list(parts), own
+        self._kept += [(layer, *layer._parameters.values()) for layer in self._layers_of(member)]
+        self._settings[member] = self._settings_of(member)
+
+    def moved(self, members: Iterable[Member]) -> dict[Member, str]:
+        """Return those of which other tensors are trained than were noted, and what that is called."""
+        return {
+            member: CHANGES
+            for member in members
+            if _places(self._relied[member]) != self._places[member] or _stepped(member) != self._stepped[member]
+        }
+
+    def changed(self, members: Iterable[Member]) -> dict[Member, str]:
+        """Return those with other settings of layers than were noted."""
+        return {member: SETTINGS for member in members if self._settings_of(member) != self._settings[member]}
+
+    def note_states(self, members: Iterable[Member]) -> None:
+        """Note where the optimizers' states are at the end of an epoch."""
+        self._states = {member: _state(member) for member in members}
+
+    def reset(self, members: Iterable[Member]) -> dict[Member, str]:
+        """Return those with another state of the optimizer than at the end of the last epoch."""
+        return {m: SETTINGS for m in members if m in self._states and self._states[m] != _state(m)}
+
+    def training(self, members: Iterable[Member]) -> dict[Member, str]:
+        """Return those with hooks that have a layer in train mode, as none is in validation."""
+        watched = [member for member in members if member.hooks.names]
+        return {member: SETTINGS for member in watched if any(layer.training for layer in self._layers_of(member))}
+
+    def _settings_of(self, member: Member) -> list[Hashable]:
+        """Return what the member's layers are, but for the values of tensors."""
+        own = self._parts[member][1]
+        return [
+            (id(layer), *map(id, layer._parameters.values()), layer.training if layer in own else own_structure(layer))
+            for layer in self._layers_of(member)
+        ]
+
+    def _layers_of(self, member: Member) -> Iterator[nn.Module]:
+        for part in self._parts[member][0]:
+            yield from part.modules()
+
+
+def _places(tensors: Sequence[torch.Tensor]) -> list[tuple[int, bool]]:
+    """Return where tensors are in memory, and whether they are trained."""
+    return [(address(tensor), tensor.requires_grad) for tensor in tensors]
+
+
+def _stepped(member: Member) -> list[int]:
+    """Return the number of parameters in each group of a member's optimizer."""
+    return [len(group["params"]) for group in member.fitting.optimizer.param_groups]
+
+
+def _state(member: Member) -> list[int]:
+    """Return where the state of a member's optimizer is in memory."""
+    states = member.fitting.optimizer.state.values()
+    return [address(value) for state in states for value in state.values() if isinstance(value, torch.Tensor)]

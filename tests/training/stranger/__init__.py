@@ -1,0 +1,1 @@
+"""Training code, data and recipes as strangers bring them, in odd combinations."""

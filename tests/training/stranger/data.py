@@ -1,0 +1,130 @@
+"""Data of strangers that a ready-made evaluator can or can't use."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from nasflow.evaluator.loading.loaders import TensorLoader
+from tests.training.spaces import rows
+
+
+class Pairs(Dataset[Any]):
+    """Samples of a list, whose labels may be anything."""
+
+    def __init__(self, x: torch.Tensor, y: Any):
+        self.x, self.targets = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.targets[index]
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, x: torch.Tensor, y: torch.Tensor):
+        self.x, self.y = x, y
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(self.x, self.y, strict=True)
+
+
+class As(TensorLoader):
+    """Gives each batch (x, y) as `change` makes it."""
+
+    def __init__(self, change: Callable[[torch.Tensor, torch.Tensor], Any], *args: Any):
+        super().__init__(*args)
+        self.change = change
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.change(x, y) for x, y in super().__iter__())
+
+
+LABELS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one class": torch.zeros_like,
+    "no last class": lambda y: y % 2,
+    "no second class": lambda y: 2 * (y % 2),
+    "float": lambda y: y.float(),
+    "int8": lambda y: y.to(torch.int8),
+    "uint8": lambda y: y.to(torch.uint8),
+    "int32": lambda y: y.int(),
+    "one-hot": lambda y: F.one_hot(y, 3).float(),
+    "one-hot of int": lambda y: F.one_hot(y, 3),
+    "column": lambda y: y[:, None],
+    "from 1": lambda y: y + 1,
+    "masked": lambda y: y[:, None].expand(-1, 4),
+}
+"""The labels 0, 1, 2 in other forms."""
+
+BATCHES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "dicts": lambda x, y: {"x": x, "y": y},
+    "triples": lambda x, y: (x, y, y),
+    "inputs": lambda x, y: [x],
+    "tensors": lambda x, y: x,
+    "texts": lambda x, y: (x, ["yes"] * len(x)),
+    "two inputs": lambda x, y: ((x[:, :3], x[:, 3:]), y),
+}
+
+
+def labelled(how: str) -> Any:
+    x, y = rows()
+    y = LABELS[how](y)
+    return TensorLoader((x[:64], y[:64]), 16, shuffle=True), TensorLoader((x[64:], y[64:]), 16)
+
+
+def soft_in_training() -> Any:
+    x, y = rows()
+    soft = 0.8 * F.one_hot(y, 3).double() + 0.2 / 3
+    return TensorLoader((x[:64], soft[:64]), 16, shuffle=True), TensorLoader((x[64:], y[64:]), 16)
+
+
+def rare(of: int) -> Any:
+    """Two classes, and a third with so many samples."""
+    x, y = rows()
+    y = y % 2
+    y[:of] = 2
+    return DataLoader(TensorDataset(x[:64], y[:64]), 16, shuffle=True), None if of < 0 else TensorLoader((x, y), 32)
+
+
+def listed() -> Any:
+    """Labels in a Python list."""
+    x, y = rows()
+    return DataLoader(Pairs(x[:64], y[:64].tolist()), 16, shuffle=True), DataLoader(Pairs(x[64:], y[64:].tolist()), 16)
+
+
+def streamed(workers: int) -> Any:
+    x, y = rows()
+    return DataLoader(Stream(x[:64], y[:64]), 16, num_workers=workers), TensorLoader((x[64:], y[64:]), 16)
+
+
+def batched(how: str) -> Any:
+    x, y = rows()
+    return As(BATCHES[how], (x[:64], y[:64]), 16), As(BATCHES[how], (x[64:], y[64:]), 16)
+
+
+def of_many_lengths() -> Any:
+    x, y = rows()
+    return [(x[:size], y[:size]) for size in (16, 1, 7)], [(x[64:], y[64:]), (x[:1], y[:1])]
+
+
+def exhausted(which: str) -> Any:
+    """Batches from a generator, which gives them once."""
+    x, y = rows()
+    lists = [(x[:16], y[:16]), (x[16:32], y[16:32])], [(x[64:], y[64:])]
+    train, validation = lists
+    return ((each for each in train), validation) if which == "train" else (train, (each for each in validation))
+
+
+def none_left(which: str) -> Any:
+    """Fewer samples than a batch, which is dropped."""
+    x, y = rows()
+    some, few = TensorLoader((x[:64], y[:64]), 16), DataLoader(TensorDataset(x[:8], y[:8]), 16, drop_last=True)
+    return (few, some) if which == "train" else (some, few)
+
+
+def several() -> Any:
+    train, validation = labelled("uint8")
+    return train, [validation, validation]

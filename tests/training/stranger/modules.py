@@ -1,0 +1,194 @@
+"""LightningModules and callbacks of strangers."""
+
+from typing import Any
+
+import torch
+from pytorch_lightning import Callback, LightningModule
+from torch import nn
+from torch.nn import functional as F
+
+from nasflow.space.pick import Pick
+
+
+def dropping(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(nn.Linear(6, width), nn.Dropout(0.2), nn.Linear(width, 3))
+
+
+def normed(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(nn.Linear(6, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 3))
+
+
+class Plain(LightningModule):
+    """Cross-entropy, as in every tutorial."""
+
+    def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
+        super().__init__()
+        self.model, self.lr, self.how = model, lr, how
+
+    def training_step(self, batch: Any) -> Any:
+        x, y = batch
+        return F.cross_entropy(self.model(x), y)
+
+    def validation_step(self, batch: Any) -> None:
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.model(x), y))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Returns(Plain):
+    """Returns what is no loss."""
+
+    def training_step(self, batch: Any) -> Any:
+        loss = super().training_step(batch)
+        out, y = self.model(batch[0]), batch[1]
+        found: dict[str, Any] = {
+            "a float": loss.item(),
+            "a tuple": (loss, loss),
+            "of each sample": F.cross_entropy(out, y, reduction="none"),
+            "another name": {"train_loss": loss},
+            "a float in a dict": {"loss": loss.item()},
+            "detached": {"loss": loss.detach()},
+            "a count": (out.argmax(1) != y).sum(),
+        }
+        return found[self.how]
+
+
+class Logs(Plain):
+    """Logs what is no number."""
+
+    def training_step(self, batch: Any) -> Any:
+        values = {"a vector": torch.zeros(3), "a text": "low", "nothing": None, "a dict": {"a": 1.0}}
+        self.log("seen", values[self.how])
+        return super().training_step(batch)
+
+
+class Scheduled(Plain):
+    """Gives schedules that are none."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return {
+            "by batch": lambda: {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": schedule, "interval": "batch"},
+            },
+            "misspelt": lambda: {"optimizer": optimizer, "lr_scheduler": {"schedular": schedule}},
+            "never": lambda: ([optimizer], [{"scheduler": schedule, "frequency": 0}]),
+            "a class": lambda: ([optimizer], [torch.optim.lr_scheduler.StepLR]),
+            "unread": lambda: {"optimizer": optimizer, "lr_schedule": schedule},
+        }[self.how]()
+
+
+class OneCycle(Plain):
+    """A schedule that changes Adam's betas as well."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        steps = int(self.trainer.estimated_stepping_batches)
+        return [optimizer], [
+            {"scheduler": torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, steps), "interval": "step"}
+        ]
+
+
+class Curriculum(Plain):
+    """Python attributes that training depends on, in the checkpoint by hooks."""
+
+    seen = 0
+    recent: tuple[float, ...] = ()
+
+    def training_step(self, batch: Any) -> Any:
+        self.seen += 1
+        self.recent = (*self.recent, float(batch[0].mean()))[-5:]
+        return super().training_step(batch) * (1 + 0.1 * self.seen) + sum(self.recent)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["curriculum"] = [self.seen, list(self.recent)]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seen, self.recent = checkpoint["curriculum"][0], tuple(checkpoint["curriculum"][1])
+
+
+class Tied(Plain):
+    """Two layers with one weight, a buffer that the step moves, and a head whose size the first batch tells."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.one, self.two, self.head = nn.Linear(3, 3), nn.Linear(3, 3, bias=False), nn.LazyLinear(3)
+        self.two.weight = self.one.weight
+        self.register_buffer("centre", torch.zeros(3))
+
+    def training_step(self, batch: Any) -> Any:
+        x, y = batch
+        out = self.two(self.one(self.model(x)).tanh())
+        self.centre = 0.9 * self.centre.to(out) + 0.1 * out.detach().mean(0)
+        return F.cross_entropy(self.head(out - self.centre), y)
+
+    def validation_step(self, batch: Any) -> None:
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.head(self.two(self.one(self.model(x)).tanh())), y))
+
+
+class Sharp(Plain):
+    """Sharpness-aware steps of its own."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any) -> Any:
+        optimizer: Any = self.optimizers()
+        loss = super().training_step(batch)
+        self.manual_backward(loss)
+        away = [0.05 * parameter.grad for parameter in self.model.parameters()]
+        with torch.no_grad():
+            torch._foreach_add_(list(self.model.parameters()), away)
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch))
+        with torch.no_grad():
+            torch._foreach_sub_(list(self.model.parameters()), away)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+
+class Changes(Callback):
+    """Changes the model on the way, as a recipe with a schedule of its own does."""
+
+    def __init__(self, how: str):
+        self.how = how
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        epoch, layers = trainer.current_epoch, module.model
+        match self.how:
+            case "dropout":
+                layers[1].p = 0.1 * epoch
+            case "mode" if epoch >= 1:
+                layers[1].eval()
+            case "momentum":
+                layers[1].momentum = 0.5 / (1 + epoch)
+            case "layer" if epoch == 1:
+                layers[1] = nn.Dropout(0.7)
+            case "parameter" if epoch == 1:
+                layers[-1].weight = nn.Parameter(0.5 * layers[-1].weight.detach())
+            case "frozen":
+                layers[0].requires_grad_(epoch < 1)
+            case "optimizer" if epoch == 1:
+                trainer.optimizers[0].state.clear()
+            case "rate":
+                trainer.optimizers[0].param_groups[0]["lr"] *= 0.5
+            case "weights" if epoch == 1:
+                layers[-1].reset_parameters()
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        if self.how == "clipped":
+            for parameter in module.parameters():
+                parameter.data.clamp_(-0.3, 0.3)
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        if self.how == "sampled":  # as Monte Carlo dropout does
+            module.model[1].train()

@@ -1,0 +1,69 @@
+"""What hooks and callbacks change on the way counts for merged members as for those alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasflow.job.events import Planned
+from nasflow.training.unit.lockstep.watch import CHANGES, SETTINGS
+from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole
+from tests.training.jobs import HERE, evaluator, evictions, make_job, sample
+
+MODULES = HERE / "stranger" / "modules.py"
+DROPPING, NORMED = f"{MODULES}:dropping", f"{MODULES}:normed"
+READY_MADE = {"optimizer": {"name": "adam", "lr": {"float": [0.01, 0.1]}}}
+LEAVE = {
+    "dropout": (DROPPING, SETTINGS),
+    "mode": (NORMED, SETTINGS),
+    "momentum": (NORMED, SETTINGS),
+    "layer": (DROPPING, SETTINGS),
+    "parameter": (DROPPING, SETTINGS),
+    "optimizer": (DROPPING, SETTINGS),
+    "sampled": (DROPPING, SETTINGS),
+    "frozen": (DROPPING, CHANGES),
+}
+STAY = ("rate", "weights", "clipped")
+
+
+def own(name: str, **values: Any) -> dict[str, Any]:
+    """A LightningModule of `modules.py`."""
+    params = {"lr": {"float": [0.01, 0.1]}, **values}
+    return {"kind": "lightning", "module": {"target": f"{MODULES}:{name}", "params": params}}
+
+
+def changing(how: str, kind: dict[str, Any]) -> Any:
+    callback = {"target": f"{MODULES}:Changes", "params": {"how": how}}
+    return evaluator(**kind, callbacks=[callback], precision="64-true", epochs=3)
+
+
+@pytest.mark.parametrize("kind", [READY_MADE, own("Plain")], ids=["ready-made", "lightning"])
+@pytest.mark.parametrize("how", [*LEAVE, *STAY])
+def test_merged_is_solo(how: str, kind: dict[str, Any], tmp_path: Path) -> None:
+    """Members that change what was merged leave their unit, and say why; others stay."""
+    space, why = LEAVE.get(how, (DROPPING, None))
+    events = fused_and_apart(space, changing(how, kind), tmp_path, 3, all_fused=False)
+    assert not evictions(events)
+    assert fused_members(events) == {0, 1, 2}, "they begin together"
+    alone = [event.alone for event in events if isinstance(event, Planned)][-1]
+    assert set(alone.values()) == ({why} if why else set())
+
+
+@pytest.mark.parametrize("how", ["clipped", "sampled", "rate"])
+def test_resumed(how: str, tmp_path: Path) -> None:
+    config = changing(how, READY_MADE)
+    interrupted_as_whole(make_job(DROPPING, config, sample(DROPPING, config, 3), fuse="always"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["OneCycle", "Curriculum", "Tied", "Sharp"])
+def test_modules_with_a_state_of_their_own(name: str, tmp_path: Path) -> None:
+    """Also with an average of the weights, and accumulated gradients where the module does not step by itself."""
+    recipe: dict[str, Any] = {"ema": {"decay": 0.8}}
+    if name != "Sharp":
+        recipe |= {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}
+    config = evaluator(**own(name), **recipe, precision="64-true", epochs=3)
+    events = fused_and_apart(DROPPING, config, tmp_path, 3, all_fused=name != "Sharp")
+    assert not evictions(events)
+    for fuse in ("always", "never"):
+        spec = make_job(DROPPING, config, sample(DROPPING, config, 3), fuse=fuse)
+        interrupted_as_whole(spec, tmp_path / fuse)

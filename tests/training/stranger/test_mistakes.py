@@ -1,0 +1,133 @@
+"""Each mistake in a module, its data or a recipe is told in one sentence, merged or alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasflow.errors import ConfigError
+from nasflow.job.events import Final
+from tests.training.jobs import HERE, evaluator, evictions, make_job, train
+from tests.training.stranger.test_changes import MODULES
+
+DATA = f"{HERE / 'stranger' / 'data.py'}"
+MEMBERS = [{"classes": 3}, {"classes": 3}]
+
+
+def first_line(config: dict[str, Any], fuse: Any, root: Path) -> str:
+    """What both members of a job fail with."""
+    events = train(make_job("spaces.py:linear", evaluator(**config), MEMBERS, fuse=fuse), root)
+    lines = {event.error.splitlines()[0] for event in evictions(events).values()}
+    assert len(evictions(events)) == 2 and len(lines) == 1
+    return lines.pop()
+
+
+def module(name: str, how: str) -> dict[str, Any]:
+    return {"kind": "lightning", "module": {"target": f"{MODULES}:{name}", "params": {"how": how}}}
+
+
+def data(name: str, **params: Any) -> dict[str, Any]:
+    return {"target": f"{DATA}:{name}", "params": params}
+
+
+NUMBER = "it should return a tensor with one number (not its .item()), a dict with that under 'loss', or None to skip"
+MODULE_MISTAKES = [
+    ("Returns", "a float", f"training_step returned a float as its loss; {NUMBER}"),
+    ("Returns", "a tuple", f"training_step returned a tuple as its loss; {NUMBER}"),
+    ("Returns", "a float in a dict", f"training_step returned a float as its loss; {NUMBER}"),
+    ("Returns", "of each sample", "a loss of the shape (16,); it should be one number, such as its mean"),
+    ("Returns", "another name", "training_step returned a dict with 'train_loss'; put the loss under 'loss'"),
+    ("Returns", "detached", "training loss has no gradient in epoch 1, step 0; compute it from outputs of layers"),
+    ("Returns", "a count", "training loss has no gradient in epoch 1, step 0; compute it from outputs of layers"),
+    (
+        "Logs",
+        "a vector",
+        "self.log('seen', ...) was given a tensor of the shape (3,); log one number, such as its mean",
+    ),
+    ("Logs", "a text", "self.log('seen', ...) was given 'low', which is no number; log a number"),
+    ("Logs", "nothing", "self.log('seen', ...) was given None, which is no number; log a number"),
+    ("Logs", "a dict", "self.log('seen', ...) was given {'a': 1.0}, which is no number; log a number"),
+    ("Scheduled", "by batch", "gave a schedule with 'interval' 'batch'; use 'epoch' or 'step'"),
+    ("Scheduled", "misspelt", "gave a schedule with 'schedular'; put torch's scheduler under 'scheduler'"),
+    ("Scheduled", "never", "gave a schedule with 'frequency' 0; use 1, 2, ..."),
+    ("Scheduled", "a class", "configure_optimizers gave the class StepLR as a schedule; give one of torch's"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:configure_optimizers gave the key 'schedular'")
+@pytest.mark.parametrize("fuse", ["always", "never"])
+@pytest.mark.parametrize(("name", "how", "said"), MODULE_MISTAKES, ids=[f"{n}-{h}" for n, h, _ in MODULE_MISTAKES])
+def test_of_a_module(name: str, how: str, said: str, fuse: Any, tmp_path: Path) -> None:
+    assert said in first_line(module(name, how), fuse, tmp_path)
+
+
+def test_a_key_that_nothing_reads_is_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="configure_optimizers gave the key 'lr_schedule', which is not read"):
+        events = train(make_job("spaces.py:linear", evaluator(**module("Scheduled", "unread")), MEMBERS), tmp_path)
+    assert not evictions(events)
+
+
+TARGETS = "takes class numbers [B] of torch.int64, or a share of each class [B, C] of the outputs' type, as targets"
+BALANCED = {"class_weights": "balanced"}
+DATA_MISTAKES = [
+    ("labelled", "float", {}, f"{TARGETS}; its loader gives (16,) of torch.float32"),
+    ("labelled", "int8", {}, f"{TARGETS}; its loader gives (16,) of torch.int8"),
+    ("labelled", "int32", {"mixup": {}}, f"{TARGETS}; its loader gives (16,) of torch.int32"),
+    ("labelled", "column", {}, f"{TARGETS}; its loader gives (16, 1) of torch.int64"),
+    ("labelled", "masked", {}, f"{TARGETS}; its loader gives (16, 4) of torch.int64"),
+    ("labelled", "one-hot of int", {}, f"{TARGETS}; its loader gives (16, 3) of torch.int64"),
+    ("labelled", "one-hot", {}, "'accuracy' needs class numbers [B] as targets, and the validation data give (16, 3)"),
+    ("labelled", "one-hot", {"mixup": {}}, "'accuracy' needs class numbers [B] as targets"),
+    ("labelled", "from 1", {}, "evaluator.data: 3 is no class of the model, whose 3 have the numbers 0 to 2"),
+    ("labelled", "one class", BALANCED, "there are 1, and the model tells 3 classes apart; give one for each class"),
+    ("labelled", "no last class", BALANCED, "('balanced' gives as many as the training data have)"),
+    ("labelled", "no second class", BALANCED, "has no training sample of class 1; write a weight for each class"),
+    ("labelled", "float", BALANCED, "samples whose labels are not known"),
+    ("labelled", "masked", BALANCED, "samples whose labels are not known"),
+    ("batched", "dicts", {}, "takes batches (inputs, targets), and its loader gives dicts with 'x', 'y'; let it give"),
+    ("batched", "triples", {"mixup": {}}, "and its loader gives tuples of 3"),
+    ("batched", "inputs", {}, "and its loader gives lists of 1"),
+    ("batched", "tensors", {}, "and its loader gives a Tensor (16, 6)"),
+    ("batched", "texts", {}, f"{TARGETS}; its loader gives a list"),
+    ("batched", "two inputs", {"mixup": {}}, "evaluator.mixup: inputs of a tuple can't be mixed"),
+]
+
+
+@pytest.mark.parametrize("fuse", ["always", "never"])
+@pytest.mark.parametrize(("name", "how", "values", "said"), DATA_MISTAKES)
+def test_of_data(name: str, how: str, values: dict[str, Any], said: str, fuse: Any, tmp_path: Path) -> None:
+    assert said in first_line({"data": data(name, how=how), **values}, fuse, tmp_path)
+
+
+def test_a_fold_without_a_rare_class_is_named(tmp_path: Path) -> None:
+    config = {"data": data("rare", of=1), "folds": 3, **BALANCED}
+    said = first_line(config, "always", tmp_path)
+    assert said.startswith("fold ") and "evaluator.class_weights: there are 2, and the model tells 3" in said
+
+
+AGAIN = "give loaders that can be iterated again in each epoch: a DataLoader or a list, not a generator"
+EMPTY = "let its loader have samples, and without drop_last if they fill no batch"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (data("exhausted", which="train"), f"gives no batch to train on in epoch 2; {AGAIN}"),
+        (data("exhausted", which="validation"), f"gives no batch to validate on in epoch 2; {AGAIN}"),
+        (data("none_left", which="train"), f"gives no batch to train on; {EMPTY}"),
+        (data("none_left", which="validation"), f"gives no batch to validate on; {EMPTY}"),
+        (data("several"), "gives several loaders at once; it should give one for each stage"),
+    ],
+)
+def test_data_without_batches(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """They are no trial's fault, and no epoch counts that trained on nothing."""
+    with pytest.raises(ConfigError) as refused:
+        train(make_job("spaces.py:linear", evaluator(data=given, epochs=3), MEMBERS, fuse="always"), tmp_path)
+    assert str(refused.value).startswith("evaluator.data: ") and said in str(refused.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streams_and_odd_batches_train(workers: int, tmp_path: Path) -> None:
+    given = data("streamed", workers=workers) if workers else data("of_many_lengths")
+    events = train(make_job("spaces.py:linear", evaluator(data=given), MEMBERS, fuse="always"), tmp_path)
+    assert not evictions(events) and len([event for event in events if isinstance(event, Final)]) == 2
