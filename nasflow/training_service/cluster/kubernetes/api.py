@@ -1,18 +1,15 @@
 """Requests to the API server of Kubernetes, for the objects of one namespace, which are plain JSON here."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import urllib3
-import yaml
-from kubernetes import client, config
+from kubernetes import client
 
-from nasflow.clean_text import clean_text
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterSilentError
+from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, one_line, settings_of
 
 Object = dict[str, Any]
 
@@ -21,9 +18,6 @@ _PAGE = 500  # objects
 _ROLE = "docs/kubernetes.md has the Role that is needed"
 _CORE = ("pods", "secrets", "events")  # the resources of the group without a name
 _NEW = ("ttlSecondsAfterFinished",)  # fields that servers may lack: this one before 1.23
-_DEFAULT = "~/.kube/config"
-_NO_KUBECONFIG = (TypeError, KeyError, AttributeError)  # what its client raises upon a file of another form
-_IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
 class RefusedError(ServiceError):
@@ -61,7 +55,7 @@ class KubernetesApi:
             query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE), "continue": more}
             page = self._request("GET", self._path(resource), {key: value for key, value in query.items() if value})
             found += page.get("items") or []
-            more = page.get("metadata", {}).get("continue", "")
+            more = (page.get("metadata") or {}).get("continue", "")
             if not more:
                 return found
 
@@ -98,7 +92,7 @@ class KubernetesApi:
                 "spec": {"resourceAttributes": wanted},
             }
             answer = self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, review)
-            if not answer.get("status", {}).get("allowed"):
+            if not (answer.get("status") or {}).get("allowed"):
                 yield f"{verb} {resource}"
 
     def _path(self, resource: str, name: str = "") -> str:
@@ -130,25 +124,33 @@ class KubernetesApi:
                 _return_http_data_only=True,
                 _request_timeout=_TIMEOUT,
             )
-            parsed = json.loads(answer.data)
+            parsed = _object(answer.data)
         except client.ApiException as error:
-            raise self._refusal(error, where) from error
+            raise self._refusal(error, connected.configuration) from error
+        except urllib3.exceptions.MaxRetryError as error:
+            raise ClusterSilentError(_unreached(error, where)) from error
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             raise ClusterSilentError(
-                f"training_service: Kubernetes' API server at {where} does not answer: {_line(str(error))}"
+                f"training_service: Kubernetes' API server at {where} does not answer: {one_line(str(error))}"
             ) from error
-        return parsed if isinstance(parsed, dict) else {}
+        return parsed
 
-    def _refusal(self, error: client.ApiException, where: str) -> ServiceError:
+    def _refusal(self, error: client.ApiException, settings: client.Configuration) -> ServiceError:
         """Return the error for an answer that is none of HTTP's 200 to 299."""
-        status, text = int(error.status or 0), _message(error)
+        status, text, where = int(error.status or 0), _message(error), settings.host
         if status in (0, 408, 410, 429) or status >= 500:
             return ClusterSilentError(f"training_service: Kubernetes' API server at {where} can't answer now: {text}")
+        if status in (401, 403) and not knows_user(settings):
+            return RefusedError(
+                f"training_service.kubeconfig: it gives no credentials for {where}; add the user that its context "
+                f"names ({text})",
+                status,
+            )
         if status == 401:
             return RefusedError(f"training_service.kubeconfig: {where} does not know this user: {text}", status)
         if status == 403 and "exceeded quota" in text:
             return RefusedError(f"training_service.max_jobs: the namespace's quota is used up: {text}", status)
-        if status == 403:
+        if status == 403 and _is_status(error):
             return RefusedError(f"training_service: Kubernetes forbids this: {text}; {_ROLE}", status)
         if status == 404 and f'namespaces "{self._namespace}" not found' in text:
             return RefusedError(f"training_service.namespace: there is no namespace '{self._namespace}'", status)
@@ -156,40 +158,25 @@ class KubernetesApi:
             return RefusedError(
                 f"training_service.kind: {where} does not know such jobs; install their operator", status
             )
+        if not _is_status(error):
+            return ClusterSilentError(
+                f"training_service.kubeconfig: what answers at {where} is no API server of Kubernetes, but perhaps a "
+                f"proxy: HTTP {status}: {text}; correct its cluster's server"
+            )
         return RefusedError(f"training_service: Kubernetes refuses such jobs: {text}", status)
 
     def _connect(self) -> client.ApiClient:
         if self._client is None:
-            settings = client.Configuration()
-            try:
-                self._load(settings)
-            except (config.ConfigException, yaml.YAMLError, OSError, ValueError, *_NO_KUBECONFIG) as error:
-                why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else _line(str(error))
-                raise ServiceError(
-                    f"training_service.kubeconfig: {self._kubeconfig or 'the default one'} can't be used: {why}"
-                ) from error
+            settings = settings_of(self._kubeconfig, self._context)
             settings.retries = 1
             self._client = client.ApiClient(settings)
             self._client.user_agent = "nasflow"
         return self._client
 
-    def _load(self, settings: client.Configuration) -> None:
-        if self._kubeconfig is None and not _default_exists() and _IN_POD in os.environ:
-            config.load_incluster_config(client_configuration=settings)
-            return
-        named = self._kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT  # several, as in PATH, are merged
-        files = os.pathsep.join(str(Path(each).expanduser()) for each in named.split(os.pathsep) if each)
-        config.load_kube_config(files, self._context, client_configuration=settings)
-
 
 def rights_text(missing: Sequence[str], namespace: str) -> str:
     """Return the sentence that names missing rights."""
     return f"training_service.namespace: in namespace '{namespace}' this user may not {', '.join(missing)}; {_ROLE}"
-
-
-def _default_exists() -> bool:
-    named = (os.environ.get("KUBECONFIG") or _DEFAULT).split(os.pathsep)
-    return any(Path(each).expanduser().exists() for each in named if each)
 
 
 def _dropped(sent: Any, made: Any, path: str = "") -> str:
@@ -210,14 +197,40 @@ def _dropped(sent: Any, made: Any, path: str = "") -> str:
     return next(filter(None, (_dropped(value, other, place) for place, value, other in parts)), "")
 
 
+def _object(data: bytes) -> Object:
+    """Return an object of the API. Raises ValueError if these are the bytes of something else, as a page of a proxy."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("kind"), str) or found.get("status") == "Failure":
+        raise ValueError(f"it sends no object of Kubernetes, but {data[:200].decode(errors='replace')!r}")
+    return found
+
+
+def _unreached(error: urllib3.exceptions.MaxRetryError, where: str) -> str:
+    """Return the sentence for a server to which no connection could be made."""
+    why = one_line(str(error.reason or error))
+    if isinstance(error.reason, urllib3.exceptions.SSLError):
+        return (
+            f"training_service.kubeconfig: no secure connection to {where}: {why}; correct its "
+            "certificate-authority, client-certificate and client-key"
+        )
+    return f"training_service: Kubernetes' API server at {where} does not answer: {why}"
+
+
+def _is_status(error: client.ApiException) -> bool:
+    """Whether an answer is of the API server itself."""
+    try:
+        return bool(json.loads(error.body)["kind"] == "Status")
+    except (TypeError, ValueError, KeyError):
+        return False
+
+
 def _message(error: client.ApiException) -> str:
     """Return what the server says in its answer, a JSON object, or HTTP's own words."""
     try:
         text = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         text = error.reason
-    return _line(str(text))
-
-
-def _line(text: str) -> str:
-    return clean_text(" ".join(text.split()))[:500]
+    return one_line(str(text))

@@ -194,4 +194,6 @@ def _literal(text: str) -> str:
 
 
 def _named(items: Any) -> bool:
-    return isinstance(items, list) and bool(items) and all(isinstance(each, dict) and "name" in each for each in items)
+    if not isinstance(items, list) or not items:
+        return False
+    return all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in items)

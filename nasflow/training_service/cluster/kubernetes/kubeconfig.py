@@ -1,0 +1,109 @@
+"""Reads a kubeconfig: where the API server is, and who asks."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import urllib3
+import yaml
+from kubernetes import client, config
+
+from nasflow.clean_text import clean_text
+from nasflow.errors import ServiceError
+
+_KEY = "training_service.kubeconfig"
+_DEFAULT = "~/.kube/config"
+_NO_KUBECONFIG = (TypeError, KeyError, AttributeError)  # what its client raises upon a file of another form
+_IN_POD = "KUBERNETES_SERVICE_HOST"
+
+
+def settings_of(kubeconfig: str | None, context: str | None) -> client.Configuration:
+    """Return the settings of a client.
+
+    Args:
+        kubeconfig: a file; None for the default one, or for the service account of the pod that this process is in.
+        context: of the kubeconfig; None for its current one.
+
+    Raises:
+        ServiceError: the kubeconfig can't be used; the sentence shows no token.
+    """
+    named = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT  # several, as in PATH, are merged
+    in_pod = kubeconfig is None and not _exists(named) and _IN_POD in os.environ
+    place = "the pod's service account" if in_pod else named
+    settings = client.Configuration()
+    try:
+        with _errors_of_client() as said:
+            if in_pod:
+                config.load_incluster_config(client_configuration=settings)
+            else:
+                files = os.pathsep.join(str(Path(each).expanduser()) for each in named.split(os.pathsep) if each)
+                config.load_kube_config(files, context, client_configuration=settings)
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, *_NO_KUBECONFIG) as error:
+        why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else one_line(str(error))
+        raise ServiceError(f"{_KEY}: {place} can't be used: {why}") from error
+    if said and not knows_user(settings):
+        raise ServiceError(f"{_KEY}: {place} gives no credentials, because its user's program failed: {said[-1]}")
+    _check_server(settings.host, place)
+    renew = settings.refresh_api_key_hook
+
+    def renewed(of: client.Configuration) -> None:
+        if renew is not None:
+            renew(of)
+        of.refresh_api_key_hook = renewed  # which the client has replaced
+        _check_tokens(of, place)
+
+    renewed(settings)
+    return settings
+
+
+def knows_user(settings: client.Configuration) -> bool:
+    """Whether requests with these settings say who asks."""
+    return bool(settings.api_key or settings.cert_file or settings.username)
+
+
+def one_line(text: str) -> str:
+    """Return a text of another program for a message."""
+    return clean_text(" ".join(text.split()))[:500]
+
+
+def _exists(named: str) -> bool:
+    return any(Path(each).expanduser().exists() for each in named.split(os.pathsep) if each)
+
+
+def _check_tokens(settings: client.Configuration, place: str) -> None:
+    """Raise ServiceError if a token can't be sent; take the end of its line from it, as kubectl does."""
+    settings.api_key = {name: token.strip() for name, token in settings.api_key.items()}
+    if not all(" " <= letter <= "~" for token in settings.api_key.values() for letter in token):
+        raise ServiceError(f"{_KEY}: the token in {place} has a line break or another character that no token has")
+
+
+def _check_server(server: str, place: str) -> None:
+    """Raise ServiceError if the URL of a server is none."""
+    try:
+        url = urllib3.util.parse_url(server)
+    except urllib3.exceptions.LocationParseError:
+        url = urllib3.util.Url()
+    if url.scheme not in ("https", "http") or not url.host:
+        raise ServiceError(
+            f"{_KEY}: the cluster's server in {place} is {one_line(server)!r}; give a URL such as https://host:6443"
+        )
+
+
+@contextmanager
+def _errors_of_client() -> Iterator[list[str]]:
+    """Collect what the client only logs when the program of a user gives no token."""
+    said: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name == "root":
+                said.append(one_line(record.getMessage()))
+
+    collector = Collector(logging.ERROR)
+    logging.getLogger().addHandler(collector)
+    try:
+        yield said
+    finally:
+        logging.getLogger().removeHandler(collector)
