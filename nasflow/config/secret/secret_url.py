@@ -62,6 +62,8 @@ def check_folder_url(url: str) -> None:
     scheme, mark, place = url.partition("://")
     if not mark or not scheme or not url.isprintable():
         raise ValueError(f"{without_passwords(url)!r} is no URL; give one such as s3://bucket/folder or file:///folder")
+    if url != url.strip():
+        raise ValueError(f"{without_passwords(url)!r} begins or ends with a space; remove it")
     if not place.strip("/ "):
         raise ValueError(f"'{url}' names no folder; give one such as s3://bucket/folder or file:///folder")
     if scheme in ("file", "local") and not place.startswith("/"):

@@ -21,7 +21,9 @@ class PrefectServiceConfig(ClusterConfig):
     max_jobs: JobCount = Field(default=16, description="flow runs that wait or run at a time")
     cpus_per_job: PositiveInt = Field(default=1, description="threads of a job")
     gpus_per_job: int = Field(default=0, ge=0, description="0: a job sees no GPU; else all that its worker sees")
-    python: str | None = Field(default=None, description="interpreter of jobs; default: that of the worker's flow runs")
+    python: str | None = Field(
+        default=None, min_length=1, description="interpreter of jobs; default: that of the worker's flow runs"
+    )
     poll_seconds: PositiveFloat = Field(default=2.0, description="between two looks at the flow runs")
     abandoned_after: Duration = Field(
         default=7 * DAY, description="without a controller, after which a job on a worker ends itself"

@@ -20,7 +20,9 @@ class SshHostConfig(Section):
     password: Secret | None = Field(default=None, description="of the user, if no key does")
     agent: bool = Field(default=True, description="also offer the keys of a running ssh-agent")
     proxy_jump: str | None = Field(default=None, description="[user@]host[:port] to go through")
-    python: str = Field(default="python3", description="the interpreter that has torch and nasflow's dependencies")
+    python: str = Field(
+        default="python3", min_length=1, description="the interpreter that has torch and nasflow's dependencies"
+    )
     env_setup: str | None = Field(
         default=None, description="shell commands that make 'python' ready, as 'source ~/venv/bin/activate'"
     )

@@ -41,7 +41,9 @@ class ObjectStoreConfig(Section):
         description="storage_options of fsspec; a secret among them is {env: NAME}, {prefect_block: NAME}, or the text "
         "itself, which is not put on record",
     )
-    python: str = Field(default="python3", description="interpreter on the nodes, which has nasflow installed")
+    python: str = Field(
+        default="python3", min_length=1, description="interpreter on the nodes, which has nasflow installed"
+    )
     scratch: str | None = Field(default=None, description="folder on the nodes' own disks; default: $TMPDIR, or /tmp")
     poll_seconds: PositiveFloat = Field(default=5.0, description="between two looks of the search at the storage")
     look_seconds: PositiveFloat = Field(
@@ -61,6 +63,13 @@ class ObjectStoreConfig(Section):
         if isinstance(url, SecretUrl):
             check_storage_url(url.get_secret_value())
         return url
+
+    @field_validator("scratch")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and not PurePosixPath(path).is_absolute():
+            raise ValueError(f"'{path}' is no absolute path; give one such as /local")
+        return path
 
     @field_validator("options")
     @classmethod

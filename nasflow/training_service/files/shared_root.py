@@ -19,10 +19,16 @@ class RootHere(TrainingService):
     """
 
     def __init__(self, root: Path):
-        self._root = root.resolve()
+        try:
+            self._root = root.resolve()
+        except (RuntimeError, OSError) as error:  # as of links that lead to themselves
+            raise ServiceError(_unusable(root, error)) from None
 
     def validate(self) -> None:  # noqa: D102
-        folder = next(path for path in (self._root, *self._root.parents) if path.exists())
+        try:
+            folder = next(path for path in (self._root, *self._root.parents) if path.exists())
+        except OSError as error:
+            raise ServiceError(_unusable(self._root, error)) from None
         if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
             raise ServiceError(f"training_service: can't write below {folder}; set work_dir to a folder you own")
 
@@ -55,6 +61,11 @@ class RootHere(TrainingService):
         if not place.exists():
             raise FileNotFoundError(f"there is no '{path}' in {self._root}")
         return place
+
+
+def _unusable(root: Path, error: Exception) -> str:
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return f"work_dir: the study's folder {str(root)[:200]} can't be used ({why}); correct work_dir or name"
 
 
 def import_path() -> str:

@@ -41,7 +41,7 @@ class PodsConfig(ClusterConfig):
         description="Secrets of the namespace whose keys are environment variables of jobs",
     )
     time_limit: Duration | None = Field(default=None, description="that a job may take; then Kubernetes ends it")
-    python: str = Field(default="python3", description="interpreter in the image")
+    python: str = Field(default="python3", min_length=1, description="interpreter in the image")
     labels: dict[str, str] = Field(default={}, description="more labels of Jobs and pods")
     pod_template: dict[str, Any] = Field(
         default={}, description="merged last into the pod template, containers by name"

@@ -24,7 +24,7 @@ class SlurmServiceConfig(ClusterConfig):
     gpus_per_job: int = Field(default=0, ge=0, description="GPUs of a job")
     memory_gb: PositiveFloat | None = Field(default=None, description="of a job; default: the cluster's")
     options: list[str] = Field(default=[], description="more options of sbatch, as '--constraint=a100'")
-    python: str | None = Field(default=None, description="interpreter on the nodes; default: this one")
+    python: str | None = Field(default=None, min_length=1, description="interpreter on the nodes; default: this one")
     env_setup: str | None = Field(default=None, description="shell commands that make 'python' ready")
     poll_seconds: PositiveFloat = Field(default=2.0, description="between two looks at Slurm's queue")
     abandoned_after: Duration = Field(

@@ -1,6 +1,6 @@
 """The section of the Azure Machine Learning service."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ _NAME = r"[\w.-]+"
 class AzuremlServiceConfig(WebServiceConfig):
     """A workspace of Azure Machine Learning, reached by Azure's REST API."""
 
+    own: ClassVar[tuple[str, ...]] = ("jobType", "command")
     kind: Literal["azureml"] = Field(default="azureml", description="Azure Machine Learning")
     subscription_id: str = Field(pattern=r"^[0-9A-Za-z-]+$", description="of the workspace")
     resource_group: str = Field(pattern=r"^[\w.()-]+$", description="of the workspace")

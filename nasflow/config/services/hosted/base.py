@@ -1,6 +1,7 @@
 """What the sections of hosted services have in common."""
 
 from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
@@ -14,6 +15,9 @@ from nasflow.config.services.storage import StoredConfig
 class HostedConfig(StoredConfig):
     """What a job takes of a hosted service, and how it is started there."""
 
+    own: ClassVar[tuple[str, ...]] = ()
+    """What `extra` can't replace, because no job would be found, or none would train: paths of keys."""
+
     max_jobs: JobCount = Field(default=8, description="jobs submitted at a time")
     cpus_per_job: PositiveInt = Field(default=1, description="cores of a job")
     gpus_per_job: int = Field(default=0, ge=0, description="GPUs of a job")
@@ -23,6 +27,22 @@ class HostedConfig(StoredConfig):
     abandoned_after: Duration = Field(
         default=7 * DAY, description="without a controller, after which a job ends itself"
     )
+
+    @field_validator("extra", check_fields=False)
+    @classmethod
+    def _leaves_own(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        for path in cls.own:
+            value: Any = extra
+            parts = path.split(".")
+            for depth, part in enumerate(parts):
+                if not isinstance(value, dict):
+                    raise ValueError(f"'{'.'.join(parts[:depth])}' should be a mapping")
+                if part not in value:
+                    break
+                value = value[part]
+            else:
+                raise ValueError(f"'{path}' is nasflow's own; leave it out")
+        return extra
 
 
 class WebServiceConfig(HostedConfig):

@@ -1,6 +1,6 @@
 """The section of the PAI-DLC service."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from nasflow.config.services.hosted.base import HostedConfig
 class DlcServiceConfig(HostedConfig):
     """Alibaba Cloud's PAI-DLC, reached by its SDK. Its jobs see `work_dir` and the code under the same path."""
 
+    own: ClassVar[tuple[str, ...]] = ("DisplayName", "WorkspaceId", "UserCommand")
     kind: Literal["dlc"] = Field(default="dlc", description="Alibaba Cloud's PAI-DLC")
     region: str = Field(min_length=1, pattern=r"^[a-z0-9-]+$", description="as cn-hangzhou")
     workspace_id: str = Field(min_length=1, description="the workspace of the jobs")

@@ -1,6 +1,6 @@
 """The section of the DLTS service."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from nasflow.config.services.hosted.base import WebServiceConfig
 class DltsServiceConfig(WebServiceConfig):
     """A DLTS cluster, reached by its dashboard. Its jobs see `work_dir` and the code under the same path."""
 
+    own: ClassVar[tuple[str, ...]] = ("team", "vcName", "userName", "jobName", "cmd")
     kind: Literal["dlts"] = Field(default="dlts", description="a DLTS cluster")
     url: str = Field(description="of its dashboard")
     cluster: str = Field(default=".default", min_length=1, description="one of the dashboard's; default: its first")

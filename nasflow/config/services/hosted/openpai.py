@@ -1,6 +1,6 @@
 """The section of the OpenPAI service."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,13 @@ from nasflow.config.services.hosted.base import WebServiceConfig
 class OpenpaiServiceConfig(WebServiceConfig):
     """An OpenPAI cluster, reached by its REST API. Its jobs see `work_dir` and the code under the same path."""
 
+    own: ClassVar[tuple[str, ...]] = (
+        "protocolVersion",
+        "name",
+        "type",
+        "taskRoles.job.instances",
+        "taskRoles.job.commands",
+    )
     kind: Literal["openpai"] = Field(default="openpai", description="an OpenPAI cluster")
     url: str = Field(description="of its REST server, as https://pai.example.com/rest-server")
     user: str = Field(min_length=1, pattern=r"^[\w.@-]+$", description="whose jobs they are")

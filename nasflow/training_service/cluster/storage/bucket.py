@@ -76,7 +76,10 @@ class Bucket:
         url = f"{texts['url'].rstrip('/')}/{folder}"
         options = _filled(config.options, "options", texts)
         if url.startswith(("s3://", "s3a://")):
-            options = {**options, "config_kwargs": {**_S3_PATIENCE, **options.get("config_kwargs", {})}}
+            given = options.get("config_kwargs", {})
+            if not isinstance(given, dict):
+                raise ServiceError(f"{KEY}.options.config_kwargs: should be a mapping")
+            options = {**options, "config_kwargs": {**_S3_PATIENCE, **given}}
         try:
             self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
         except ImportError as error:

@@ -1,0 +1,87 @@
+"""More sections as strangers write them: refused with the key, in one sentence, before anything is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasflow.config.search import parse_config
+from nasflow.errors import UserError
+from nasflow.training_service.make import make_service
+from tests.training_service.check.checks import SEARCH
+
+RAY = {"kind": "ray", "address": "http://127.0.0.1:9"}
+HOSTED: dict[str, dict[str, Any]] = {
+    "openpai": {"url": "http://127.0.0.1:9", "user": "me", "token": "hush", "image": "i"},
+    "dlts": {"url": "http://127.0.0.1:9", "team": "t", "email": "a@b", "password": "hush", "image": "i"},
+    "dlc": {"region": "r", "workspace_id": "1", "access_key_id": "hush", "access_key_secret": "hush", "image": "i"},
+    "azureml": {
+        "subscription_id": "11111111-2222-3333-4444-555555555555",
+        "resource_group": "lab",
+        "workspace_name": "w-1",
+        "compute_target": "gpu",
+        "image": "i",
+    },
+}
+EXTRAS: list[tuple[str, Any, str]] = [
+    ("openpai", {"name": "mine"}, "'name' is nasflow's own; leave it out"),
+    ("openpai", {"taskRoles": None}, "'taskRoles' should be a mapping"),
+    ("openpai", {"taskRoles": {"job": ["commands"]}}, "'taskRoles.job' should be a mapping"),
+    ("openpai", {"taskRoles": {"job": {"commands": ["sleep 9"]}}}, "'taskRoles.job.commands' is nasflow's own"),
+    ("dlts", {"jobName": "mine"}, "'jobName' is nasflow's own"),
+    ("dlts", {"team": "other"}, "'team' is nasflow's own"),
+    ("dlc", {"UserCommand": "sleep 9"}, "'UserCommand' is nasflow's own"),
+    ("azureml", {"command": "sleep 9"}, "'command' is nasflow's own"),
+]
+STORAGES: list[tuple[Any, str]] = [
+    ({"url": "s3://bucket/a "}, "storage.url: 's3://bucket/a ' begins or ends with a space; remove it"),
+    ({"url": " s3://bucket/a"}, "storage.url: ' s3://bucket/a' begins or ends with a space; remove it"),
+    ({"url": {"env": "SPACE"}}, "storage.url: 's3://bucket/a ' begins or ends with a space; remove it"),
+    ({"url": "s3:bucket/a"}, "storage.url: 's3:bucket/a' is no URL"),
+    ({"url": "s3://b/a", "options": {"config_kwargs": "fast"}}, "storage.options.config_kwargs: should be a mapping"),
+    ({"url": "s3://b/a", "options": {"config_kwargs": None}}, "storage.options.config_kwargs: should be a mapping"),
+    ({"url": "file:///a", "scratch": "scratch"}, "storage.scratch: 'scratch' is no absolute path"),
+    ({"url": "file:///a", "scratch": "~/scratch"}, "storage.scratch: '~/scratch' is no absolute path"),
+    ({"url": "file:///a", "scratch": "$TMPDIR"}, "storage.scratch: '$TMPDIR' is no absolute path"),
+    ({"url": "file:///a", "scratch": ""}, "storage.scratch: '' is no absolute path"),
+    ({"url": "file:///a", "python": ""}, "storage.python: String should have at least 1 character"),
+    ({"url": "file:///a", "pyton": "python3"}, "storage.pyton: unknown key; did you mean 'python'?"),
+]
+
+
+def refused(folder: Path, section: Any, work_dir: str) -> str:
+    """What is said of a section."""
+    with pytest.raises(UserError) as error:
+        config = parse_config({**SEARCH, "training_service": section, "work_dir": work_dir})
+        make_service(config.training_service, config.study_dir, folder).validate()
+    said = str(error.value)
+    assert said.isprintable()
+    assert len(said) < 600
+    assert "hush" not in said
+    return said
+
+
+@pytest.mark.parametrize(("storage", "says"), STORAGES)
+def test_a_storage(storage: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPACE", "s3://bucket/a ")
+    assert says in refused(tmp_path, {**RAY, "storage": storage}, str(tmp_path / "runs"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("kind", "extra", "says"), EXTRAS)
+def test_what_a_hosted_job_needs_can_not_be_replaced(kind: str, extra: Any, says: str, tmp_path: Path) -> None:
+    """Under another name it would train, and its search would take it as lost."""
+    section = {"kind": kind, **HOSTED[kind], "extra": extra}
+    assert f"training_service.extra: {says}" in refused(tmp_path, section, str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("kind", ["local", "debug", "ray"])
+def test_a_work_dir_that_can_be_none(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    for place in ("loop", "loop/deep", "n" * 300):
+        said = refused(tmp_path, {"kind": kind}, str(tmp_path / place))
+        assert said.startswith("work_dir: the study's folder ")
+        assert said.endswith("; correct work_dir or name")
+    assert "can't write below" in refused(tmp_path, {"kind": kind}, str(tmp_path / "file" / "runs"))
+    assert {path.name for path in tmp_path.iterdir()} == {"loop", "file"}
