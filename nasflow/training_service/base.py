@@ -52,6 +52,7 @@ class JobState(BaseModel):
         memory_share: memory that the slot can use without taking from other slots, in bytes.
         limit: the key of `limits` that the job exceeded, for which it was ended; None otherwise.
         stack: where its main thread was then, the innermost call first, a line each.
+        began: false if its node could not even start it, which is no trial's fault; `reason` says why.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,6 +68,7 @@ class JobState(BaseModel):
     memory_share: _Number | None = None
     limit: CleanText | None = None
     stack: CleanText = ""
+    began: bool = True
 
 
 class JobHandle(BaseModel):

@@ -16,6 +16,7 @@ from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.cluster.seen import Seen
+from nasflow.training_service.cluster.stillborn import StillbornJobs
 from nasflow.training_service.cluster.storage.base import RunOptions, StorageSilentError
 from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
@@ -27,7 +28,6 @@ _POLL = 0.05  # seconds between two checks of files
 _LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
-_STILLBORN_LIMIT = 3
 _OWN_LOG_SHOWN = 600  # characters
 _REST = 5.0  # of the time of a look at all jobs, until the next one
 
@@ -82,8 +82,7 @@ class ClusterService(RootHere):
         self._taken, self._waiting = dict[str, str](), set[str]()  # jobs with slots, and without, when it last tended
         self._silent = False
         self._known_since, self._ended_since = dict[str, float](), dict[str, float]()  # by the name of the run
-        self._stillborn = 0
-        self._where_to_look = ""
+        self._stillborn = StillbornJobs()
 
     # --- what a cluster implements -------------------------------------------------------------------------------
 
@@ -257,11 +256,7 @@ class ClusterService(RootHere):
             if self._records.cancel_mark(job_id).exists():
                 self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
                 return
-            if self._stillborn >= _STILLBORN_LIMIT:
-                raise ServiceError(
-                    f"training_service: {self._stillborn} jobs in a row ended on their nodes before nasflow began "
-                    f"there; {self._where_to_look}"
-                )
+            self._stillborn.check()
             run = run or self._records.new_run(job_id)
             try:
                 self._storage.give(run)
@@ -275,10 +270,13 @@ class ClusterService(RootHere):
         """Return how a run ended; None if it may still run."""
         last_word = run.ended()
         if last_word is not None and last_word.status is JobStatus.EXITED:
-            self._stillborn = 0
+            self._stillborn.clear()
             return last_word
         cancelled = self._records.cancel_mark(run.job_id).exists()
         if last_word is not None and cancelled:
+            return last_word
+        if last_word is not None and not last_word.began:
+            self._stillborn.add(f"of the last: {last_word.reason}")
             return last_word
         seen = self._seen_of(run)
         if last_word is None and (seen is None or not seen.status.finished):
@@ -294,12 +292,12 @@ class ClusterService(RootHere):
         if last_word is None and may_come and known - since < _LAST_WORD:  # its file may arrive later
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
-            self._stillborn += 1
-            self._where_to_look = self._storage.why_not(run.job_id)
+            where_to_look = self._storage.why_not(run.job_id)
             if words := " ".join(clean_text(self._own_log(run)).split())[-_OWN_LOG_SHOWN:]:
-                self._where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
+                where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
             elif seen.reason:
-                self._where_to_look += f"; of the last: {seen.reason}"
+                where_to_look += f"; of the last: {seen.reason}"
+            self._stillborn.add(where_to_look)
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)

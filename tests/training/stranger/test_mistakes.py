@@ -95,7 +95,7 @@ DATA_MISTAKES = [
 
 @pytest.mark.parametrize("fuse", ["always", "never"])
 @pytest.mark.parametrize(("name", "how", "values", "said"), DATA_MISTAKES)
-def test_of_data(name: str, how: str, values: dict[str, Any], said: str, fuse: Any, tmp_path: Path) -> None:
+def test_of_data(name: str, how: str, values: dict[str, Any], said: str, *, fuse: Any, tmp_path: Path) -> None:
     assert said in first_line({"data": data(name, how=how), **values}, fuse, tmp_path)
 
 

@@ -11,14 +11,17 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import NasflowError
+from nasflow.job.disk_full import is_full
 from nasflow.job.spec import JobSpec, job_dir, stop_mark
 from nasflow.small_files import write_aside
 from nasflow.training_service.base import JobState, JobStatus
@@ -121,16 +124,27 @@ class Carrier:
             for each in header.files:
                 parcel.unpack_file(file, each, aside)
                 place_links(aside, [self._run.root / path for path in each.paths])
-        with self._fetch(f"code/{header.code}.tar.gz") as file:
+        with self._fetch_code(header.code) as file:
             place = unpack(file, self._run.root / "code", header.code)
         job = job_dir(self._run.root, self._run.job_id) / "job.json"
         spec = JobSpec.model_validate_json(job.read_bytes()).model_copy(update={"base_dir": place})
         write_aside(job, spec.model_dump_json())
         return spec
 
+    def refuse(self, error: Exception) -> None:
+        """Send that the job can't run here, for a reason that was found before anything was brought."""
+        try:
+            self._begin()
+            self._say_why_not(error)
+        except _GivenUpError:
+            self._until_answered(self._remove_own)
+
     def _say_why_not(self, error: Exception) -> None:
         """Send that the job can't run here."""
-        state = JobState(status=JobStatus.LOST, reason=f"it could not begin on its node: {error}"[:300])
+        text = f"it could not begin on its node: {error}"[:300]
+        state = JobState(status=JobStatus.LOST, reason=text, began=False)
+        for brought in ("fetched", "aside"):  # the disk may be full of them
+            (self._run.root / brought).unlink(missing_ok=True)
         aside = self._run.root / "part"
         parcel.write(aside, Part(events_at=0, events=0, log_at=0, log=0, exit=state), [b"", b""])
         sys.stderr.write(f"{state.reason}\n")
@@ -151,6 +165,17 @@ class Carrier:
         self._until_answered(lambda: self._bucket.get(path, target))
         return target.open("rb")
 
+    def _fetch_code(self, digest: str) -> BinaryIO:
+        name = f"{digest}.tar.gz"
+        try:
+            return self._fetch(f"code/{name}")
+        except _GivenUpError:
+            self._until_answered(self._look)  # raises it again if the run's own folder is gone, too
+        raise NasflowError(
+            f"{name} is no longer in the storage; let no other program, and no rule for old objects, remove what "
+            "nasflow has there"
+        )
+
     def _run_and_send(self, sender: Sender, options: list[str]) -> JobState:
         run = self._run
         self._current.parent.mkdir(exist_ok=True)
@@ -167,12 +192,20 @@ class Carrier:
             if time.monotonic() - self._looked >= self._config.look_seconds:
                 self._look_soon()
                 if self._control.ends or self._unwanted:
-                    write_aside(self._current, f"{run.token} ends")
+                    self._ask_to_end()
             if self._told:
                 self._child.send_signal(signal.SIGTERM)  # again, because it may just have started
             time.sleep(_LOOK)
         ended = run.ended()
         return ended or JobState(status=JobStatus.LOST, reason="its program on the node did not say how it ended")
+
+    def _ask_to_end(self) -> None:
+        """Tell the job's program to end; if the disk is full, at the next look."""
+        try:
+            write_aside(self._current, f"{self._run.token} ends")
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def _look_soon(self) -> None:
         try:
@@ -181,6 +214,10 @@ class Carrier:
             self._looked = time.monotonic()
         except _GivenUpError:
             self._unwanted = True
+        except OSError as error:  # a mark for which there is no room is made at the next look
+            if not is_full(error):
+                raise
+            self._looked = time.monotonic()
 
     def _look(self) -> None:
         """Read what the run is to know.
@@ -241,15 +278,24 @@ def main() -> None:
     parser.add_argument("--shown", type=Path, help="a folder on the same disk that gets the log and the end")
     parsed, options = parser.parse_known_args()
     study, _, name = parsed.place.partition("/")
+
+    def carrier_in(root: Path) -> Carrier:
+        made = Carrier(parsed.storage, bucket, name, Run(root, parsed.job_id, parsed.token), parsed.shown)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, made.by_signal)
+        die_with_parent(os.getppid(), signal.SIGTERM)
+        return made
+
     try:
         bucket = Bucket(parsed.storage, texts_on_node(parsed.storage), study)
-        with own_folder(parsed.storage.scratch) as root:
-            run = Run(root, parsed.job_id, parsed.token)
-            carrier = Carrier(parsed.storage, bucket, name, run, parsed.shown)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, carrier.by_signal)
-            die_with_parent(os.getppid(), signal.SIGTERM)
-            carrier.carry(options)
+        with ExitStack() as stack:
+            try:
+                root = stack.enter_context(own_folder(parsed.storage.scratch))
+            except NasflowError as error:
+                with tempfile.TemporaryDirectory(prefix="nasflow-") as other:
+                    carrier_in(Path(other)).refuse(error)
+                raise
+            carrier_in(root).carry(options)
     except NasflowError as error:
         sys.exit(str(error))
 

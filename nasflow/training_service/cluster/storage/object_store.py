@@ -194,6 +194,7 @@ class ObjectStore(Storage):
         for path, size in bucket.list().items():
             name, _, inside = path.partition("/")
             there[name][inside] = size
+        self._code = {folder: digest for folder, digest in self._code.items() if f"{digest}.tar.gz" in there["code"]}
         known = {run.name: run for run in runs}
         garbage = [f"{name}/{inside}" for name in there if name not in {*known, "code"} for inside in there[name]]
         complete = True

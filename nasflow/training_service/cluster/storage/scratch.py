@@ -21,12 +21,19 @@ def own_folder(scratch: str | None) -> Iterator[Path]:
         scratch: the folder that has those of all users; None for the one of temporary files.
 
     Raises:
-        NasflowError: others can write there.
+        NasflowError: others can write there, or this process can't.
     """
-    folder = _tidied(scratch) / f"run-{secrets.token_hex(8)}"
-    lock_file = folder.with_suffix(".lock")
-    with _locked(lock_file):
+    place = scratch or tempfile.gettempdir()
+    try:
+        folder = _tidied(place) / f"run-{secrets.token_hex(8)}"
+        lock_file = folder.with_suffix(".lock")
+        lock = _locked(lock_file)
         folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise NasflowError(
+            f"training_service.storage.scratch: can't write below {place} on the node ({error.strerror or error})"
+        ) from error
+    with lock:
         try:
             yield folder
         finally:
@@ -44,9 +51,9 @@ def _locked(path: Path) -> BinaryIO:
         lock.close()
 
 
-def _tidied(scratch: str | None) -> Path:
+def _tidied(scratch: str) -> Path:
     """Return the folder that is for nasflow and this user, and remove what killed processes left in it."""
-    place = Path(scratch or tempfile.gettempdir()) / f"nasflow-{os.geteuid()}"
+    place = Path(scratch) / f"nasflow-{os.geteuid()}"
     place.mkdir(parents=True, mode=0o700, exist_ok=True)
     about = place.lstat()
     if place.is_symlink() or about.st_uid != os.geteuid() or about.st_mode & 0o022:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nasflow.job import activity
+from nasflow.job.disk_full import is_full
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.training_service.base import JobState
 from nasflow.training_service.cluster.runs import Run
@@ -55,15 +56,15 @@ class Sender:
     def send_new(self) -> None:
         """Send a part if it is time. A storage that does not answer is tried again by a later call."""
         now = time.monotonic()
-        if self._ready is None and self._is_time(now):
-            self._make(None)
+        if self._ready is None and now >= self._retry_at and self._is_time(now):
+            self._make_if_there_is_room(None)
         self._try(now)
 
     def send_last(self, state: JobState) -> None:
         """Send the rest, and how the run ended. Call this until `final_sent`."""
-        if self._ready is None:
+        if self._ready is None and time.monotonic() >= self._retry_at:
             last = self._size_of("events.jsonl") - self._events <= _MOST_EVENTS
-            self._make(state if last else None)
+            self._make_if_there_is_room(state if last else None)
         self._try(time.monotonic())
 
     def _is_time(self, now: float) -> bool:
@@ -83,12 +84,26 @@ class Sender:
         try:
             self._bucket.put(self._aside, f"{self._place}/{self._number:08d}")
         except (StorageSilentError, FileNotFoundError):
-            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-            self._retry_at = time.monotonic() + self._pause
+            self._wait()
             return
         self.final_sent = self._ready.exit is not None
         self._number, self._ready = self._number + 1, None
         self._pause, self._sent_at = 0.0, time.monotonic()
+
+    def _wait(self) -> None:
+        """Let the next attempt come later, the more of them have failed."""
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._retry_at = time.monotonic() + self._pause
+
+    def _make_if_there_is_room(self, state: JobState | None) -> None:
+        """Write the next part to disk. If that is full, nothing counts as sent, and a later call tries again."""
+        try:
+            self._make(state)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._aside.unlink(missing_ok=True)  # the job may need the room
+            self._wait()
 
     def _make(self, state: JobState | None) -> None:
         """Write the next part to disk. Events are read first: the checkpoints that they report are there by then."""
@@ -103,9 +118,13 @@ class Sender:
             identities: dict[str, tuple[int, int, int]] = {}
             self._add_checkpoints(stack, files, content, identities)
             for path in [*self._new_files(), self._folder / activity.FILE]:
-                if path.exists() and path.stat().st_size <= _LARGEST_FILE:
-                    identities[self._name(path)] = _identity(path)
-                    data = path.read_bytes()
+                try:
+                    identity = _identity(path)
+                    data = path.read_bytes() if identity[2] <= _LARGEST_FILE else None
+                except FileNotFoundError:  # it was removed or renamed meanwhile
+                    continue
+                if data is not None:
+                    identities[self._name(path)] = identity
                     files.append(File(paths=[self._name(path)], size=len(data)))
                     content.append(data)
             part = Part(
@@ -157,15 +176,21 @@ class Sender:
         for path in sorted(self._folder.iterdir()):
             if path.name in KEPT or path.name == activity.FILE or path.is_symlink() or not path.is_file():
                 continue
-            if self._sent.get(self._name(path)) != _identity(path):
+            try:
+                new = self._sent.get(self._name(path)) != _identity(path)
+            except FileNotFoundError:  # as each file that is written aside and renamed
+                continue
+            if new:
                 yield path
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self._run.root))
 
     def _size_of(self, name: str) -> int:
-        path = self._folder / name
-        return path.stat().st_size if path.exists() else 0
+        try:
+            return (self._folder / name).stat().st_size
+        except FileNotFoundError:
+            return 0
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
