@@ -28,7 +28,7 @@ class ArchiveError(Exception):
     """An archive that is not what it should be; nothing was unpacked."""
 
 
-def file_digest(file: io.BufferedReader | io.BufferedRandom) -> bytes:
+def file_digest(file: io.BufferedReader | io.BufferedRandom | io.BytesIO) -> bytes:
     """Return the hash of a file's bytes."""
     return hashlib.file_digest(file, _hash).digest()
 

@@ -68,12 +68,15 @@ class CodeArchive:
     files: tuple[CodeFile, ...]
     digest: str
 
-    def write(self, target: BinaryIO) -> None:
-        """Write a tar.gz, with the same bytes for the same digest. `code_archive.unpack` detects changed files.
+    def write(self, target: BinaryIO) -> str:
+        """Write a tar.gz, with the same bytes for the same digest, and return the digest of what was written.
+
+        That is another than `digest` if files have changed meanwhile, as logs do.
 
         Raises:
             ServiceError: a file can no longer be read.
         """
+        written = []
         with (
             gzip.GzipFile(fileobj=target, mode="wb", filename="", mtime=0, compresslevel=6) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -83,6 +86,8 @@ class CodeArchive:
                 member = tarfile.TarInfo(file.path)
                 member.size, member.mode = len(content), 0o755 if file.executable else 0o644
                 tar.addfile(member, io.BytesIO(content))
+                written.append((file.path, file.executable, file_digest(io.BytesIO(content))))
+        return tree_digest(written)
 
 
 def collect(folder: Path, limits: CodeConfig, leave_out: Collection[Path] = ()) -> CodeArchive:

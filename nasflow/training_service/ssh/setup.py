@@ -105,8 +105,8 @@ class Supplies:
         for archive in archives:
             file = Path(self._folder.name) / f"{archive.digest}.tar.gz"
             with file.open("wb") as target:
-                archive.write(target)
-            packed.append(Packed(archive.digest, file))
+                digest = archive.write(target)
+            packed.append(Packed(digest, file))
         return packed
 
 

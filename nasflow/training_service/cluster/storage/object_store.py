@@ -273,9 +273,9 @@ class ObjectStore(Storage):
             archive = collect(base_dir, self._config.code, leave_out=[self._root, self._root.parent])
             with tempfile.NamedTemporaryFile() as file:
                 with Path(file.name).open("wb") as target:
-                    archive.write(target)
-                self._bucket().put(Path(file.name), f"code/{archive.digest}.tar.gz")
-            self._code[base_dir] = archive.digest
+                    digest = archive.write(target)
+                self._bucket().put(Path(file.name), f"code/{digest}.tar.gz")
+            self._code[base_dir] = digest
         return self._code[base_dir]
 
     def _checkpoints(self, spec: JobSpec) -> list[Path]:
