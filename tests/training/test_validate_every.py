@@ -121,12 +121,20 @@ def test_a_pruner_and_a_request_to_stop_wait_for_the_validation(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    "epochs", [{"int": [2, 8], "step": 2}, {"int": [4, 4]}, {"int": [2, 2 * 10**9], "step": 2}, {"pick": [2, 8]}]
+)
+def test_searched_epochs_that_it_divides(epochs: dict[str, Any]) -> None:
+    assert evaluator(**EVERY | {"epochs": epochs}).validate_every == 2
+
+
+@pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"validate_every": 3}, "'validate_every' is 3, which does not divide 'epochs', 4"),
         ({"epochs": 8, "stop_after": 3}, "'validate_every' is 2, which does not divide 'stop_after', 3"),
         ({"epochs": {"pick": [4, 3]}}, "'validate_every' is 2, which does not divide 'epochs', 3"),
         ({"epochs": {"int": [2, 4]}}, "'validate_every' is 2, which does not divide 'epochs', 3"),
+        ({"epochs": {"int": [2, 8], "step": 3}}, "'validate_every' is 2, which does not divide 'epochs', 5"),
         ({"validate_every": 0}, "greater than 0"),
     ],
 )

@@ -55,12 +55,15 @@ def _limit_tag(value: Any) -> str:
 
 
 def _values(number: Any) -> Sequence[int]:
-    """Return the values that a searched number may have; none without a number."""
+    """Return the values that a searched number may have, none without a number; of a range, the first two.
+
+    What divides those divides all of them.
+    """
     match number:
         case Options():
             return number.pick
         case IntRange():
-            return range(number.int[0], number.int[1] + 1)
+            return range(number.int[0], number.int[1] + 1, number.step)[:2]
         case int():
             return [number]
         case _:
