@@ -74,3 +74,9 @@ def test_it_is_refused(section: Any, says: str, tmp_path: Path, monkeypatch: pyt
 def test_so_are_places_for_checkpoints(url: str, says: str) -> None:
     with pytest.raises(NasflowError, match=rf"checkpoint\.url: '{url}' {says}"):
         parse_config({**SEARCH, "checkpoint": {"url": url}})
+
+
+def test_no_password_of_a_url_is_shown() -> None:
+    with pytest.raises(NasflowError, match=r"has two slashes") as refused:
+        parse_config({**SEARCH, "checkpoint": {"url": "file://me:hush@host/x"}})
+    assert "hush" not in str(refused.value)

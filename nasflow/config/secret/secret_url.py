@@ -67,7 +67,7 @@ def check_folder_url(url: str) -> None:
     if not place.strip("/ "):
         raise ValueError(f"'{url}' names no folder; give one such as s3://bucket/folder or file:///folder")
     if scheme in ("file", "local") and not place.startswith("/"):
-        raise ValueError(f"'{url}' has two slashes where file:///folder has three")
+        raise ValueError(f"'{without_passwords(url)}' has two slashes where file:///folder has three")
 
 
 def is_secret_key(key: str) -> bool:
