@@ -31,7 +31,7 @@ from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.cluster.seen import Seen
 from tests.flows.pool.pools import use
 from tests.flows.searches import PrefectServer as ServerOfTests
-from tests.postgresql import PostgresqlServer
+from tests.postgresql import PostgresqlServer, for_prefect
 
 RUNNER = "nasflow.testing.scripted_job:run_job_file"
 SIMULATED = "simulated"
@@ -81,24 +81,18 @@ def many_jobs(kind: str, jobs: int, slots: int, folder: Path) -> dict[str, Any]:
     root = folder / "root"
     if kind == SIMULATED:
         return _measure(Simulated(root, _SIMULATED_NODES), jobs, _SIMULATED_NODES, _SIMULATED_SECONDS, requests=list)
-    database = PostgresqlServer()  # for so many flow runs at once, SQLite locks too long
-    server = PrefectServer(folder / "server", database.url.replace("postgresql:", "postgresql+asyncpg:"))
-    try:
-        with (
-            use(ServerOfTests(server.environment["PREFECT_API_URL"], server.environment)),
-            SET_UPS[kind](folder / "servers", server) as section,
-            _counting() as sent,
-        ):
-            service = make_service(
-                _SECTION.validate_python({**section, "max_jobs": slots}), root, folder, runner=RUNNER
-            )
-            audit = Path(section["kubeconfig"]).with_name("audit.log") if "kubeconfig" in section else None
-            return _measure(
-                service, jobs, slots, JOB_SECONDS, requests=lambda: sent if audit is None else _of_nasflow(audit)
-            )
-    finally:
-        server.close()
-        database.close()
+    with (
+        closing(PostgresqlServer()) as database,  # for so many flow runs at once, SQLite locks too long
+        closing(PrefectServer(folder / "server", for_prefect(database.url, "postgres"))) as server,
+        use(ServerOfTests(server.environment["PREFECT_API_URL"], server.environment)),
+        SET_UPS[kind](folder / "servers", server) as section,
+        _counting() as sent,
+    ):
+        service = make_service(_SECTION.validate_python({**section, "max_jobs": slots}), root, folder, runner=RUNNER)
+        audit = Path(section["kubeconfig"]).with_name("audit.log") if "kubeconfig" in section else None
+        return _measure(
+            service, jobs, slots, JOB_SECONDS, requests=lambda: sent if audit is None else _of_nasflow(audit)
+        )
 
 
 def show(kind: str, figures: Mapping[str, Any]) -> None:

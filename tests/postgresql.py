@@ -72,6 +72,11 @@ class PostgresqlServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def for_prefect(url: str, name: str) -> str:
+    """The URL by which Prefect's server takes another database of a server."""
+    return url.replace("/postgres?", f"/{name}?").replace("postgresql:", "postgresql+asyncpg:")
+
+
 def new_schema(server: str) -> str:
     """The URL of an empty schema of a server, which is quicker to make than a database."""
     import psycopg

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nasflow.evaluator.ready_made.pairs import IGNORED
 from nasflow.evaluator.ready_made.supervised import REGRESSION_LOSSES
 from nasflow.native import cross_entropies, cross_entropies_and_gradients
 
-_IGNORED = -100  # the class number that torch's cross-entropy ignores
 _HALF = (torch.bfloat16, torch.float16)
 _VECTOR = 16
 """Float32 numbers in a processor's longest vector register."""
@@ -46,7 +46,7 @@ class ClassificationLosses:
         axis = 0 if classes < _VECTOR and logits.is_cpu else 2  # of the classes
         log_p = _first_dimension_log_softmax(logits) if axis == 0 else logits.log_softmax(2)
         # checking for ignored targets would synchronize with a GPU, so they are always expected there
-        ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == _IGNORED
+        ignored = None if target.device.type == "cpu" and int(target.min()) >= 0 else target == IGNORED
         counted: int | Tensor = samples
         if ignored is not None:
             counted = samples - ignored.sum()

@@ -7,7 +7,8 @@ import torch
 
 from nasflow.errors import TrialError
 
-_IGNORED = -100  # the class number that torch's cross-entropy ignores
+IGNORED = -100
+"""The class number that torch's cross-entropy ignores."""
 
 
 def pair_of(batch: Any, kind: str) -> Any:
@@ -45,7 +46,7 @@ def explained(error: Exception, output: torch.Tensor, target: Any) -> Exception:
         return error if target.shape == output.shape else _wrong(_kind_of(target))
     if target.dtype not in (torch.long, torch.uint8) or target.shape != (output.shape[0], *output.shape[2:]):
         return _wrong(_kind_of(target))
-    classes, counted = output.shape[1], target[target != _IGNORED]
+    classes, counted = output.shape[1], target[target != IGNORED]
     wrong = counted[(counted < 0) | (counted >= classes)]
     if not len(wrong):
         return error

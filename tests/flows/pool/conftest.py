@@ -7,6 +7,7 @@ import pytest
 
 from tests.flows.pool.pools import Pools, use
 from tests.flows.searches import PrefectProcess, PrefectServer
+from tests.postgresql import for_prefect
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def prefect_process(tmp_path_factory: pytest.TempPathFactory, postgresql_server:
     """
     with psycopg.connect(postgresql_server, autocommit=True) as connection:
         connection.execute("CREATE DATABASE pools")
-    url = postgresql_server.replace("/postgres?", "/pools?").replace("postgresql:", "postgresql+asyncpg:")
+    url = for_prefect(postgresql_server, "pools")
     extra = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_SERVER_DATABASE_CONNECTION_URL": url}
     process = PrefectProcess(tmp_path_factory.mktemp("prefect"), extra)
     try:

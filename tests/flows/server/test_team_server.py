@@ -12,6 +12,7 @@ import pytest
 
 from tests.flows.deployed_searches import PATIENCE, Deployments
 from tests.flows.searches import PrefectProcess, Searches
+from tests.postgresql import for_prefect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # two minutes at least are waited for the schedule
 
@@ -75,7 +76,7 @@ def team(tmp_path_factory: pytest.TempPathFactory, postgresql_server: str) -> It
     with psycopg.connect(postgresql_server, autocommit=True) as connection:
         connection.execute("CREATE DATABASE prefect")
         connection.execute("CREATE DATABASE nasflow")
-    url = in_database(postgresql_server, "prefect").replace("postgresql:", "postgresql+asyncpg:")
+    url = for_prefect(postgresql_server, "prefect")
     process = PrefectProcess(folder, {"PREFECT_SERVER_DATABASE_CONNECTION_URL": url, **SETTINGS})
     try:
         process.start()

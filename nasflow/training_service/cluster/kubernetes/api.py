@@ -9,7 +9,7 @@ from kubernetes import client
 
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterSilentError
-from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, one_line, settings_of
+from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, quoted, settings_of
 
 Object = dict[str, Any]
 
@@ -131,7 +131,7 @@ class KubernetesApi:
             raise ClusterSilentError(_unreached(error, where)) from error
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             raise ClusterSilentError(
-                f"training_service: Kubernetes' API server at {where} does not answer: {one_line(str(error))}"
+                f"training_service: Kubernetes' API server at {where} does not answer: {quoted(str(error))}"
             ) from error
         return parsed
 
@@ -210,7 +210,7 @@ def _object(data: bytes) -> Object:
 
 def _unreached(error: urllib3.exceptions.MaxRetryError, where: str) -> str:
     """Return the sentence for a server to which no connection could be made."""
-    why = one_line(str(error.reason or error))
+    why = quoted(str(error.reason or error))
     if isinstance(error.reason, urllib3.exceptions.SSLError):
         return (
             f"training_service.kubeconfig: no secure connection to {where}: {why}; correct its "
@@ -233,4 +233,4 @@ def _message(error: client.ApiException) -> str:
         text = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         text = error.reason
-    return one_line(str(text))
+    return quoted(str(text))

@@ -10,7 +10,7 @@ import urllib3
 import yaml
 from kubernetes import client, config
 
-from nasflow.clean_text import clean_text
+from nasflow.clean_text import one_line
 from nasflow.errors import ServiceError
 
 _KEY = "training_service.kubeconfig"
@@ -41,7 +41,7 @@ def settings_of(kubeconfig: str | None, context: str | None) -> client.Configura
                 files = os.pathsep.join(str(Path(each).expanduser()) for each in named.split(os.pathsep) if each)
                 config.load_kube_config(files, context, client_configuration=settings)
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, *_NO_KUBECONFIG) as error:
-        why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else one_line(str(error))
+        why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else quoted(str(error))
         raise ServiceError(f"{_KEY}: {place} can't be used: {why}") from error
     if said and not knows_user(settings):
         raise ServiceError(f"{_KEY}: {place} gives no credentials, because its user's program failed: {said[-1]}")
@@ -63,9 +63,9 @@ def knows_user(settings: client.Configuration) -> bool:
     return bool(settings.api_key or settings.cert_file or settings.username)
 
 
-def one_line(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text of another program for a message."""
-    return clean_text(" ".join(text.split()))[:500]
+    return one_line(" ".join(text.split())[:500])
 
 
 def _exists(named: str) -> bool:
@@ -87,7 +87,7 @@ def _check_server(server: str, place: str) -> None:
         url = urllib3.util.Url()
     if url.scheme not in ("https", "http") or not url.host:
         raise ServiceError(
-            f"{_KEY}: the cluster's server in {place} is {one_line(server)!r}; give a URL such as https://host:6443"
+            f"{_KEY}: the cluster's server in {place} is {quoted(server)!r}; give a URL such as https://host:6443"
         )
 
 
@@ -99,7 +99,7 @@ def _errors_of_client() -> Iterator[list[str]]:
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.name == "root":
-                said.append(one_line(record.getMessage()))
+                said.append(quoted(record.getMessage()))
 
     collector = Collector(logging.ERROR)
     logging.getLogger().addHandler(collector)

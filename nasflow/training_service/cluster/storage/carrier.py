@@ -217,7 +217,6 @@ class Carrier:
         except OSError as error:  # a mark for which there is no room is made at the next look
             if not is_full(error):
                 raise
-            self._looked = time.monotonic()
 
     def _look(self) -> None:
         """Read what the run is to know.
