@@ -28,7 +28,8 @@ class ScoringJob:
     """Scores the members of a spec on the test data of its evaluator, and calls `tell` with each event.
 
     A LightningModule with a `test_step` is scored by that, any other by its `validation_step`. The metrics are named
-    `test_...`: `val_` at the begin of a name is replaced. A ready-made classifier also has its confusion matrix told.
+    `test_...`: `val_` at the begin of a name is replaced. The confusion matrix of a ready-made classifier is
+    reported, too.
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Tell):

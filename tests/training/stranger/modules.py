@@ -134,7 +134,7 @@ class Tied(Plain):
 
 
 class Sharp(Plain):
-    """Sharpness-aware steps of its own."""
+    """Sharpness-aware steps."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -157,7 +157,7 @@ class Sharp(Plain):
 
 
 class Changes(Callback):
-    """Changes the model on the way, as a recipe with a schedule of its own does."""
+    """Changes the model on the way, as a recipe with its own schedule does."""
 
     def __init__(self, how: str):
         self.how = how

@@ -1,4 +1,4 @@
-"""Each mistake in a module, its data or a recipe is told in one sentence, merged or alone."""
+"""Each mistake in a module, its data or a recipe gets one clear sentence, merged or alone."""
 
 from pathlib import Path
 from typing import Any

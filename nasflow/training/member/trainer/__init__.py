@@ -1,4 +1,4 @@
-"""What a member's module sees of Lightning: its hooks, and a trainer of its own.
+"""What a member's module sees of Lightning: its hooks, and the member's trainer.
 
 Imports nothing else of `member` but `optimization`.
 """
