@@ -16,8 +16,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from nasflow.caches import cache_dir
 from nasflow.clean_text import CleanText, clean_text
+from nasflow.system.caches import cache_dir
 
 _LOG = logging.getLogger(__name__)
 

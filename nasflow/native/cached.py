@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nasflow.caches import cache_dir
 from nasflow.native.compiling import COMPILERS, compile_kernels, find_compiler, fingerprint
 from nasflow.native.loading import load, try_out
+from nasflow.system.caches import cache_dir
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from nasflow.processor import cpu_info
+from nasflow.system.processor import cpu_info
 
 COMPILERS = ("cc", "gcc", "clang")
 """Any of these will do."""

@@ -40,12 +40,12 @@ class BatchedEmbedding(Kernel):
         return [Layout.STACK], Layout.STACK
 
     def __call__(self, inputs: list[Any], training: bool) -> torch.Tensor:
-        index = inputs[0]
-        if index.stride(0) and not self._in_range(index):  # otherwise members would read each other's tables
-            raise IndexError("an index of an embedding is out of range")
-        first = self._first_N.view(-1, *[1] * (index.ndim - 1))
-        y = F.embedding(index + first, self._weight_NVE.flatten(0, 1))
+        index, size = inputs[0], self._weight_NVE.shape[1]
+        shifted = index + self._first_N.view(-1, *[1] * (index.ndim - 1))
+        if index.stride(0):  # or an index beyond a member's table would be one in the next member's
+            shifted = torch.where((index >= 0) & (index < size), shifted, self.rows * size)
+        try:
+            y = F.embedding(shifted, self._weight_NVE.flatten(0, 1))
+        except IndexError:
+            raise IndexError("an index of an embedding is out of range") from None
         return y if self._padding is None else torch.where((index == self._padding).unsqueeze(-1), y.detach(), y)
-
-    def _in_range(self, index: torch.Tensor) -> bool:
-        return bool(((index >= 0) & (index < self._weight_NVE.shape[1])).all())

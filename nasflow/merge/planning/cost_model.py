@@ -29,7 +29,7 @@ from nasflow.merge.trace.signature import untouched
 from nasflow.merge.values.layout import Layout, convert, join, split
 from nasflow.merge.values.parameter_stacks import Bench
 from nasflow.native import is_available
-from nasflow.processor import cpu_name
+from nasflow.system.processor import cpu_name
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.05
@@ -39,8 +39,9 @@ _LARGEST = 64  # most rows that are measured; with more, the cost per row stays 
 class CostModel:
     """Seconds of forward and backward, by kernel, operation and rows.
 
-    Figures are valid for one device, torch version and number of threads. Each such combination has a JSON file in
-    `$XDG_CACHE_HOME/nasflow` (or `~/.cache/nasflow`).
+    Figures are valid for one device, torch version, number of threads and precision, which is that of the casts and
+    settings when the model is made. Each such combination has a JSON file in `$XDG_CACHE_HOME/nasflow` (or
+    `~/.cache/nasflow`).
 
     Args:
         device: where kernels run.
@@ -288,4 +289,19 @@ def _fastest(run: Callable[[], Any], device: torch.device) -> float:
 def _place(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {cpu_name()}"
     text = f"{name} torch {torch.__version__} threads {torch.get_num_threads()}{' native' if is_available() else ''}"
+    text += _precision(device)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _precision(device: torch.device) -> str:
+    """Describe how numbers are computed, where that is not plain float32."""
+    found = []
+    if torch.is_autocast_enabled(device.type):
+        found.append(f"autocast {torch.get_autocast_dtype(device.type)}")
+    if (products := torch.get_float32_matmul_precision()) != "highest":
+        found.append(f"products {products}")
+    if device.type == "cuda" and torch.backends.cudnn.allow_tf32:
+        found.append("convolutions TF32")
+    if torch.are_deterministic_algorithms_enabled():
+        found.append("deterministic")
+    return "".join(f" {text}" for text in found)

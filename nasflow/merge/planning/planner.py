@@ -1,14 +1,14 @@
 """Decides which members form a unit, and how a unit runs, by the measured costs of its kernels."""
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 
-from nasflow.gc_control import uncollected
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.planning.cost_model import CostModel
+from nasflow.merge.planning.grouping import Grouping, Stage, Work
 from nasflow.merge.planning.logical_plan import LogicalPlan, Pass
 from nasflow.merge.planning.passes.batch_operations import BatchOperations, Chooser, FirstChoice
 from nasflow.merge.planning.passes.dedup_input import dedup_input
@@ -17,11 +17,9 @@ from nasflow.merge.trace.graph import Graph
 from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.values.layout import Layout
+from nasflow.system.gc_control import uncollected
 
 Choices = dict[Node, type[Kernel]]
-
-_GAIN = 0.93  # most that a unit may cost, as a share of the time alone, because estimates are not exact
-_SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Planner:
@@ -63,28 +61,33 @@ class Planner:
     def partition(self, parts: Sequence[Sequence[Graph]], limit: int, shared: Sequence[bool]) -> list[list[int]]:
         """Return units of at most `limit` members, as positions; similar members are neighbours.
 
-        Members that would be no faster in a unit are in units of one.
+        Members that would be no faster in a unit are in units of one. The units depend on the members, their order and
+        the costs of kernels only.
 
         Args:
             parts: the members' graphs of each part of their models.
             shared: whether all members read the same batch in a part.
         """
-        likeness = [tuple(map(_likeness, graphs)) for graphs in zip(*parts, strict=True)]
-        order = sorted(range(len(likeness)), key=likeness.__getitem__)
+        order = _by_likeness(list(zip(*parts, strict=True)))
         if self.costs is None:
             return _chunks(order, limit)
-        alone = sum(self.alone(graphs[index]) for graphs in parts for index in order) + self.costs.step() * len(order)
-        sizes = [size for size in {*(size for size in _SIZES if size < limit), min(limit, len(order))} if size > 1]
-        costs = {size: self._estimate(parts, _chunks(order, size), shared) for size in sizes}
-        best = min(costs, key=lambda size: (costs[size], size), default=1)
+        ordered = [[graphs[index] for index in order] for graphs in parts]
+
+        def stages(group: range) -> list[Stage]:
+            found = []
+            for graphs, is_shared in zip(ordered, shared, strict=True):
+                plan = self.plan(graphs[group.start : group.stop], shared=is_shared)
+                found += self._stages(plan, group.start)
+            return found
+
+        works = [self._work(graphs) for graphs in zip(*ordered, strict=True)]
+        units = Grouping(works, stages, self.costs.step(), limit).units()
         self.costs.save()
-        return _chunks(order, best) if costs and costs[best] < _GAIN * alone else _chunks(order, 1)
+        return [[order[place] for place in unit] for unit in units]
 
     def alone(self, graph: Graph) -> float:
         """Return the seconds of a member's step by itself, without its optimizer."""
-        assert self.costs is not None  # noqa: S101 - callers have costs
-        x = graph.input
-        return sum(self.costs.kernel(Loop, node, 1, x in node.inputs) for node in graph.nodes if node is not x)
+        return sum(self._work([graph]).values())
 
     def cost(self, plan: LogicalPlan) -> float:
         """Return the seconds of a unit's step, without its optimizer."""
@@ -111,17 +114,25 @@ class Planner:
                     found[-1] += self.costs.gather(_usual(source.node), _numbers(source.node) * len(batch.operations))
         return found
 
-    def _estimate(self, parts: Sequence[Sequence[Graph]], chunks: list[list[int]], shared: Sequence[bool]) -> float:
-        """Return the seconds of all units' steps, estimated from the plans of a few of them."""
+    def _work(self, graphs: Iterable[Graph]) -> Work:
+        """Return the work of a member with these graphs."""
         assert self.costs is not None  # noqa: S101 - callers have costs
-        asked = chunks if len(chunks) <= 3 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
-        members = sum(map(len, asked))
-        total = sum(
-            self.cost(self.plan([graphs[index] for index in chunk], shared=is_shared))
-            for graphs, is_shared in zip(parts, shared, strict=True)
-            for chunk in asked
-        )
-        return total * sum(map(len, chunks)) / members + self.costs.step() * len(chunks)
+        work: Work = {}
+        for graph in graphs:
+            for node in graph.nodes:
+                if node is not graph.input:
+                    seconds = self.costs.kernel(Loop, node, 1, graph.input in node.inputs)
+                    work[node.signature] = work.get(node.signature, 0.0) + seconds
+        return work
+
+    def _stages(self, plan: LogicalPlan, start: int) -> list[Stage]:
+        """Return the batches of a unit whose first member has the position `start`."""
+        everyone = [0, len(plan.graphs) - 1]
+        found = []
+        for batch, seconds in zip(plan.batches, self.batch_costs(plan), strict=True):
+            members = [operation.member for operation in batch.operations if operation.member is not None] or everyone
+            found.append(Stage(seconds, start + min(members), start + max(members)))
+        return found
 
 
 class _Cheapest:
@@ -167,5 +178,17 @@ def _usual(node: Node) -> Layout:
     return Layout.CHANNELS if isinstance(node.spec, Spec) and len(node.spec.shape) == 4 else Layout.STACK
 
 
-def _likeness(graph: Graph) -> tuple[str, ...]:
-    return tuple(f"{node.name}{getattr(node.spec, 'shape', '')}" for node in graph.nodes)
+def _by_likeness(members: Sequence[tuple[Graph, ...]]) -> list[int]:
+    """Return positions of members, sorted by names and shapes of their operations, then by what else these are.
+
+    That does not depend on the process: signatures count by where they first occur.
+    """
+    seen: dict[Hashable, int] = {}
+
+    def key(graphs: tuple[Graph, ...]) -> tuple[list[str], list[int]]:
+        nodes = [node for graph in graphs for node in graph.nodes]
+        names = [f"{node.name}{getattr(node.spec, 'shape', '')}" for node in nodes]
+        return names, [seen.setdefault(node.signature, len(seen)) for node in nodes]
+
+    keys = [key(graphs) for graphs in members]
+    return sorted(range(len(members)), key=keys.__getitem__)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nasflow.autocast import without_casts
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.convolution import GroupedConvolution
 from nasflow.merge.kernels.linear import BatchedLinear
@@ -141,7 +142,8 @@ class MergedModel:
             return region.backpropagate(imports, losses_of)
         outputs = self(x, True, taped)
         losses, gradient = losses_of(outputs.detach())
-        outputs.backward(gradient)
+        with without_casts(outputs.device.type):
+            outputs.backward(gradient)
         return losses
 
     @cached_property

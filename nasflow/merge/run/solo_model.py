@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nasflow.autocast import without_casts
 from nasflow.merge.tape.region import LossesOf
 from nasflow.merge.trace.graph import Graph
 from nasflow.merge.trace.node import Node
@@ -23,6 +24,9 @@ class DirectModel:
         graph: its graph, or None if it can't be traced; then it gets a copy of each batch, which it may write into.
         stream: the member's random stream.
         own_code: runs the model, given 0 and a function; see `Bench`.
+
+    Attributes:
+        has_opaque: whether it may run code of the user's.
     """
 
     stacks: tuple[ParameterStack, ...] = ()
@@ -36,11 +40,10 @@ class DirectModel:
     ):
         self._model = model
         self._own_code = own_code
-        runs_own_code = graph is None or graph.has_opaque
-        self._is_plain = not runs_own_code
+        self.has_opaque = graph is None or graph.has_opaque
         draws = graph is None or any(is_random(node) for node in graph.nodes)
         self._stream = stream if draws else nullcontext()
-        self._backward_stream = stream if runs_own_code else nullcontext()  # entering it takes time
+        self._backward_stream = stream if self.has_opaque else nullcontext()  # entering it takes time
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         parameters = list(model.parameters())
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
@@ -55,7 +58,7 @@ class DirectModel:
         if self._images:
             x = channels_last(x)
         try:
-            output: torch.Tensor = self._own_code(0, lambda: self._run(x if self._is_plain else x.clone()))
+            output: torch.Tensor = self._own_code(0, lambda: self._run(x.clone() if self.has_opaque else x))
         except LeftError:
             return None
         return output.unsqueeze(0)
@@ -66,7 +69,7 @@ class DirectModel:
         if outputs is None:
             return None
         losses, gradient = losses_of(outputs.detach())
-        with self._backward_stream:
+        with self._backward_stream, without_casts(outputs.device.type):
             outputs.backward(gradient)
         return losses
 

@@ -1,10 +1,13 @@
 """Finds models with parameters that can't be stacked."""
 
+import inspect
 from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from nasflow.merge.trace.graph import Graph
 from nasflow.tensors import address
 
 
@@ -21,6 +24,13 @@ def why_not_stacked(model: nn.Module) -> str | None:
         last_trains = trains or (start < end and last_trains)
         end, first = max(end, stop), name
     return None
+
+
+def why_not_looked_up(graph: Graph) -> str | None:
+    """Return why a parameter in which a function looks up rows can't be stacked, or None."""
+    lookups = [node for node in graph.nodes if node.target in (F.embedding, F.embedding_bag)]
+    sparse = [inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments.get("sparse") for n in lookups]
+    return "the gradient of a look-up is sparse" if any(sparse) else None
 
 
 def _extents(model: nn.Module) -> Iterator[tuple[int, int, bool, str]]:

@@ -48,13 +48,13 @@ class _Cell:
 
 
 def plan_svg(
-    outline: Outline, trials: Sequence[int], prices: Sequence[Price] | None = None, title: Sequence[str] = ()
+    outline: Outline, trials: Sequence[int | str], prices: Sequence[Price] | None = None, title: Sequence[str] = ()
 ) -> str:
     """Return the picture as SVG.
 
     Args:
         outline: of the unit.
-        trials: the numbers of its members, in the order of their positions.
+        trials: what its members are called, such as by number, in the order of their positions.
         prices: of its steps, shown in microseconds; None to leave them out.
         title: lines above the lanes, two at most.
     """
@@ -115,14 +115,14 @@ def _middle(lane: int) -> float:
     return _x(lane) + LANE / 2
 
 
-def _heading(title: Sequence[str], trials: Sequence[int], width: int, rows: int) -> Iterator[str]:
+def _heading(title: Sequence[str], trials: Sequence[int | str], width: int, rows: int) -> Iterator[str]:
     for line, (text, size) in enumerate(zip(title, (13, _LARGE), strict=False)):
         words = _fitted(text, width - 2 * LEFT, size)
         yield _text(LEFT, 26 + 17 * line, words, f'text-anchor="start" font-size="{size}"')
     for lane, trial in enumerate(trials):
         place = f'x="{_x(lane) - 4}" y="{TOP - 32}" width="{LANE + 8}" height="{rows * ROW + 28}"'
         yield f'<rect {place} rx="6" fill="#f6f6f8"/>'
-        yield _text(_middle(lane), TOP - 14, f"trial {trial}", 'font-weight="bold"')
+        yield _text(_middle(lane), TOP - 14, _fitted(f"trial {trial}", LANE, _LARGE), 'font-weight="bold"')
 
 
 def _boxes(cell: _Cell) -> Iterator[str]:

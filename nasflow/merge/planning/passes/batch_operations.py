@@ -90,7 +90,7 @@ class BatchOperations:
 
     def _keys(self, plan: LogicalPlan, ties: Ties) -> list[Hashable]:
         """Return the key of each operation, in the plan's order."""
-        reached = _reached(plan)
+        flows = _gradient_flows(plan)
         keys: list[Hashable] = []
         shared: dict[Operation, int] = {}
         for operation in plan.operations:
@@ -102,7 +102,7 @@ class BatchOperations:
                 keys.append(operation.node.signature)
                 continue
             sources = tuple([shared.get(source) for source in operation.inputs])
-            known = (operation.node.signature, sources, operation in reached, ties.key(operation))
+            known = (operation.node.signature, sources, flows.get(operation), ties.key(operation))
             key = self._batch_keys.get(known)
             if key is None:
                 kernel = self._fitting(operation)[0]
@@ -286,14 +286,20 @@ def _reads_one(operation: Operation) -> bool:
     return bool(operation.inputs) and operation.inputs[0].is_shared
 
 
-def _reached(plan: LogicalPlan) -> set[Operation]:
-    """Return the operations that gradients reach. torch skips parameters without one, weight decay included."""
+def _gradient_flows(plan: LogicalPlan) -> dict[Operation, bool]:
+    """Return, for the operations that gradients reach, whether they pass them on to what they read.
+
+    torch skips parameters without a gradient, weight decay included, so rows with one and without are no batch.
+    """
     passing: dict[Hashable, bool] = {}
     reached = set(plan.outputs)
+    flows: dict[Operation, bool] = {}
     for operation in reversed(plan.operations):
         node = operation.node
         if node.signature not in passing:
             passing[node.signature] = passes_gradients(node)
-        if passing[node.signature] and operation in reached:
-            reached.update(operation.inputs)
-    return reached
+        if operation in reached:
+            flows[operation] = passing[node.signature]
+            if flows[operation]:
+                reached.update(operation.inputs)
+    return flows
