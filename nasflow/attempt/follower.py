@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -76,6 +77,7 @@ class AttemptFollower:
         make_spec: Callable[[str], JobSpec],
         on_event: Callable[[Event], None],
         on_look: Callable[[JobState], None] = lambda state: None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> Attempt:
         """Follow an attempt to its end and return it with its outcome recorded.
 
@@ -84,12 +86,14 @@ class AttemptFollower:
             make_spec: the job of the attempt, given its id.
             on_event: called with each event as it is read, after it is recorded.
             on_look: called after each look at the job with its state, whether it had news or not.
+            turn: the job is submitted, or found again, within this.
 
         Raises:
             InterruptedSearchError: `stop` was set first.
             SharedLayerError: the job was refused because of one; its attempt is recorded, and may start again.
         """
-        attempt, handle = self._submit_or_reattach(attempt, make_spec)
+        with turn or nullcontext():
+            attempt, handle = self._submit_or_reattach(attempt, make_spec)
         reported = _Reported()
         offset = 0
         while True:
@@ -164,7 +168,7 @@ class AttemptFollower:
             for number in attempt.members
             if number in present - reported.finals.keys() - reported.failures.keys()
         ]
-        places = _fewer_places(attempt, open_members, reported) if verdict.out_of_memory else None
+        places = _fewer_places(attempt, open_members, reported) if verdict.by_all else None
         if verdict.failure is FailureKind.TRIAL and verdict.error is not None and places is None:
             if reported.ended is None or state.limit is not None:
                 open_members = self._suspects(open_members, reported, handle, verdict)
@@ -186,10 +190,10 @@ class AttemptFollower:
     def _suspects(self, open_members: list[int], reported: _Reported, handle: JobHandle, verdict: Verdict) -> list[int]:
         """Return the trials that may have ended the job's process: the one it was executing, or all that had begun.
 
-        All that have begun use memory, whichever asked last. If all were waiting, all are suspects.
+        All that have begun use memory, and the GPU, whichever asked last. If all were waiting, all are suspects.
         """
         begun = [number for number in open_members if number not in reported.waiting] or open_members
-        if verdict.out_of_memory:
+        if verdict.by_all:
             return begun
         try:
             doing = activity.read(self._service.fetch(f"jobs/{handle.job_id}/{activity.FILE}"))
@@ -227,7 +231,7 @@ def _of_members(attempt: Attempt, events: list[Event], reported: _Reported) -> l
 
 
 def _fewer_places(attempt: Attempt, open_members: Sequence[int], reported: _Reported) -> int | None:
-    """Return half as many members at a time as ran out of memory; None if one alone did."""
+    """Return half as many members at a time as were too many for a job; None if that was one alone."""
     begun = sum(number not in reported.waiting for number in open_members)
     together = min(begun or len(open_members), attempt.places or len(open_members))
     return together // 2 if together > 1 else None

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 
 from nasflow.job.events import Ended
-from nasflow.job.spec import CANNOT_WRITE
+from nasflow.job.spec import CANNOT_WRITE, DEVICE_FAULT
 from nasflow.study.records import AttemptState
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.trial import FailureKind
@@ -25,12 +25,19 @@ class Verdict:
         error: why the job as a whole failed; None if it did not. Numbers, which differ each time, are in
             its second line.
         out_of_memory: whether the members that trained at a time need more memory than there is.
+        device_fault: whether one of them made the GPU unusable, which does not tell which one.
     """
 
     state: AttemptState
     failure: FailureKind | None = None
     error: str | None = None
     out_of_memory: bool = False
+    device_fault: bool = False
+
+    @property
+    def by_all(self) -> bool:
+        """Whether all members that trained at a time are suspects, so that fewer should do so the next time."""
+        return self.out_of_memory or self.device_fault
 
 
 def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail: str = "") -> Verdict:
@@ -67,6 +74,9 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
     error = f"the job's process exited with code {state.exit_code} before its end"
     if state.exit_code == CANNOT_WRITE:
         return _lost(f"{error}\n{log_tail}")
+    if state.exit_code == DEVICE_FAULT:
+        error = f"the GPU could not be used any more after what was computed there\n{log_tail}"
+        return Verdict(AttemptState.FAILED, FailureKind.TRIAL, error, device_fault=True)
     return _crashed(f"{error}\n{log_tail}" if log_tail else error)
 
 

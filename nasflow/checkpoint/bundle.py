@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from nasflow.checkpoint.packing import Block, Packer, unpack
 from nasflow.clean_text import one_line
 from nasflow.errors import CheckpointError
-from nasflow.open_files import lacks_files
+from nasflow.system.open_files import lacks_files
 
 _ENOUGH_BYTES = 2**24
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nasflow.checkpoint.bundle import Bundle, Snapshot
 from nasflow.checkpoint.store import CheckpointStore
-from nasflow.gc_control import uncollected
+from nasflow.system.gc_control import uncollected
 
 logger = logging.getLogger(__name__)
 

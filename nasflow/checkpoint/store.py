@@ -15,7 +15,7 @@ from typing import Any
 from nasflow.checkpoint.bundle import Bundle, Snapshot, read_state
 from nasflow.checkpoint.names import Name, parse, valid
 from nasflow.errors import CheckpointError
-from nasflow.small_files import sync_folder
+from nasflow.system.small_files import sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nasflow.config.values import Section
 
@@ -16,6 +16,11 @@ class Budget(Section):
         default=None, description="of all rounds together, repeated architectures among them"
     )
     hours: PositiveFloat | None = Field(default=None, description="of rounds")
+    rounds_ahead: NonNegativeInt = Field(
+        default=0,
+        description="rounds that may begin before the earlier ones have ended; the proposals of a round don't know the "
+        "results of so many rounds before it",
+    )
     on_timeout: Literal["finish", "stop"] = Field(
         default="finish",
         description="after `hours`: finish the present round, or stop its jobs; a larger `hours` goes on with them",

@@ -1,7 +1,10 @@
 """The `checkpoint` section: which checkpoints are kept, and where."""
 
+from typing import Literal
+
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
+from nasflow.config.durations import Duration
 from nasflow.config.objective import Objective
 from nasflow.config.secret.secret_url import SecretUrl, check_folder_url
 from nasflow.config.secret.secrets import SecretLocation
@@ -11,7 +14,14 @@ from nasflow.config.values import Section
 class CheckpointConfig(Section):
     """Every trial is checkpointed after init, every `every_epochs` epochs, and at the end; the `keep` newest stay."""
 
-    every_epochs: PositiveInt = Field(default=1, description="epochs between two checkpoints of a trial")
+    every_epochs: PositiveInt | Literal["auto"] = Field(
+        default=1,
+        description="epochs between two checkpoints of a trial; auto: as many as lose the least time, by what "
+        "checkpoints cost and how often jobs fail",
+    )
+    between_failures: Duration = Field(
+        default=86400.0, description="mean time between two failures of a job, of which auto makes use"
+    )
     every_minutes: PositiveFloat | None = Field(
         default=None, description="also after an epoch that ends so long after the last checkpoint"
     )

@@ -27,6 +27,7 @@ from nasflow.config.retry import RetryConfig
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.union import ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
@@ -160,6 +161,11 @@ class SearchConfig(Section):
                 raise ValueError(
                     f"strategy: {self.strategy.kind} needs a number as evaluator.epochs, which it searches"
                 )
+            if self.strategy.min_epochs > self.evaluator.epochs:
+                raise ValueError(
+                    f"strategy: 'min_epochs' is {self.strategy.min_epochs}, more than evaluator.epochs, "
+                    f"{self.evaluator.epochs}: no trials would be compared before their end; choose fewer"
+                )
             rungs = self.strategy.rungs(self.evaluator.epochs)
             if wrong := [rung for rung in rungs if rung % self.evaluator.validate_every]:
                 raise ValueError(
@@ -169,6 +175,43 @@ class SearchConfig(Section):
                 )
             evaluator = self.evaluator.model_copy(update={"stop_after": Options[int](pick=rungs)})
             self.__dict__["evaluator"] = evaluator  # the config is frozen from now on
+        return self
+
+    @model_validator(mode="after")
+    def _several_devices(self) -> "SearchConfig":
+        """Give each trial that is trained on several devices a job of its own, with so many slots of the service."""
+        parallel, service = self.evaluator.parallel, self.training_service
+        devices = 1 if parallel is None else parallel.devices
+        if isinstance(service, LocalServiceConfig) and service.devices_per_job not in (1, devices):
+            raise ValueError(
+                "training_service: 'devices_per_job' follows from evaluator.parallel.devices; leave it out"
+            )
+        if parallel is None:
+            return self
+        if not isinstance(service, LocalServiceConfig):
+            raise ValueError(
+                f"evaluator: 'parallel' needs training_service.kind local so far, and it is {service.kind}; change one"
+            )
+        if service.devices < devices:
+            raise ValueError(
+                f"evaluator: 'parallel' asks for {devices} devices, and training_service has {service.devices}; change "
+                f"evaluator.parallel.devices or training_service.{'gpus' if service.gpus else 'slots'}"
+            )
+        if isinstance(self.strategy, HyperbandConfig):
+            raise ValueError(
+                f"strategy: {self.strategy.kind} goes on with ended trials, which evaluator.parallel can't do yet; "
+                "choose another strategy"
+            )
+        if self.pruner is not None:
+            raise ValueError(
+                "pruner: it compares trials that share a job, but evaluator.parallel gives each its own; drop one of "
+                "them"
+            )
+        for key in ("best", "url"):
+            if getattr(self.checkpoint, key) is not None:
+                raise ValueError(f"checkpoint: '{key}' can't be combined with evaluator.parallel yet; leave one out")
+        self.__dict__["merge"] = self.merge.model_copy(update={"enabled": False})
+        self.__dict__["training_service"] = service.model_copy(update={"devices_per_job": devices})
         return self
 
     @field_validator("work_dir", "base_dir")
@@ -186,6 +229,18 @@ class SearchConfig(Section):
         if len(set(names)) < len(names):
             raise ValueError("each metric can be an objective once")
         return objectives
+
+    @model_validator(mode="after")
+    def _one_gpu_a_job(self) -> "SearchConfig":
+        service = self.training_service
+        for section in service.services if isinstance(service, SeveralServicesConfig) else [service]:
+            gpus = getattr(section, "gpus_per_job", 0)
+            if gpus > 1 and not isinstance(self.evaluator, ProgramConfig):
+                raise ValueError(
+                    f"training_service: 'gpus_per_job' is {gpus:g}, but a job of evaluator.kind {self.evaluator.kind} "
+                    "trains on one GPU; use 1, and more jobs at a time (kinds command and function may use several)"
+                )
+        return self
 
     @model_validator(mode="after")
     def _room_for_a_date(self) -> "SearchConfig":

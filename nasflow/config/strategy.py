@@ -40,10 +40,13 @@ class OptunaConfig(Section):
 class HyperbandConfig(Section):
     """Asynchronous successive halving (Li et al. 2020), in one bracket or, as in Hyperband, in several.
 
-    Trials end after few epochs, and the best 1 / `reduction_factor` of them go on from their checkpoints.
+    Trials end after few epochs, and the best 1 / `reduction_factor` of them go on from their checkpoints. BOHB (Falkner
+    et al. 2018) is Hyperband that learns from results which architectures to begin with.
     """
 
-    kind: Literal["asha", "hyperband"] = Field(description="one bracket, or one for each number of first epochs")
+    kind: Literal["asha", "hyperband", "bohb"] = Field(
+        description="one bracket, or one for each number of first epochs, without or with a model of what is good"
+    )
     reduction_factor: int = Field(default=3, ge=2, description="one of so many goes on")
     min_epochs: PositiveInt = Field(default=1, description="epochs after which trials are compared first")
 

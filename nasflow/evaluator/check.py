@@ -3,7 +3,8 @@
 import logging
 import math
 import random
-from collections.abc import Sized
+from collections.abc import Iterable
+from typing import Any
 
 from nasflow.config.evaluator.metrics import MetricConfig, metric_name
 from nasflow.config.evaluator.target import Target
@@ -79,9 +80,18 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
         except ValueError as error:
             raise ConfigError(f"evaluator.optimizer: {error}") from None
         accumulated = int(candidate.config.accumulate_grad_batches)  # type: ignore[arg-type]
-        steps = math.ceil(len(data.train) / accumulated) if isinstance(data.train, Sized) else math.inf
+        batches = candidate.config.batches_per_epoch or _length(data.train)
+        steps = math.ceil(batches / accumulated) if batches else math.inf
         make_schedule(candidate.config.schedule, optimizer, int(candidate.config.epochs), steps)  # type: ignore[arg-type]
     return data
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    """Return the number of batches, None if it is not known: a DataLoader of a stream has a length that raises."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:

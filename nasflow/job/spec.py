@@ -35,6 +35,8 @@ from nasflow.space.architecture import Architecture
 
 CANNOT_WRITE = 74
 """The exit code (EX_IOERR of sysexits.h) of a job that can no longer write its events."""
+DEVICE_FAULT = 86
+"""The exit code of a job that can no longer use its GPU, since one of its members computed something there."""
 
 
 class MemberSpec(BaseModel):

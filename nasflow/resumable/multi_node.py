@@ -1,27 +1,36 @@
 """Checkpoints of a job in which each rank holds a part of the tensors (`DTensor`: FSDP, tensor parallelism).
 
-Tensors are saved by `torch.distributed.checkpoint` in safetensors files, so no file is pickled. To load, ranks exchange
-numbers only; to save, torch itself exchanges its plans as pickles, so ranks must trust each other.
+Tensors are saved by `torch.distributed.checkpoint` in safetensors files, so no file is pickled, and an epoch can be
+loaded by another number of ranks. To load, ranks exchange numbers only; to save, torch itself exchanges its plans as
+pickles, so ranks must trust each other.
 """
 
 import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
+from nasflow.checkpoint.bundle import Bundle, read_state
 from nasflow.checkpoint.store import retained
 from nasflow.errors import CheckpointError
 
 _EPOCH = re.compile(r"epoch-(\d{4,})")
 _MANIFEST = "manifest.json"
+_PLAIN = "plain.bundle"  # of safetensors, but none that torch should read
+_STATE = "plain"
 
 
 class RankedCheckpointManager:
@@ -32,8 +41,11 @@ class RankedCheckpointManager:
 
     Args:
         folder: a folder that all ranks share.
-        names: the names of the parts of the state. Each part has `state_dict` and `load_state_dict` with dicts of
-            tensors, or is JSON. `torch.distributed.checkpoint.state_dict` has functions for an optimizer's state.
+        names: the names of the parts of the state. A part with `state_dict` and `load_state_dict` has dicts of tensors,
+            of which each rank may have a part, and anything else that all ranks have. It may also have `targets`: the
+            method is given the saved dicts, with tensors on the `meta` device, and returns those into which they are
+            loaded, the present ones by default. Other parts are saved as they are by rank 0 (numbers, text, tensors,
+            and dicts, lists and tuples of them), and replaced when loaded.
         keep: how many of the newest checkpoints are kept.
     """
 
@@ -52,11 +64,13 @@ class RankedCheckpointManager:
             aside.mkdir(parents=True)
         dist.barrier()
         tensors, plain = _apart({name: _taken(state[name]) for name in self._names})
-        state_dict_saver.save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+        with _with_causes():
+            state_dict_saver.save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
         dist.barrier()
         if dist.get_rank() == 0:
+            _write_plain(aside, epoch, plain)
             files = {path.name: [path.stat().st_size, _hash(path)] for path in sorted(aside.iterdir())}
-            (aside / _MANIFEST).write_text(json.dumps({"files": files, "plain": plain}))
+            (aside / _MANIFEST).write_text(json.dumps({"files": files}))
             shutil.rmtree(self._path(epoch), ignore_errors=True)
             aside.rename(self._path(epoch))
             for old in {*self.epochs()} - retained(self.epochs(), self._keep, ()):
@@ -79,9 +93,12 @@ class RankedCheckpointManager:
                 raise CheckpointError(f"there is no whole checkpoint {self._path(epoch)}")
             return None
         folder = self._path(found)
-        tensors, _ = _apart({name: _taken(state[name]) for name in self._names if _has_tensors(state.get(name))})
-        state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
-        saved = _together(json.loads((folder / _MANIFEST).read_text())["plain"], tensors)
+        plain = _read_plain(folder, found)
+        parts = {name: state[name] for name in self._names if _has_tensors(state.get(name))}
+        tensors, _ = _apart({name: _targets(part, plain[name], name, folder) for name, part in parts.items()})
+        with _with_causes():
+            state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        saved = _together(plain, tensors)
         for name in self._names:
             if _has_tensors(state.get(name)):
                 state[name].load_state_dict(saved[name])
@@ -112,6 +129,72 @@ class RankedCheckpointManager:
         return self._folder / f"epoch-{epoch:04d}"
 
 
+def read_part(folder: Path, epoch: int, name: str) -> dict[str, Any]:
+    """Return a part that ranks have saved with whole tensors on the CPU, in a process that is none of them.
+
+    Args:
+        folder: that of the ranks' manager.
+
+    Raises:
+        CheckpointError: the epoch is missing, or can't be read.
+    """
+    of_epoch = folder / f"epoch-{epoch:04d}"
+    plain = {name: _read_plain(of_epoch, epoch)[name]}
+    tensors, _ = _apart({name: tree_map_only(torch.Tensor, _on_cpu, _on_meta(of_epoch, plain)[name])})
+    try:
+        with _with_causes():
+            state_dict_loader.load(tensors, storage_reader=HuggingFaceStorageReader(str(of_epoch)), no_dist=True)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {of_epoch} can't be read: {error}") from error
+    part: dict[str, Any] = _together(plain, tensors)[name]
+    return part
+
+
+@contextmanager
+def _with_causes() -> Iterator[None]:
+    """Raise what failed on the first rank where something did; torch collects it in an exception that few catch."""
+    try:
+        yield
+    except CheckpointException as error:
+        cause, _ = error.failures[min(error.failures)]
+        raise cause from error
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor
+
+
+def _targets(part: Any, saved: Any, name: str, folder: Path) -> Any:
+    if not hasattr(part, "targets"):
+        return _taken(part)
+    return part.targets(_on_meta(folder, {name: saved})[name])
+
+
+def _on_meta(folder: Path, plain: dict[str, Any]) -> dict[str, Any]:
+    """Return saved parts with tensors on the `meta` device, but for numbers."""
+    known: Any = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    found = {path: torch.empty(held.size, dtype=held.properties.dtype, device="meta") for path, held in known.items()}
+    parts: dict[str, Any] = _together(plain, found)
+    return parts
+
+
+def _write_plain(folder: Path, epoch: int, plain: Any) -> None:
+    bundle = Bundle()
+    bundle.add(_STATE, epoch, plain)
+    bundle.freeze().write(folder / _PLAIN)
+
+
+def _read_plain(folder: Path, epoch: int) -> dict[str, Any]:
+    """Return what was saved, with the name of each tensor of which ranks may have parts."""
+    if (folder / _PLAIN).exists():
+        return read_state(folder / _PLAIN, _STATE, epoch)
+    try:
+        held: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())["plain"]  # of an earlier version
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"checkpoint {folder} can't be read: {error}") from error
+    return held
+
+
 def _from_rank_0(epoch: int | None) -> int | None:
     """Return rank 0's epoch, sent as a number: the collectives for objects would unpickle it."""
     device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
@@ -130,11 +213,11 @@ def _taken(part: Any) -> Any:
 
 
 def _apart(tree: Any, path: str = "") -> tuple[dict[str, torch.Tensor], Any]:
-    """Return the tensors of a tree of dicts by path, and the tree with each tensor replaced by its path."""
-    if isinstance(tree, torch.Tensor):
+    """Return the tensors of a tree of dicts by path, and the tree with each replaced by its path; numbers stay."""
+    if isinstance(tree, torch.Tensor) and (tree.ndim or isinstance(tree, DTensor)):
         return {path: tree}, {"$tensor": path}
     if not isinstance(tree, Mapping):
-        return {}, tree
+        return {}, tree.detach().clone() if isinstance(tree, torch.Tensor) else tree
     tensors: dict[str, torch.Tensor] = {}
     plain = {}
     for key, value in tree.items():

@@ -10,6 +10,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from nasflow.errors import SpaceError
 
+_SCALARS = (str, int, float, bool, type(None))
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
 
 class Architecture(Mapping[str, Any]):
     """The value chosen at every label: JSON scalars, or lists of them for a subset.
@@ -23,10 +26,11 @@ class Architecture(Mapping[str, Any]):
     def __init__(self, values: Mapping[str, Any] | None = None):
         values = dict(values or {})
         try:
-            self._canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            self._canonical = _canonical(values)
         except (TypeError, ValueError) as error:
             raise SpaceError(f"an architecture must be plain JSON (label -> value): {error}") from None
-        self._values: dict[str, Any] = json.loads(json.dumps(values))
+        is_plain = all(type(value) in _SCALARS for value in values.values()) and all(type(key) is str for key in values)
+        self._values: dict[str, Any] = values if is_plain else json.loads(json.dumps(values))
 
     @classmethod
     def from_json(cls, text: str) -> "Architecture":

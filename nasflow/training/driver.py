@@ -1,11 +1,13 @@
 """The course of a job: members come in, make their steps, end their epochs and leave."""
 
+import gc
 import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from lightning_fabric.utilities.data import sized_len
 from pytorch_lightning import Trainer
 from torch import nn
@@ -16,10 +18,11 @@ from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.loading.folds import own_batch
 from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
-from nasflow.open_files import lacks_files
+from nasflow.system.open_files import lacks_files
+from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
+from nasflow.training.device_fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
-from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
 
 logger = logging.getLogger(__name__)
@@ -157,6 +160,9 @@ class Driver(ABC):
                 again = number < unit.members[0].begun
                 self._guard_unit(unit, unit.pass_over if again else unit.train_batch, batch, number)
                 activity.progress()
+        for unit in units:
+            if unit in self._units:
+                self._guard_unit(unit, unit.end_run)
 
     def start_validation(self) -> None:
         """Call the hooks before the first validation batch."""
@@ -255,6 +261,7 @@ class Driver(ABC):
         """
         broken = [member for member in homeless if member.number in self._broken]
         if broken:
+            _release_memory()  # which larger units have left in pieces of other sizes
             self._units += self.form(broken, batch)
         for cohort in dict.fromkeys(self.roster.company(m.number) for m in homeless if m not in broken):
             here = {member.number: member for member in self.turn if member.number in cohort}
@@ -276,7 +283,8 @@ class Driver(ABC):
                     self._prepare(member)
                     member.start_fit()
                     self._frozen.share(member.module)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
+            refuse_fault(error)
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
             return None
         return member
@@ -305,7 +313,11 @@ class Driver(ABC):
         except InfrastructureError:
             raise
         except Exception as error:
+            refuse_fault(error)
+            unit.end_run()
             members = list(unit.members)
+            if not members:  # they had failed in earlier steps
+                return
             if unit.is_single and not isinstance(error, DiffersError):
                 self.fail(members[0], error)
                 return
@@ -313,3 +325,10 @@ class Driver(ABC):
             self.turn = [member for member in self.turn if member not in members]
             self._broken.update(member.number for member in members)
             self.split(members, error)
+
+
+def _release_memory() -> None:
+    """Give a GPU's memory back that nothing uses any more."""
+    gc.collect()  # a traceback keeps what the functions in it have made
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

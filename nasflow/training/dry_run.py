@@ -24,7 +24,7 @@ from nasflow.training.schedule.turns import Roster
 from nasflow.training.unit.base import Unit
 from nasflow.training.unit.grouping import Former
 from nasflow.training.unit.lockstep.reading import MODEL
-from nasflow.training.unit.reporting import merged_models, planned
+from nasflow.training.unit.reporting import merged_models, why_alone
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class UnitPlan:
     """How a unit of several trials runs, or a part of their models.
 
     Attributes:
-        trials: its members, in the order of their positions.
+        members: their numbers, as `members_of` gives them, in the order of their positions.
         part: the path of the part in their modules; empty for their models as a whole.
         outline: its steps.
         prices: of the steps.
         alone: seconds of a step's forward and backward if each trial made it by itself.
     """
 
-    trials: tuple[int, ...]
+    members: tuple[int, ...]
     part: str
     outline: Outline
     prices: tuple[Price, ...]
@@ -53,18 +53,22 @@ class UnitPlan:
 
 @dataclass
 class JobPlan:
-    """How a job would run.
+    """How a job would run. Members are known by their numbers, as `members_of` gives them.
 
     Attributes:
-        units: those of several trials.
-        reasons: why a trial is in none of them, by trial.
-        alone: seconds of a step's forward and backward, by trial that is in none of them and can be traced.
-        failed: the errors of trials that failed before their first step.
+        repeats: how many members train each trial.
+        member_name: what one of several is called, `fold` or `repeat`.
+        units: those of several members.
+        reasons: why a member is in none of them.
+        alone: seconds of a step's forward and backward of a member that is in none of them and can be traced.
+        failed: the errors of members that failed before their first step.
         batch: the shape of a batch's first tensor, None if it has none.
         device: where it trains.
         costs: the cost model that gave the seconds.
     """
 
+    repeats: int = 1
+    member_name: str = "repeat"
     units: list[UnitPlan] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
     alone: dict[int, float] = field(default_factory=dict)
@@ -81,7 +85,7 @@ class _DryRun(SpecDriver):
         repeats = spec.evaluator.members_per_trial
         numbers = [number for member in spec.members for number in members_of(member.trial, repeats)]
         super().__init__(spec, Roster(numbers, spec.places, repeats=repeats))
-        self.plan = JobPlan()
+        self.plan = JobPlan(repeats, self._member_name)
         self.is_planned = False
 
     def open_turn(self) -> bool:
@@ -90,16 +94,16 @@ class _DryRun(SpecDriver):
 
     def step(self, batches: Sequence[Any]) -> None:
         """Plan units for the first batch; then all members leave."""
-        trials = {part: member.trial for member in self.turn for part in member.module.modules()}
+        numbers = {part: member.number for member in self.turn for part in member.module.modules()}
         units = self.form(self.turn, batches[0])
-        _fill(self.plan, self.former, units, own_batch(batches[0], 0), trials)
+        _fill(self.plan, self.former, units, own_batch(batches[0], 0), numbers)
         self.is_planned = True
         for member in self.active:
             self.remove(member)
 
     def evicted(self, number: int, epoch: int, error: str) -> None:
-        """Note the error of a trial."""
-        self.plan.failed[self.roster.trial_of(number)] = error
+        """Note the error of a member."""
+        self.plan.failed[number] = error
 
 
 def rehearse(spec: JobSpec) -> JobPlan:
@@ -110,17 +114,17 @@ def rehearse(spec: JobSpec) -> JobPlan:
     """
     driver = _DryRun(spec)
     run(driver, validate=False)
-    if not driver.is_planned and len(driver.plan.failed) < len(spec.members):
+    if not driver.is_planned and len(driver.plan.failed) < len(spec.members) * driver.plan.repeats:
         target = "" if spec.data is None else spec.data.target
         raise ConfigError(f"evaluator.data: {target} gives no batch to train on")
     return driver.plan
 
 
-def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, trial_of: Mapping[Any, int]) -> None:
+def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, number_of: Mapping[Any, int]) -> None:
     x = batch[0] if isinstance(batch, tuple | list) and batch else batch
     if isinstance(x, torch.Tensor):
         plan.batch, plan.device = tuple(x.shape), str(x.device)
-    plan.reasons = planned(units, former).alone
+    plan.reasons = why_alone(units, former)
     if former.planner is None:
         return
     plan.costs = former.planner.costs or CostModel(former.planner.device)
@@ -128,11 +132,15 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, tria
     for unit in units:
         models = merged_models(unit)
         for path, model in models.items():
-            trials = tuple(trial_of[graph.model] for graph in model.plan.graphs)
+            members = tuple(number_of[graph.model] for graph in model.plan.graphs)
             alone = sum(map(planner.alone, model.plan.graphs))
             plan.units.append(
                 UnitPlan(
-                    trials, path if path != MODEL else "", outline(model), tuple(prices(model.plan, planner)), alone
+                    members=members,
+                    part=path if path != MODEL else "",
+                    outline=outline(model),
+                    prices=tuple(prices(model.plan, planner)),
+                    alone=alone,
                 )
             )
         if not models and isinstance(x, torch.Tensor):
@@ -147,5 +155,5 @@ def _alone(members: Sequence[Member], x: torch.Tensor, planner: Planner) -> dict
         if not isinstance(model, nn.Module):
             continue
         with contextlib.suppress(NotTraceableError):
-            found[member.trial] = planner.alone(trace(model, Spec.batch(x)))
+            found[member.number] = planner.alone(trace(model, Spec.batch(x)))
     return found

@@ -15,6 +15,7 @@ from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
 from nasflow.space.shared_layers import Owners
+from nasflow.training.device_fault import refuse_fault
 from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
@@ -47,7 +48,7 @@ class SpecDriver(Driver):
             raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
         trainer = make_trainer(spec.evaluator.precision)
         evaluator, self._member_name = spec.evaluator, spec.evaluator.member_name
-        data = load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator.batch_limits, evaluator.folds)
+        data = load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator)
         super().__init__(roster, data, trainer, evaluator.validate_every)
         self.limits: dict[int, int] = {}
         self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
@@ -67,6 +68,7 @@ class SpecDriver(Driver):
         try:
             return self.make(number)
         except (Exception, SystemExit) as error:  # a candidate that can't be built is that trial's own failure
+            refuse_fault(error)
             self.refuse_to_blame(error)
             self.evicted(number, 0, error_text(error))
             return None
@@ -293,6 +295,7 @@ class JobDriver(SpecDriver):
         return [trial for trial in trials if trial.number not in self._failed and trial.is_together]
 
     def _fail_trial(self, failed: Member | RepeatedTrial, error: BaseException) -> None:
+        refuse_fault(error)
         if isinstance(failed, Member):
             self.fail(failed, error)
         else:

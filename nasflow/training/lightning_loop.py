@@ -11,13 +11,18 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.plugins import DoublePrecision, MixedPrecision
+from pytorch_lightning.strategies import Strategy
 
+from nasflow.clean_text import error_message
+from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.loading.folds import ByFold
-from nasflow.training.batch_runs import Run, training_batches
+from nasflow.training.batches.batch_runs import Run, training_batches
+from nasflow.training.batches.seeded_loader import SeededLoader
+from nasflow.training.batches.transfer import run_on
 from nasflow.training.driver import Driver
 from nasflow.training.member.trainer.modes import EvaluationModes
-from nasflow.training.seeded_loader import SeededLoader
 
 
 class FedModule(LightningModule):
@@ -44,7 +49,9 @@ class FedModule(LightningModule):
         return self._call("on_before_batch_transfer", batch, super().on_before_batch_transfer, dataloader_idx)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Call the data module's own hook, if there is one."""
+        """Call the data module's own hook, if there is one; else a run goes to a GPU at once."""
+        if isinstance(batch, Run) and device.type == "cuda" and (run := run_on(device, batch)) is not None:
+            return run  # a data module's batches come one by one
         return self._call("transfer_batch_to_device", batch, super().transfer_batch_to_device, device, dataloader_idx)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -61,7 +68,7 @@ class FedModule(LightningModule):
         if data.module is None:
             return default(batch, *args)
         loader = data.train if self.trainer.training else data.validation
-        with loader.stream if isinstance(loader, SeededLoader) else nullcontext():
+        with loader.transfers if isinstance(loader, SeededLoader) else nullcontext():
             return getattr(data.module, name)(batch, *args)
 
 
@@ -133,8 +140,17 @@ def run(driver: Driver, validate: bool = True) -> None:
     driver.trainer.fit(MergedModule(driver), training_batches(driver.data), validation)
 
 
-def make_trainer(precision: Any) -> Trainer:
-    """A Trainer that only drives: no logger, no progress bar, no checkpoints, one device."""
+def make_trainer(precision: Any, strategy: Strategy | None = None, processes: int = 1) -> Trainer:
+    """Return a Trainer that only drives: no logger, no progress bar, no checkpoints, one device.
+
+    Args:
+        precision: as Lightning's.
+        strategy: Lightning's, for one of several processes; none: there is only this one.
+        processes: how many there are, each with a device of its own.
+
+    Raises:
+        ConfigError: its device can't compute in this precision.
+    """
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*`training_step` returned `None`.*")
     warnings.filterwarnings("ignore", message=".*returned `None`, this fit will run with no optimizer.*")
@@ -142,10 +158,20 @@ def make_trainer(precision: Any) -> Trainer:
     warnings.filterwarnings("ignore", message=".*have no `val_dataloader`.*")  # data may have no validation
     warnings.filterwarnings("ignore", message=".*`srun` command is available.*")  # jobs start their own way
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")  # Lightning 2.6 on torch 2.13
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    plugins: list[Any] = [LightningEnvironment()]  # in a Slurm allocation it would take itself for one of several ranks
+    if precision == "16-mixed":
+        _refuse_without_half(device)
+        plugins.append(MixedPrecision(precision, device))  # on a CPU, Lightning would use bf16-mixed
+    if precision == "64-true":
+        plugins.append(DoublePrecision())  # by its name, Lightning refuses it beside some strategies
     return Trainer(
-        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,
-        precision=precision,
+        num_nodes=processes,
+        strategy=strategy or "auto",
+        inference_mode=strategy is None,  # sharded weights can't be gathered in it
+        precision=None if precision in ("16-mixed", "64-true") else precision,
         max_epochs=-1,
         logger=False,
         enable_checkpointing=False,
@@ -154,5 +180,18 @@ def make_trainer(precision: Any) -> Trainer:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         default_root_dir=Path.cwd(),
-        plugins=[LightningEnvironment()],  # in a Slurm allocation it would take itself for one of several ranks
+        plugins=plugins,
     )
+
+
+def _refuse_without_half(device: str) -> None:
+    """Raise ConfigError if a device can't compute in half precision."""
+    try:
+        with torch.autocast(device, torch.float16):
+            x = torch.ones(8, 8, device=device, requires_grad=True)
+            (x @ x).sum().backward()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"evaluator.precision: this {'GPU' if device == 'cuda' else 'CPU'} can't compute in half precision; use "
+            f"bf16-mixed or 32-true instead of 16-mixed ({error_message(error)})"
+        ) from error

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nasflow.checkpoint.background import Background
+from nasflow.checkpoint.interval import Interval
 from nasflow.checkpoint.names import WITHIN
 from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.checkpoint.url_store import UrlStore
+from nasflow.config.durations import duration_text
 from nasflow.config.search import Objective
 from nasflow.config.secret.secret_url import hide_passwords
 from nasflow.config.secret.secrets import reveal
@@ -20,7 +22,7 @@ from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
-from nasflow.open_files import lacks_files
+from nasflow.system.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import Reported, events_of
 from nasflow.training.repeated import RepeatedTrial
@@ -60,6 +62,9 @@ class MemberCheckpoints:
         self._within: dict[int, CheckpointStore] = {}
         self._begun: set[int] = set()  # trials that go on from a state within an epoch
         self._last_saves: dict[int, float] = {}
+        auto = self._config.every_epochs == "auto"
+        self._interval = Interval(self._config.between_failures) if auto else None
+        self._said = 0.0  # the interval in the log, in seconds
         self._unsaved: list[_Unsaved] = []
         self._troubles: set[str] = set()
 
@@ -132,18 +137,26 @@ class MemberCheckpoints:
         """
         if not members:
             return
+        began, saved, going = time.perf_counter(), 0, sum(member.finished_epochs > 0 for member in members)
+        is_over = bool(going) and self._interval is not None and self._interval.is_over(time.monotonic(), going)
         self._background.wait()  # at most one epoch is being written
         ended = [member for member in members if member.finished]
         going_on = [member for member in members if not member.finished]
         # apart: files of ended members are kept, and with them all their content
         for some in (ended, going_on):
-            due = [member for member in some if self._is_due(member)]
+            due = [member for member in some if self._is_due(member, is_over)]
             parts, errors = self._saver.take([self._as_save(member) for member in due])
             for position, error in errors.items():
                 failed(due[position], error)
             lost = {due[position] for position in errors}
             by_trial = {member.number: events(member) for member in some if member not in lost}
             self._background.do(partial(self._commit, parts, [member.number for member in due], by_trial))
+            saved += sum(len(part.places) for part in parts)
+        if self._interval is not None and saved:
+            self._interval.copied(time.perf_counter() - began, saved)
+            self._interval.begin(time.monotonic(), again=is_over)
+        if self._interval is not None and going:
+            self._say(self._interval, going)
 
     def save_within(self, members: Sequence[Member | RepeatedTrial], batches: int) -> bool:
         """Save members within an epoch, of which they have trained on so many batches. Return whether all are saved."""
@@ -218,11 +231,26 @@ class MemberCheckpoints:
         name = trial_dir(Path(), trial).as_posix()
         return UrlStore(f"{self._url.rstrip('/')}/{self._study}/{name}", self._config.keep, self._generation)
 
-    def _is_due(self, member: Reported) -> bool:
-        epoch, now = member.finished_epochs, time.monotonic()
+    def _say(self, interval: Interval, states: int) -> None:
+        """Put the interval in the log, at first and when it has become another."""
+        seconds = interval.seconds(states)
+        if not self._said or not 0.5 < seconds / self._said < 2:
+            self._said = seconds
+            logger.warning(
+                "checkpoint.every_epochs auto: a checkpoint of %s trials costs %.3g s, so with %s between failures the "
+                "next is that of the first epoch that ends after %.3g s",
+                states,
+                interval.cost(states),
+                duration_text(self._config.between_failures),
+                seconds,
+            )
+
+    def _is_due(self, member: Reported, is_over: bool) -> bool:
+        epoch, now, every = member.finished_epochs, time.monotonic(), self._config.every_epochs
         last = self._last_saves.setdefault(member.number, now)
         late = self._config.every_minutes is not None and now - last >= 60 * self._config.every_minutes
-        if not (member.finished or late or epoch % self._config.every_epochs == 0):
+        is_over |= epoch == 0 if every == "auto" else epoch % every == 0
+        if not (member.finished or late or is_over):
             return False
         self._last_saves[member.number] = now
         return True
@@ -233,6 +261,7 @@ class MemberCheckpoints:
 
     def _commit(self, parts: Sequence[Taken], trials: Sequence[int], by_trial: Mapping[int, list[Event]]) -> None:
         """Write the states of `trials`, then report their events."""
+        began = time.thread_time()
         for part in parts:
             errors = self._saver.write(part)
             self._note(f"checkpoints can't be saved in {self._root}", next(iter(errors.values()), None))
@@ -246,6 +275,8 @@ class MemberCheckpoints:
                 if trials[position] in self._begun:
                     self.drop_within([trials[position]])
                 activity.progress()  # the next epoch may have to wait for this
+        if self._interval is not None:
+            self._interval.written(time.thread_time() - began)
         for events in by_trial.values():
             for event in events:
                 self.tell(event)

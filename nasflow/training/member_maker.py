@@ -1,6 +1,5 @@
 """Makes the members of a job, and loads what they are trained on."""
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
-from nasflow.config.evaluator.training import LimitBatchesConfig
+from nasflow.config.evaluator.training import LimitBatchesConfig, TrainingConfig
 from nasflow.config.search import DataConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.callbacks import make_callbacks
@@ -22,10 +21,10 @@ from nasflow.evaluator.make import make_evaluator
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
+from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
-from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
 
 
 class MemberMaker:
@@ -35,10 +34,12 @@ class MemberMaker:
         job: the job of the members.
         data: what they are trained on.
         trainer: the job's.
+        kind: the class of the members.
     """
 
-    def __init__(self, job: JobSpec, data: Data, trainer: Trainer):
+    def __init__(self, job: JobSpec, data: Data, trainer: Trainer, kind: type[Member] = Member):
         self._job = job
+        self._kind = kind
         self._data = data
         self._trainer = trainer
 
@@ -46,7 +47,7 @@ class MemberMaker:
         """Return a member before its training. It does not depend on which others are made."""
 
         def make() -> Member:
-            return make_member(self._job, spec, lambda: samples_of(self._data.of(number)))
+            return make_member(self._job, spec, lambda: samples_of(self._data.of(number)), self._kind)
 
         member = make()
         member.number = number
@@ -58,20 +59,21 @@ class MemberMaker:
     def _first_batch(self) -> Any:
         """The first batch of the first epoch (and the first fold), whichever epoch is trained."""
         data = self._data.of(0)
-        loader = copy.copy(data.train)
-        if isinstance(loader, SeededLoader):
-            loader.epoch = 0
+        loader = data.train.from_start() if isinstance(data.train, SeededLoader) else data.train
         with RngStream(derive_seed(self._job.data_seed, "transfer"), _device()):
             return first_batch(dataclasses.replace(data, train=loader), self._trainer.strategy.root_device)
 
 
-def make_member(job: JobSpec, spec: MemberSpec, train: Callable[[], Iterable[Any]]) -> Member:
+def make_member(
+    job: JobSpec, spec: MemberSpec, train: Callable[[], Iterable[Any]], kind: type[Member] = Member
+) -> Member:
     """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet.
 
     Args:
         job: the job of the member.
         spec: the member.
         train: gives the loader of its training samples, if its evaluator asks for something about them.
+        kind: its class.
     """
     rng = RngStream(spec.seed, _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
@@ -84,7 +86,7 @@ def make_member(job: JobSpec, spec: MemberSpec, train: Callable[[], Iterable[Any
         candidate = dataclasses.replace(candidate, config=with_class_weights(candidate.config, train))
         module = make_evaluator(candidate.config, job.base_dir).module(candidate.model)
         callbacks = make_callbacks(candidate.config.callbacks, job.base_dir)
-        return Member(spec.trial, module, candidate, rng, callbacks)
+        return kind(spec.trial, module, candidate, rng, callbacks)
 
 
 def samples_of(data: Data) -> Iterable[Any]:
@@ -96,25 +98,37 @@ def load_job_data(
     config: DataConfig,
     base_dir: Path,
     seed: int,
-    limits: LimitBatchesConfig | None = None,
-    folds: int | None = None,
+    training: TrainingConfig | None = None,
 ) -> Data:
-    """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members."""
-    return seeded_data(lambda: load_data(config, base_dir, seed, folds), seed, limits)
+    """Return the data, in an order that depends on `seed` and the epoch only, not on the job's members.
+
+    Args:
+        config: closed.
+        base_dir: the folder of the user's code.
+        seed: of the data's order.
+        training: says what an epoch is, and how many folds there are.
+    """
+    folds = None if training is None else training.folds
+    return seeded_data(lambda: load_data(config, base_dir, seed, folds), seed, training, config.keep_workers)
 
 
-def seeded_data(load: Callable[[], Data], seed: int, limits: LimitBatchesConfig | None = None) -> Data:
+def seeded_data(
+    load: Callable[[], Data], seed: int, training: TrainingConfig | None = None, keep_workers: bool = False
+) -> Data:
     """Return what `load` gives, in an order that depends on `seed` and the epoch only."""
-    limits = limits or LimitBatchesConfig()
+    limits = LimitBatchesConfig() if training is None else training.batch_limits
+    per_epoch = None if training is None else training.batches_per_epoch
     with RngStream(derive_seed(seed, "data")):
         data = load()
 
-    def seeded(loader: Iterable[Any], name: str, limit: int | None) -> SeededLoader:
-        return SeededLoader(loader, derive_seed(seed, name), _device(), limit)
+    def seeded(loader: Iterable[Any], name: str, limit: int | None, per_epoch: int | None = None) -> SeededLoader:
+        own = derive_seed(seed, name)
+        return SeededLoader(loader, own, _device(), limit=limit, keep_workers=keep_workers, per_epoch=per_epoch)
 
     def of_one(data: Data) -> Data:
         validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)
-        return dataclasses.replace(data, train=seeded(data.train, "train", limits.train), validation=validation)
+        train = seeded(data.train, "train", limits.train, per_epoch)
+        return dataclasses.replace(data, train=train, validation=validation)
 
     if not data.folds:
         return of_one(data)

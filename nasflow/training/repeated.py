@@ -14,10 +14,9 @@ from nasflow.json_metrics import finite_metrics
 from nasflow.seeds import derive_seed
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import record_of
+from nasflow.training.member.trained import PARTS
 from nasflow.training.schedule.repeats import common_history
 
-PARTS = "repeats"
-"""The key of the states of the members in a trial's own, if it has several."""
 _FIRST = "module"  # of the first member, beside the parts: what is exported and tested
 
 

@@ -4,19 +4,24 @@ import contextlib
 import json
 import sys
 import traceback
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from nasflow.clean_text import error_text
+from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
-from nasflow.job.spec import CANNOT_WRITE, JobSpec
-from nasflow.open_files import lacks_files
+from nasflow.job.spec import CANNOT_WRITE, DEVICE_FAULT, JobSpec
+from nasflow.system.open_files import lacks_files
+from nasflow.training.device_fault import DeviceFaultError, refuse_fault
+from nasflow.training.device_settings import device_settings
 from nasflow.training.program.job import ProgramJob
 from nasflow.training.scoring_job import ScoringJob
 from nasflow.training.training_job import TrainingJob
+from nasflow.training.wide.job import WideJob
 
 
 def run_job_file(path: Path) -> int:
@@ -24,7 +29,7 @@ def run_job_file(path: Path) -> int:
 
     Returns:
         0 when the job ended, even if members failed; 1 when the job as a whole could not run; CANNOT_WRITE when there
-        was no room to report that.
+        was no room to report that; DEVICE_FAULT when this process can't use its GPU any more.
     """
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
@@ -32,7 +37,12 @@ def run_job_file(path: Path) -> int:
         spec = _read_spec(path)
         # relative paths among the user's params start at base_dir
         with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
-            _kind(spec)(spec, path.parents[2], events.write).run()
+            _run(spec, path, events)
+    except DeviceFaultError as fault:
+        if fault.is_hardware:
+            return _tell_why(events, InfrastructureError(f"the GPU has failed: {fault}"))
+        sys.stderr.write(f"{fault}\n")
+        return DEVICE_FAULT
     except Exception as error:
         return _tell_why(events, error)
     finally:
@@ -40,9 +50,28 @@ def run_job_file(path: Path) -> int:
     return 0
 
 
+def _run(spec: JobSpec, path: Path, events: EventWriter) -> None:
+    try:
+        with _settings(spec):
+            _kind(spec)(spec, path.parents[2], events.write).run()
+    except Exception as error:
+        refuse_fault(error)  # also one that had come up in what followed from it
+        raise
+
+
+def _settings(spec: JobSpec) -> AbstractContextManager[None]:
+    """Return the settings of this process's device, if the job computes here and not in processes of its own."""
+    evaluator = spec.evaluator
+    if isinstance(evaluator, TrainingConfig) and (spec.tests or evaluator.parallel is None):
+        return device_settings(evaluator)
+    return contextlib.nullcontext()
+
+
 def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob]:
     if spec.tests:
         return ScoringJob
+    if spec.evaluator.parallel is not None:
+        return WideJob
     return ProgramJob if isinstance(spec.evaluator, ProgramConfig) else TrainingJob
 
 

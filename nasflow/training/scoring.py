@@ -46,7 +46,7 @@ def score_model(
     """
     candidate = _load(search, architecture, weights, base_dir)
     training = candidate.training
-    data = load_job_data(training.data, base_dir, int(search["seed"]), training.batch_limits, training.folds).of(0)
+    data = load_job_data(training.data, base_dir, int(search["seed"]), training).of(0)
     rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(

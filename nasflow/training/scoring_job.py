@@ -12,11 +12,11 @@ from nasflow.errors import ConfigError, InfrastructureError
 from nasflow.evaluator.loading.data_source import load_test_data
 from nasflow.evaluator.ready_made.confusion import ConfusionCounter
 from nasflow.evaluator.ready_made.supervised import ClassificationModule
-from nasflow.gc_control import frozen
 from nasflow.job import activity
 from nasflow.job.events import MOST_CLASSES, Confusion, Ended, Evicted, Final, Started
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.space.lazy_layers import make_by_weights
+from nasflow.system.gc_control import frozen
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.member_maker import load_job_data, make_member, samples_of, seeded_data
@@ -89,7 +89,7 @@ class ScoringJob:
         spec, evaluator = self._spec, self._spec.evaluator
         if spec.data is None or isinstance(evaluator, ProgramConfig):
             raise ConfigError("evaluator.data: there is none")
-        return samples_of(load_job_data(spec.data, spec.base_dir, spec.data_seed, folds=evaluator.folds).of(0))
+        return samples_of(load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator).of(0))
 
 
 def _test_name(name: str) -> str:

@@ -5,15 +5,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nasflow.gc_control import frozen
 from nasflow.job.events import Ended, Event, Started
 from nasflow.job.spec import JobSpec
 from nasflow.resumable.job import Job, JobRunner, State
+from nasflow.system.gc_control import frozen
 from nasflow.training.job_driver import JobDriver
 from nasflow.training.lightning_loop import run
 from nasflow.training.member.metrics.reporting import replayed
+from nasflow.training.member.trained import PARTS
 from nasflow.training.member_checkpoints import MemberCheckpoints
-from nasflow.training.repeated import PARTS, parts_of
+from nasflow.training.repeated import parts_of
 from nasflow.training.schedule.pruners import make_pruner
 from nasflow.training.schedule.repeats import members_of
 from nasflow.training.schedule.turns import Past, Roster

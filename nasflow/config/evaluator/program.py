@@ -17,6 +17,8 @@ class ProgramConfig(Section):
     stop_after: ClassVar[None] = None
     """A program goes on by itself."""
     members_per_trial: ClassVar[int] = 1
+    parallel: ClassVar[None] = None
+    """A program uses its devices as it likes."""
 
     params: dict[str, Any] = Field(default={}, description="what the program is given; any value may be searched")
     epochs: SearchedInt = Field(default=10, description="reports of every trial that is not stopped early")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
 
 from nasflow.config.evaluator.metrics import Direction
+from nasflow.config.evaluator.parallel import ParallelConfig
 from nasflow.config.evaluator.target import Target
 from nasflow.config.values import IntRange, OptionalFloat, Options, SearchedFloat, SearchedInt, Section
 
@@ -28,6 +29,10 @@ class DataConfig(Target):
     fraction: SearchedFloat = Field(
         default=1.0,
         description="share of the training samples to train on; the same ones for one seed, more for a larger share",
+    )
+    keep_workers: bool = Field(
+        default=False,
+        description="a DataLoader's worker processes stay from epoch to epoch; a data set's caches stay with them",
     )
 
 
@@ -95,7 +100,16 @@ class TrainingConfig(Section):
         description="cross-validate each architecture: train it on so many splits of the training data; its metrics "
         "are the means; none: validate on the data's own validation part",
     )
-    precision: Literal["32-true", "64-true", "bf16-mixed"] = Field(default="32-true", description="as Lightning's")
+    precision: Literal["32-true", "64-true", "16-mixed", "bf16-mixed"] = Field(
+        default="32-true", description="as Lightning's"
+    )
+    matmul_precision: Literal["highest", "high", "medium"] = Field(
+        default="highest",
+        description="of float32 in products and convolutions: whole, as TF32 on GPUs that have it, or as bfloat16",
+    )
+    deterministic: bool = Field(
+        default=False, description="on a GPU, use slower algorithms that give the same bits each time"
+    )
     gradient_clip_val: OptionalFloat = Field(
         default=None,
         title="Gradient clipping",
@@ -118,6 +132,11 @@ class TrainingConfig(Section):
         ]
         | None
     ) = Field(default=None, description="a quick look: the first batches of each epoch only; none: all of them")
+    batches_per_epoch: PositiveInt | None = Field(
+        default=None,
+        description="an epoch ends, is validated and saved, after so many training batches, and the next one goes on "
+        "with those that follow; none: an epoch is a pass over the data",
+    )
     validate_every: PositiveInt = Field(
         default=1, description="validate after so many epochs; it must divide epochs and stop_after"
     )
@@ -127,14 +146,17 @@ class TrainingConfig(Section):
     callbacks: list[Target] = Field(
         default=[], description="Lightning callbacks of each trial, such as an average of weights"
     )
+    parallel: ParallelConfig | None = Field(
+        default=None, description="train each trial on several devices at once, unmerged; none: on one"
+    )
 
     @field_validator("precision", mode="before")
     @classmethod
     def _without_half(cls, precision: Any) -> Any:
-        if str(precision).startswith("16"):
+        if str(precision) in ("16", "16-true"):
             raise ValueError(
-                "half precision needs scaled losses, which nasflow does not have; use bf16-mixed, whose range is that "
-                "of 32 bits"
+                "weights in half precision can't be trained; use 16-mixed, which scales the losses, or bf16-mixed, "
+                "whose range is that of 32 bits"
             )
         return precision
 
@@ -159,6 +181,25 @@ class TrainingConfig(Section):
         if self.folds is not None and self.repeats > 1:
             raise ValueError(
                 "'folds' and 'repeats' can't be combined; each fold has another seed already: leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_several_devices(self) -> "TrainingConfig":
+        if self.parallel is None:
+            return self
+        refused = {
+            "folds": self.folds is not None,
+            "repeats": self.repeats > 1,
+            "stop_after": self.stop_after is not None,
+            "ema": self.ema is not None,
+            "precision": self.precision == "16-mixed",
+            "class_weights": getattr(self, "class_weights", None) is not None,
+        }
+        if keys := [key for key, is_given in refused.items() if is_given]:
+            raise ValueError(
+                f"'parallel' can't be combined with '{keys[0]}'"
+                f"{' 16-mixed' if keys[0] == 'precision' else ''} yet; leave one of them out"
             )
         return self
 

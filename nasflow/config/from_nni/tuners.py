@@ -69,10 +69,7 @@ def _advisor(advisor: Entries) -> dict[str, Any]:
     if budget := args.count("min_budget"):
         halving["min_epochs"] = budget
     args.drop("not needed: halving is asynchronous", "exec_mode")
-    parts: dict[str, Any] = {"strategy": {"kind": "hyperband", **halving}}
-    if name == "bohb":
-        parts = {"strategy": {"kind": "tpe"}, "pruner": {"kind": "halving", **halving}}
-    return {**parts, **_common(args)} | _finish(advisor, args)
+    return {"strategy": {"kind": name, **halving}, **_common(args)} | _finish(advisor, args)
 
 
 def _assessor(assessor: Entries) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """The section of the local service."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -14,6 +15,9 @@ class LocalServiceConfig(WorkersConfig):
     slots: JobCount | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
     gpus: GpuIndices = Field(default=[], description="indices of the GPUs to use; none: the CPU")
     slots_per_gpu: JobCount = Field(default=1, description="jobs that share a GPU")
+    devices_per_job: JobCount = Field(
+        default=1, description="slots or GPUs that a job takes; it follows from evaluator.parallel.devices"
+    )
     use_active_gpu: bool = Field(
         default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"
     )
@@ -23,3 +27,8 @@ class LocalServiceConfig(WorkersConfig):
         if self.slots is not None and self.gpus:
             raise ValueError("give either 'slots' (CPU) or 'gpus' with 'slots_per_gpu', not both")
         return self
+
+    @property
+    def devices(self) -> float:
+        """How many devices a job can take at most: of the CPU, its slots, where their number is given."""
+        return len(self.gpus) or self.slots or math.inf

@@ -48,7 +48,8 @@ def fingerprint(config: DataConfig | None) -> str:
     if config is None:
         return ""
     share = "" if config.fraction == 1 else f" x {config.fraction}"
-    return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)}){share}"
+    kept = ", workers kept" if config.keep_workers else ""
+    return f"{config.target}({json.dumps(config.params, sort_keys=True, default=str)}){share}{kept}"
 
 
 def load_data(config: DataConfig, base_dir: Path, seed: int = 0, folds: int | None = None) -> Data:

@@ -8,6 +8,7 @@ import torch
 import torchmetrics
 from torch import Tensor
 
+from nasflow.autocast import without_casts
 from nasflow.config.evaluator.metrics import metric_name
 from nasflow.evaluator.ready_made.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.ready_made.own_parts import metric_value
@@ -75,10 +76,16 @@ class SupervisedGroup:
         self._trained.add_mean(losses.detach(), len(target))
         return losses
 
-    def losses_and_gradients(self, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses as `losses` does, but detached, and the gradients of their sum for the outputs."""
+    def losses_and_gradients(
+        self, outputs: Tensor, target: Tensor, scales: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the losses as `losses` does, but detached, and the gradients of their sum for the outputs.
+
+        Args:
+            scales: `[N]`, by which each member's loss is multiplied before its backward; none: by 1.
+        """
         vectors = self._vector_losses
-        if isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
+        if scales is None and isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
             found = vectors.with_gradients(outputs, target)
             if found is not None:
                 self._trained.add_mean(found[0], len(target))
@@ -86,7 +93,9 @@ class SupervisedGroup:
         with torch.enable_grad():
             given = outputs.detach().requires_grad_()
             losses = self.losses(given, target)
-            [gradients] = torch.autograd.grad(losses.sum(), given)
+            total = losses.sum() if scales is None else (losses * scales).sum()
+        with without_casts(outputs.device.type):
+            [gradients] = torch.autograd.grad(total, given)
         return losses.detach(), gradients
 
     @torch.no_grad()
@@ -160,7 +169,7 @@ class SupervisedGroup:
 
 
 class _Sum:
-    """A sum over batches; the first dimension of its tensors is the members."""
+    """A sum over batches, kept in one place; the first dimension of its tensors is the members."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -169,8 +178,8 @@ class _Sum:
         return self._total is not None
 
     def add(self, part: Tensor) -> None:
-        """Add a batch."""
-        self._total = part if self._total is None else self._total + part
+        """Add a batch; the first one's tensor becomes the sum."""
+        self._total = part if self._total is None else self._total.add_(part)
 
     def take(self) -> Tensor:
         """Return the sum, and reset it."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nasflow.evaluator.loading.data_source import Data
-from nasflow.training.seeded_loader import FoldedLoader, SeededLoader
+from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
 
 _MOST, _MOST_BYTES, _MOST_SECONDS = 64, 1 << 20, 0.05
 

@@ -1,42 +1,65 @@
 """Loaders with batches that depend only on the seed and the epoch."""
 
+import copy
 import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+from lightning_fabric.utilities.data import sized_len
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from nasflow.evaluator.loading.folds import ByFold
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
+from nasflow.training.batches.kept_workers import KeptWorkers, begin_epoch, can_keep, datasets_of
+from nasflow.training.batches.passes import Passes
 from nasflow.training.member.rng import RngStream
 
 
 class SeededLoader:
     """A loader with order and augmentation that depend only on the seed and the epoch.
 
-    The loader draws all random numbers from a new stream in every epoch, so a job that resumes in epoch n sees the
-    batches that an uninterrupted one would see there.
+    The loader draws all random numbers from a new stream in every pass over it, so a job that resumes in epoch n sees
+    the batches that an uninterrupted one would see there.
 
     Args:
         loader: a DataLoader, or anything that can be iterated again.
         seed: of all epochs.
         device: where transfer hooks may draw.
         limit: give no more batches than so many in an epoch.
+        keep_workers: worker processes stay from pass to pass.
+        per_epoch: batches of an epoch, of as many passes as it takes; the next epoch goes on with those that follow.
+            None: an epoch is a pass.
+
+    Attributes:
+        epoch: the current one.
+        transfers: the random stream of the hooks that transfer the epoch's batches.
     """
 
-    def __init__(self, loader: Iterable[Any], seed: int, device: torch.device | None = None, limit: int | None = None):
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        seed: int,
+        device: torch.device | None = None,
+        *,
+        limit: int | None = None,
+        keep_workers: bool = False,
+        per_epoch: int | None = None,
+    ):
         self.loader = loader
+        self._kept = KeptWorkers(cast(DataLoader[Any], loader)) if keep_workers and can_keep(loader) else None
         self._seed = seed
         self._device = device
         self._limit = limit
+        self._per_epoch = per_epoch
+        self._passes: Passes | None = None
         self.epoch = 0
-        self.stream = RngStream(seed, device)
-        if hasattr(loader, "__len__"):
+        self._stream = self.transfers = RngStream(seed, device)
+        if hasattr(loader, "__len__") or per_epoch is not None:
             self.__class__ = _SizedSeededLoader
 
     @property
@@ -58,36 +81,65 @@ class SeededLoader:
         for (batch,) in self.several(1):
             yield batch
 
+    def from_start(self) -> "SeededLoader":
+        """Return a loader that is at epoch 0. This one begins its pass again when it goes on."""
+        self._passes = None
+        other = copy.copy(self)
+        other.epoch = 0
+        return other
+
     def several(self, most: int, most_bytes: int = 0, most_seconds: float = math.inf) -> Iterator[list[Any]]:
-        """Yield the same batches in lists of up to `most`.
+        """Yield the same batches in lists of up to `most`, each of one pass.
 
         The batch that reaches `most_bytes`, or ends after `most_seconds` of loading, ends a list.
         """
-        batches, ended = itertools.islice(self._start(), self._limit), False
-        while not ended:
-            with self.stream:
-                some, ended = _take(batches, most, most_bytes, most_seconds)
-            if some:
-                yield some
+        self.transfers = self._make_stream(derive_seed(self._seed, self.epoch, "transfer"))
+        for batches in self._epoch_by_pass():
+            ended = False
+            while not ended:
+                with self._stream:
+                    some, ended = _take(batches, most, most_bytes, most_seconds)
+                if some:
+                    yield some
 
-    def _start(self) -> Iterator[Any]:
-        seed = derive_seed(self._seed, self.epoch)
+    def _epoch_by_pass(self) -> Iterator[Iterator[Any]]:
+        """Yield the batches of the epoch, in one iterator for each pass."""
+        if self._per_epoch is None:
+            yield itertools.islice(self._begin(self.epoch), self._limit)
+            return
+        if self._passes is None:
+            self._passes = Passes(self._begin, lambda: self._stream, self._pass_length(), self._passed)
+        count = self._per_epoch if self._limit is None else min(self._per_epoch, self._limit)
+        yield from self._passes.take(self.epoch * self._per_epoch, count)
+
+    def _begin(self, number: int) -> Iterator[Any]:
+        """Return the batches of a pass, to be taken within its stream."""
+        seed = derive_seed(self._seed, number)
         batch_sampler = getattr(self.loader, "batch_sampler", None)
         samplers = [getattr(self.loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        datasets = [getattr(self.loader, "dataset", None)]
-        while isinstance(datasets[-1], Subset):  # hides what it is a part of
-            datasets.append(datasets[-1].dataset)
-        parts: list[Any] = [self.loader, *samplers, *datasets]
-        for part in parts:
-            if isinstance(getattr(part, "generator", None), torch.Generator):
-                part.generator.manual_seed(seed)
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(self.epoch)
+        begin_epoch([self.loader, *samplers, *datasets_of(self.loader)], number, seed)
         if isinstance(self.loader, DataLoader):
-            self.loader._iterator = None  # persistent workers would keep their generators from the last epoch
-        self.stream = RngStream(seed, self._device)
-        with self.stream:
-            return iter(self.loader)
+            self.loader._iterator = None  # persistent workers would keep their generators from the last pass
+        self._stream = self._make_stream(seed)
+        with self._stream:
+            return iter(self.loader) if self._kept is None else self._kept.iterate(number, seed)
+
+    def _pass_length(self) -> int | None:
+        """Return how many batches a pass has, None if the loader does not know it for sure."""
+        if isinstance(getattr(self.loader, "dataset", None), IterableDataset):  # each worker may round it up
+            return None
+        return sized_len(self.loader)
+
+    def _epoch_length(self) -> int:
+        """Return how many batches an epoch has. Raises TypeError if the loader does not know it."""
+        length = self._per_epoch or len(self.loader)  # type: ignore[arg-type]
+        return length if self._limit is None else min(length, self._limit)
+
+    def _passed(self) -> None:
+        """Take note of a batch that was passed over."""
+
+    def _make_stream(self, seed: int) -> RngStream:
+        return RngStream(seed, self._device)
 
 
 class FoldedLoader:
@@ -145,5 +197,4 @@ def _bytes(batch: Any) -> int:
 
 class _SizedSeededLoader(SeededLoader):
     def __len__(self) -> int:
-        length = len(self.loader)  # type: ignore[arg-type]
-        return length if self._limit is None else min(length, self._limit)
+        return self._epoch_length()

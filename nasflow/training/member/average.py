@@ -26,6 +26,11 @@ class Average:
         self.tensors: dict[nn.Parameter, torch.Tensor] = {}
         self._is_swapped = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the weights are averaged."""
+        return self.share is not None
+
     @torch.no_grad()
     def update(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Take the weights after a step of the optimizers."""

@@ -9,6 +9,7 @@ from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.errors import ConfigError, TrialError
 from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.training.member.metrics.reporting import refuse_losses
+from nasflow.training.member.optimization import Fitting
 
 
 def callbacks_of(module: LightningModule) -> list[Callback]:
@@ -32,6 +33,20 @@ def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:
         raise ConfigError(
             f"evaluator.accumulate_grad_batches: {name} optimizes manually; step every few batches in its "
             "training_step instead"
+        )
+    if config.precision == "16-mixed":
+        raise ConfigError(
+            f"evaluator.precision: {name} optimizes manually, and 16-mixed would have to scale its losses; use "
+            "bf16-mixed"
+        )
+
+
+def refuse_closure(fitting: Fitting) -> None:
+    """Raise ConfigError if losses are to be scaled for an optimizer that calls the step several times."""
+    if fitting.scale is not None and fitting.needs_closure:
+        raise ConfigError(
+            f"evaluator.precision: {type(fitting.optimizer).__name__} calls its step several times, which can't be "
+            "done with the scaled losses of 16-mixed; use bf16-mixed"
         )
 
 

@@ -16,12 +16,14 @@ from nasflow.evaluator.lightning import takes_index
 from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
+from nasflow.training.member.loss_scale import LossScale
 from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metrics.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
+from nasflow.training.member.trained import where_model_is
 from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.trainer.modes import freeze_only
 from nasflow.training.member.trainer.pace import Pace
@@ -294,6 +296,7 @@ class Member:
             "rng": self.rng.state_dict(),
             **({"hooks": hooks} if hooks else {}),
             **({"not_averaged": own} if own else {}),
+            **where_model_is(self._candidate.model, self.module),
         }
 
     def twin(self) -> "Member":
@@ -379,13 +382,16 @@ class Member:
 
     def _make_fitting(self) -> Fitting:
         clip = self.config.gradient_clip_val
-        return Fitting(
+        fitting = Fitting(
             self.module.configure_optimizers(),
             None if clip is None else float(clip),  # type: ignore[arg-type]
             self.config.gradient_clip_algorithm,
             manual=self.is_manual,
             step_schedule=self.module.lr_scheduler_step if "lr_scheduler_step" in self.hooks.names else None,
+            scale=LossScale() if self.config.precision == "16-mixed" else None,
         )
+        checks.refuse_closure(fitting)
+        return fitting
 
     def _checkpoint(self, weights: dict[str, Any], steps: int) -> dict[str, Any]:
         """Return what Lightning's hooks for checkpoints get."""

@@ -3,7 +3,8 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from nasflow.config.evaluator.metrics import to_loss
 from nasflow.config.evaluator.training import EarlyStoppingConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.optimizers import Schedule
+from nasflow.training.member.loss_scale import LossScale
 
 
 class Fitting:
@@ -21,8 +23,10 @@ class Fitting:
     Args:
         manual: whether the module steps them in its `training_step`; else there is one optimizer, stepped here.
         step_schedule: the module's own `lr_scheduler_step`, called with a schedule and its metric or None.
+        scale: of the losses in half precision; none in others.
 
     Attributes:
+        scale: as given.
         schedules: as dicts, with the `scheduler` and Lightning's other keys.
         steps: optimizer steps made.
 
@@ -38,6 +42,7 @@ class Fitting:
         *,
         manual: bool = False,
         step_schedule: Callable[[Any, Any], None] | None = None,
+        scale: LossScale | None = None,
     ):
         self.optimizers, schedules = _normalize(configured)
         if not manual and len(self.optimizers) != 1:
@@ -49,6 +54,7 @@ class Fitting:
         self.clip_val = clip_val
         self.clip_algorithm = clip_algorithm
         self.steps = 0
+        self.scale = scale
         self._is_manual = manual
         self._step_schedule = step_schedule
 
@@ -75,9 +81,9 @@ class Fitting:
         """Whether a schedule has the interval "step"."""
         return any(entry.get("interval", "epoch") == "step" for entry in self.schedules)
 
-    def count_step(self) -> None:
-        """Count an optimizer step."""
-        self.steps += 1
+    def count_step(self, steps: int = 1) -> None:
+        """Count an optimizer step, or several."""
+        self.steps += steps
 
     def step(self, loss: torch.Tensor | None, *, first: bool = True, last: bool = True) -> None:
         """Run backward, clip the gradients of the optimizer's parameters, and step.
@@ -90,17 +96,42 @@ class Fitting:
         if first:
             self.optimizer.zero_grad(set_to_none=True)
         if loss is not None:
-            loss.backward()
+            self.scaled(loss).backward()
         if not last:
             return
-        if self.clip_val is not None:
-            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            if self.clip_algorithm == "norm":
-                torch.nn.utils.clip_grad_norm_(parameters, self.clip_val)
-            else:
-                torch.nn.utils.clip_grad_value_(parameters, self.clip_val)
-        self.optimizer.step()
+        with self.unscaled(self.optimizer) as overflows:
+            if self.clip_val is not None:
+                parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+                if self.clip_algorithm == "norm":
+                    torch.nn.utils.clip_grad_norm_(parameters, self.clip_val)
+                else:
+                    torch.nn.utils.clip_grad_value_(parameters, self.clip_val)
+            if not overflows:
+                self.optimizer.step()
         self.count_step()
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return what the backward of a loss begins with."""
+        return loss if self.scale is None else loss * self.scale.value
+
+    @contextmanager
+    def unscaled(self, optimizer: torch.optim.Optimizer) -> Iterator[bool]:
+        """Within this, the gradients are not scaled any more; it gives whether a step has to be skipped.
+
+        A step for which no weight has a gradient tells nothing of the scale.
+
+        Raises:
+            TrialError: gradients are never finite.
+        """
+        if self.scale is None:
+            yield False
+            return
+        found = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        overflows = self.scale.unscale(found)
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # or schedules warn if the first step is skipped
+        yield overflows
+        if found:
+            self.scale.update(overflows)
 
     def end_batch(self, batch: int) -> None:
         """Step the schedules with the interval "step"; `batch` counts from 1 in each epoch, as in Lightning."""
@@ -139,6 +170,7 @@ class Fitting:
             "optimizer": optimizers if self._is_manual else optimizers[0],
             "schedules": [entry["scheduler"].state_dict() for entry in self.schedules],
             "steps": self.steps,
+            **({"loss_scale": self.scale.state_dict()} if self.scale else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -149,6 +181,8 @@ class Fitting:
         for entry, saved in zip(self.schedules, state["schedules"], strict=True):
             entry["scheduler"].load_state_dict(saved)
         self.steps = state["steps"]
+        if self.scale is not None:
+            self.scale.load_state_dict(state["loss_scale"])
 
 
 class EarlyStop:

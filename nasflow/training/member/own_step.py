@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
+from nasflow.autocast import with_casts_of_now, without_casts
 from nasflow.errors import TrialError
 from nasflow.training.member.batches import copied
 from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
@@ -58,7 +59,8 @@ def make_step(member: Steps, batch: Any, index: int) -> None:
             if loss is not None:
                 member.check_loss(loss, index)
                 loss = share_of(loss, member.pace.accumulated)
-            member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
+            with without_casts(member.module.device.type):
+                member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
         member.end_step(output, index)
 
 
@@ -74,12 +76,14 @@ def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> Any:
     module, hooks = member.module, member.hooks
     [optimizer] = module.trainer.strategy._lightning_optimizers
     epoch = member.finished_epochs
+    casts = with_casts_of_now(module.device.type)
     output: Any = {}
 
     @torch.enable_grad()
     def closure() -> torch.Tensor | None:
         nonlocal output
-        output = run()
+        with casts:
+            output = run()
         loss = loss_in(output)
         if member.pace.is_first(index):
             hooks.call("on_before_zero_grad", optimizer.optimizer)
@@ -88,16 +92,18 @@ def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> Any:
             return None
         member.check_loss(loss, index)
         loss = share_of(loss, member.pace.accumulated)
-        hooks.call("on_before_backward", loss)
-        module.backward(loss)
+        scaled = member.fitting.scaled(loss)
+        hooks.call("on_before_backward", scaled)
+        module.backward(scaled)
         hooks.call("on_after_backward")
         return loss.detach().clone()
 
-    if member.pace.is_last(index):
-        module.optimizer_step(epoch, index, optimizer, closure)
-        member.fitting.count_step()
-    else:
-        closure()
+    with without_casts(module.device.type):
+        if member.pace.is_last(index):
+            module.optimizer_step(epoch, index, optimizer, closure)
+            member.fitting.count_step()
+        else:
+            closure()
     return output
 
 

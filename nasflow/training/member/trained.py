@@ -1,6 +1,7 @@
 """Load the trained model of a trial from its newest checkpoint."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,19 +13,43 @@ from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.space.lazy_layers import make_by_weights
 from nasflow.trial import Trial
 
-_PREFIX = "model."
+PARTS = "repeats"
+"""The key of the states of the members in a trial's own, if it has several."""
+_MODEL = "model"
+_PREFIX = f"{_MODEL}."
+_NAMES = "model_names"
+
+
+def where_model_is(model: nn.Module, module: nn.Module) -> dict[str, Any]:
+    """Return what a checkpoint says about where a LightningModule has its candidate's model; nothing for `self.model`.
+
+    It has the names of the model's tensors in the module, by those in the model; an empty one for a missing tensor.
+    """
+    if module._modules.get(_MODEL) is model:
+        return {}
+    places = {id(tensor): name for name, tensor in module.state_dict(keep_vars=True).items()}
+    return {_NAMES: {name: places.get(id(tensor), "") for name, tensor in model.state_dict(keep_vars=True).items()}}
 
 
 def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     """Return the state dict of the model after its last checkpointed epoch, on the CPU.
 
     Raises:
-        CheckpointError: the folder has no checkpoint that can be read.
+        CheckpointError: the folder has no checkpoint that can be read, or it has not all of the model.
     """
     state = CheckpointStore(trial_folder).load_newest()
     if state is None:
         raise CheckpointError(f"there is no checkpoint in {trial_folder}")
-    return {name.removeprefix(_PREFIX): t for name, t in state["module"].items() if name.startswith(_PREFIX)}
+    first = state[PARTS][0] if PARTS in state else state
+    weights, places = state["module"], first.get(_NAMES)
+    if places is None:
+        return {name.removeprefix(_PREFIX): t for name, t in weights.items() if name.startswith(_PREFIX)}
+    if missing := [name for name, place in places.items() if place not in weights]:
+        raise CheckpointError(
+            f"the LightningModule does not hold all of the model that it was given ('{missing[0]}' is missing, of "
+            f"{len(missing)}), so {trial_folder} has no trained model; keep the whole model in it, such as self.model"
+        )
+    return {name: weights[place] for name, place in places.items()}
 
 
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, torch.Tensor]) -> nn.Module:

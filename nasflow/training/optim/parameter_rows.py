@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+from nasflow.tensors import copy_over
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+"""Values of rows, on the host."""
 
 _VECTOR = 32 if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") else 64  # bytes
 
@@ -70,8 +76,8 @@ class Slab:
         self.stack = stack
         self.rows = rows
         self.rule = rows[0].rule
-        self.slots = torch.tensor([row.slot for row in rows], device=whole.device)
-        self.ages = torch.tensor([row.age for row in rows], dtype=torch.float64, device=whole.device)
+        self.slots = [row.slot for row in rows]
+        self.ages = [row.age for row in rows]
         self.steps = int(rows[0].age) if self.rule.in_step else 0  # counted from here if not in step
         self.whole = whole
         self._shape = (len(rows), whole.shape[1])
@@ -162,6 +168,9 @@ def make_slabs(stack: int, whole: torch.Tensor, rows: Iterable[Row]) -> list[Sla
 class Sweep(ABC):
     """Base class of updates of several slabs; `read` must be called first.
 
+    What follows from hyper-parameters is computed on the host and written to memory that stays where it is, so neither
+    a step nor a schedule waits for the device.
+
     Args:
         slabs: slabs of one rule, dtype and device, with equal `steps` and `shared` hyper-parameters.
     """
@@ -169,9 +178,12 @@ class Sweep(ABC):
     def __init__(self, slabs: Sequence[Slab]):
         self.slabs = slabs
         self.options = slabs[0].rule.options
-        self.slots = torch.cat([slab.slots for slab in slabs])
-        self._used = set(self.slots.tolist())
+        self.slots = np.array([slot for slab in slabs for slot in slab.slots])
+        self.ages = np.array([age for slab in slabs for age in slab.ages])
+        self._used = set(self.slots)
         self._sizes = [len(slab.rows) for slab in slabs]
+        self._placed: dict[str, torch.Tensor] = {}
+        self._count: torch.Tensor | None = None
         self._parameters = [slab.parameters() for slab in slabs]
         self._copied = [(i, slab) for i, slab in enumerate(slabs) if slab.is_copied]
         self.groups: Sequence[dict[str, Any]] = []
@@ -203,11 +215,19 @@ class Sweep(ABC):
             slab.write(self._parameters[i])
         for slab in self.slabs:
             slab.steps += 1
+        if self._count is not None:
+            self._count.add_(1)
 
     @property
     def next_step(self) -> int:
         """The number of the next step, from 1."""
         return self.slabs[0].steps + 1
+
+    def count(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the number of the next step as a scalar on the device; it goes on by itself."""
+        if self._count is None:
+            self._count = torch.full((), self.next_step, dtype=dtype, device=self.slabs[0].whole.device)
+        return self._count
 
     def states(self, name: str) -> list[torch.Tensor]:
         """Return the optimizer state of a name, one matrix per slab."""
@@ -217,13 +237,28 @@ class Sweep(ABC):
         """Temporary memory, one matrix per slab. It is kept between steps, so that steps allocate nothing."""
         return [slab.scratch for slab in self.slabs]
 
-    def values(self, value: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
-        """Return a hyper-parameter of every row, `[rows of all slabs]`, in double precision."""
+    def values(self, value: Callable[[dict[str, Any]], Any]) -> Numbers:
+        """Return a hyper-parameter of every row, `[rows of all slabs]`, in double precision, on the host."""
         by_slot = [float(value(group)) if slot in self._used else 0.0 for slot, group in enumerate(self.groups)]
-        return torch.tensor(by_slot, dtype=torch.float64, device=self.slots.device)[self.slots]
+        found: Numbers = np.array(by_slot)[self.slots]
+        return found
 
-    def columns(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return a value of every row as `[n, 1]` per slab, in the parameters' dtype unless it is a bool."""
-        if values.dtype != torch.bool:
-            values = values.to(self._parameters[0].dtype)
+    def columns(self, name: str, values: Numbers) -> list[torch.Tensor]:
+        """Return a value of every row as `[n, 1]` per slab, in the parameters' dtype unless it is a bool.
+
+        Later values of that name are written to the same memory.
+        """
+        dtype = torch.bool if values.dtype == bool else self.slabs[0].whole.dtype
+        return self.split(self.placed(name, values, dtype))
+
+    def placed(self, name: str, values: Numbers, dtype: torch.dtype) -> torch.Tensor:
+        """Return values on the device. Later ones of that name, and of the same shape, are written to their memory."""
+        host = torch.from_numpy(values).to(dtype)
+        if name not in self._placed:
+            self._placed[name] = torch.empty_like(host, device=self.slabs[0].whole.device)
+        copy_over(self._placed[name], host)
+        return self._placed[name]
+
+    def split(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return a value of every row as `[n, 1]` per slab."""
         return list(torch.split(values.unsqueeze(1), self._sizes))

@@ -1,4 +1,4 @@
-"""The update rules of torch's SGD, RMSprop, Adam and AdamW, with hyper-parameters that differ from row to row.
+"""The update rules of torch's SGD, RMSprop, Adagrad, Adam and AdamW, with hyper-parameters that differ from row to row.
 
 A row's new bits depend on that row alone, so members keep theirs when others leave. Pointwise operations guarantee
 this. Torch's fused kernels do not: on a CPU they compute the last elements of a tensor, which do not fill a vector
@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from nasflow.native import is_available
@@ -17,6 +18,10 @@ from nasflow.training.optim.parameter_rows import Rule, Slab, Sweep
 
 AdamConstants = tuple[float, float, float]  # both betas, and eps
 
+_LANES = 16
+"""Powers are padded to so many: torch rounds those that do not fill its vector registers differently."""
+
+_STACKED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 _NOT_STACKED = ("amsgrad", "maximize", "capturable", "differentiable")
 
 
@@ -42,6 +47,9 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], kind: Kind,
         options = (group["momentum"] > 0, group["centered"])
         extra = [name for name, used in zip(("momentum_buffer", "grad_avg"), options, strict=True) if used]
         return Rule(RmsProp, options, ("square_avg", *extra))
+    if isinstance(optimizer, torch.optim.Adagrad):
+        decays = group["lr_decay"] != 0
+        return Rule(Adagrad, (decays,), ("sum",), in_step=decays)
     decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
     moments = ("exp_avg", "exp_avg_sq")
     if not kind.lone and (kind.device_type, kind.dtype) == ("cpu", torch.float32) and is_available():
@@ -58,7 +66,7 @@ def stackable(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a rule covers everything the optimizer does; otherwise it has to step by itself."""
     step = vars(optimizer).get("step")
     return (
-        type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
+        type(optimizer) in _STACKED
         and not any(group.get(option) for group in optimizer.param_groups for option in _NOT_STACKED)
         and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
         and (step is None or hasattr(step, "_wrapped_by_lr_sched"))  # schedules wrap it to see whether it is called
@@ -75,7 +83,7 @@ def has_fused_adam(device_type: str, dtype: torch.dtype) -> bool:
     """Whether torch's fused kernel of Adam works for this device and dtype; tried once."""
     tensors = [[torch.zeros(1, dtype=dtype, device=device_type)] for _ in range(4)]
     try:
-        _fused(torch._fused_adamw_, tensors, 1, (0.9, 0.999, 1e-8), (1.0, 1.0))
+        _fused(torch._fused_adamw_, tensors, torch.ones((), device=device_type), (0.9, 0.999, 1e-8), (1.0, 1.0))
     except torch.OutOfMemoryError:  # says nothing about the kernel
         raise
     except (RuntimeError, AttributeError):  # NotImplementedError is a RuntimeError
@@ -88,9 +96,9 @@ class _L2:
 
     def __init__(self, sweep: Sweep):
         rates = sweep.values(lambda group: group["weight_decay"])
-        self._slabs = sweep.slabs if bool(rates.any()) else []
-        self._rates, self._none = sweep.columns(rates), sweep.columns(rates == 0)
-        self._is_mixed = bool(self._slabs) and not bool(rates.all())
+        self._slabs = sweep.slabs if rates.any() else []
+        self._rates, self._none = sweep.columns("decay", rates), sweep.columns("no decay", rates == 0)
+        self._is_mixed = bool(self._slabs) and not rates.all()
 
     def add(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Add it in place. Overwrites the slabs' scratch, which stays finite where the parameters are finite."""
@@ -111,11 +119,11 @@ class Sgd(Sweep):
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
         self._l2 = _L2(self)
-        self._rates = self.columns(-self.values(lambda group: group["lr"]))
+        self._rates = self.columns("rate", -self.values(lambda group: group["lr"]))
         if self.options[0]:
-            self._momenta = self.columns(self.values(lambda group: group["momentum"]))
+            self._momenta = self.columns("momentum", self.values(lambda group: group["momentum"]))
             shares = 1 - self.values(lambda group: group["dampening"])
-            self._shares = self.columns(shares) if bool((shares != 1).any()) else None
+            self._shares = self.columns("share", shares) if (shares != 1).any() else None
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
@@ -147,11 +155,11 @@ class RmsProp(Sweep):
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
         self._l2 = _L2(self)
-        self._rates = self.columns(-self.values(lambda group: group["lr"]))
+        self._rates = self.columns("rate", -self.values(lambda group: group["lr"]))
         alphas = self.values(lambda group: group["alpha"])
-        self._alphas, self._shares = self.columns(alphas), self.columns(1 - alphas)
-        self._eps = self.columns(self.values(lambda group: group["eps"]))
-        self._momenta = self.columns(self.values(lambda group: group["momentum"]))
+        self._alphas, self._shares = self.columns("alpha", alphas), self.columns("share", 1 - alphas)
+        self._eps = self.columns("eps", self.values(lambda group: group["eps"]))
+        self._momenta = self.columns("momentum", self.values(lambda group: group["momentum"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
@@ -177,27 +185,58 @@ class RmsProp(Sweep):
             torch._foreach_addcmul_(parameters, grads, self._rates)
 
 
-class PlainAdam(Sweep):
-    """Adam and AdamW in pointwise operations, with any constants; options are (decoupled weight decay,)."""
+class Adagrad(Sweep):
+    """Adagrad; options are (whether rates decay,)."""
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
-        ages = torch.cat([slab.ages for slab in self.slabs])
+        self._l2 = _L2(self)
+        self._lrs = self.values(lambda group: group["lr"])
+        self._decays = self.values(lambda group: group["lr_decay"])
+        self._rates = self.columns("rate", -self._lrs)
+        self._eps = self.columns("eps", self.values(lambda group: group["eps"]))
+
+    def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
+        """Step the rows."""
+        if self.options[0]:
+            self._rates = self.columns("rate", -self._lrs / (1 + (self.next_step - 1) * self._decays))
+        self._l2.add(parameters, grads)
+        sums, roots = self.states("sum"), self.scratch()
+        torch._foreach_addcmul_(sums, grads, grads)
+        torch._foreach_copy_(roots, sums)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, self._eps)
+        torch._foreach_div_(grads, roots)
+        torch._foreach_addcmul_(parameters, grads, self._rates)
+
+
+class PlainAdam(Sweep):
+    """Adam and AdamW in pointwise operations, with any constants; options are (decoupled weight decay,)."""
+
+    def __init__(self, slabs: Sequence[Slab]):
+        super().__init__(slabs)
+        # powers are slow to compute, and rows of a param group with equal ages share theirs
+        _, first, row = np.unique(np.stack([self.slots, self.ages]), axis=1, return_index=True, return_inverse=True)
+        self._first = np.resize(first, len(first) + -len(first) % _LANES)
+        self._row = torch.from_numpy(row.reshape(-1)).to(slabs[0].whole.device)
+
+    def prepare(self) -> None:
+        """Work out what follows from the hyper-parameters."""
         lr, beta1 = self.values(lambda group: group["lr"]), self.values(lambda group: group["betas"][0])
         beta2 = self.values(lambda group: group["betas"][1])
-        # powers are slow to compute, and most rows of a member share theirs
-        self._distinct, self._row = torch.unique(torch.stack([ages, lr, beta1, beta2]), dim=1, return_inverse=True)
+        distinct = np.stack([self.ages, lr, beta1, beta2])[:, self._first]
+        self._distinct = self.placed("distinct", distinct, torch.float64)
         self._decay = _decay(self)
-        self._shares1 = self.columns(1 - beta1)
-        self._betas2, self._shares2 = self.columns(beta2), self.columns(1 - beta2)
-        self._eps = self.columns(self.values(lambda group: group["eps"]))
+        self._shares1 = self.columns("share 1", 1 - beta1)
+        self._betas2, self._shares2 = self.columns("beta 2", beta2), self.columns("share 2", 1 - beta2)
+        self._eps = self.columns("eps", self.values(lambda group: group["eps"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
         ages, lr, beta1, beta2 = self._distinct
-        steps = ages + self.next_step
-        rates = self.columns((-lr / (1 - beta1**steps))[self._row])
-        corrections = self.columns((1 - beta2**steps).sqrt()[self._row])
+        steps, dtype = ages + self.count(torch.float64), parameters[0].dtype
+        rates = self.split((-lr / (1 - beta1**steps))[self._row].to(dtype))
+        corrections = self.split((1 - beta2**steps).sqrt()[self._row].to(dtype))
         self._decay(parameters, grads)
         means, squares = self.states("exp_avg"), self.states("exp_avg_sq")
         torch._foreach_lerp_(means, grads, self._shares1)
@@ -232,7 +271,7 @@ class FusedAdam(Sweep):
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
         self._decay = _decay(self)
-        self._rates = self.columns(self.values(lambda group: group["lr"]))
+        self._rates = self.columns("rate", self.values(lambda group: group["lr"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
@@ -242,7 +281,8 @@ class FusedAdam(Sweep):
         for i, _, flat in self._stages:
             grads[i] = flat
         updates, means, squares = self._kernel
-        _fused(torch._fused_adamw_, (updates, grads, means, squares), self.next_step, self.options[1:], (1.0, 1.0))
+        count = self.count(torch.float32)
+        _fused(torch._fused_adamw_, (updates, grads, means, squares), count, self.options[1:], (1.0, 1.0))
         torch._foreach_addcmul_(parameters, self._updates, self._rates)
 
 
@@ -256,14 +296,14 @@ class LoneAdam(Sweep):
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
-        group = self.groups[int(self.slots[0])]
+        group = self.groups[self.slots[0]]
         self._constants, self._rates = _constants(group), (float(group["lr"]), float(group["weight_decay"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
         kernel = torch._fused_adamw_ if self.options[0] else torch._fused_adam_
         tensors = (parameters, grads, self.states("exp_avg"), self.states("exp_avg_sq"))
-        _fused(kernel, tensors, self.next_step, self._constants, self._rates)
+        _fused(kernel, tensors, self.count(torch.float32), self._constants, self._rates)
 
 
 def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], None]:
@@ -271,12 +311,12 @@ def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], N
     if not sweep.options[0]:
         return _L2(sweep).add
     rates = sweep.values(lambda group: group["lr"]) * sweep.values(lambda group: group["weight_decay"])
-    kept = sweep.columns(1 - rates)
+    kept = sweep.columns("kept", 1 - rates)
 
     def shrink(parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         torch._foreach_mul_(parameters, kept)
 
-    return shrink if bool(rates.any()) else lambda parameters, grads: None
+    return shrink if rates.any() else lambda parameters, grads: None
 
 
 def _average_squares(
@@ -295,14 +335,17 @@ def _average_squares(
 def _fused(
     kernel: Callable[..., None],
     tensors: Sequence[list[torch.Tensor]],
-    step: int,
+    count: torch.Tensor,
     constants: AdamConstants,
     rates: tuple[float, float],
 ) -> None:
-    """Call a fused kernel on (parameters, gradients, means, squares) with rates (learning rate, weight decay)."""
+    """Call a fused kernel on (parameters, gradients, means, squares) with rates (learning rate, weight decay).
+
+    Args:
+        count: the number of the step, a scalar.
+    """
     beta1, beta2, eps = constants
     lr, weight_decay = rates
-    count = torch.full((), step, dtype=torch.float32, device=tensors[0][0].device)
     kernel(
         *tensors,
         [],

@@ -67,6 +67,11 @@ class _Leaf:
         self._seen: weakref.ref[torch.Tensor] | None = None  # the last gradient
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None  # one that is reused, as on a tape, and its matrix
 
+    @property
+    def has_sparse_gradient(self) -> bool:
+        """Whether the gradient is sparse, as of a look-up that tracing did not show."""
+        return self.kind.lone and self._tensor.grad is not None and self._tensor.grad.is_sparse
+
     def gradient(self) -> torch.Tensor | None:
         """Return the gradient with its elements in the same order, or None if there is none."""
         grad = self._tensor.grad
@@ -110,7 +115,7 @@ class _Alone:
 
 
 class StackedOptimizer:
-    """Steps SGD, Adam, AdamW and RMSprop of several members together, and other optimizers one by one.
+    """Steps SGD, Adam, AdamW, RMSprop and Adagrad of several members together, and other optimizers one by one.
 
     A member is updated as by its own optimizer, up to rounding, whatever the others' hyper-parameters are. Its bits do
     not depend on the other members. Optimizer states are stored side by side, and views of them are in each
@@ -143,13 +148,14 @@ class StackedOptimizer:
         self._common = common
         self._failed = failed
         self._tensors = [stack.tensor for stack in stacks]
-        self._alone = {
-            member: _Alone(optimizer, clip)
-            for member, (optimizer, clip) in enumerate(zip(optimizers, clips, strict=True))
-            if not stackable(optimizer)
-        }
+        self._stacks, self._clips = list(stacks), list(clips)
+        self._lay([member for member, optimizer in enumerate(optimizers) if not stackable(optimizer)])
+
+    def _lay(self, alone: Collection[int]) -> None:
+        """Divide the parameters among what steps them; the optimizers of `alone` step theirs."""
+        self._alone = {member: _Alone(self._optimizers[member], self._clips[member]) for member in alone}
         self._leaves: list[_Leaf] = []
-        for stack, places in zip(stacks, _places(optimizers, stacks), strict=True):
+        for stack, places in zip(self._stacks, _places(self._optimizers, self._stacks), strict=True):
             together = [place for place in places if place.member not in self._alone]
             if together:
                 self._leaves.append(_Leaf(stack, together))
@@ -159,7 +165,8 @@ class StackedOptimizer:
         self._kinds = {(place.member, place.slot, leaf.kind) for leaf in self._leaves for place in leaf.places}
         owners = [{place.position: place.member for place in leaf.places} for leaf in self._leaves]
         self._clip = StackedClip(
-            clips, [[of.get(row) for row in range(leaf.size)] for leaf, of in zip(self._leaves, owners, strict=True)]
+            self._clips,
+            [[of.get(row) for row in range(leaf.size)] for leaf, of in zip(self._leaves, owners, strict=True)],
         )
         self._pattern: tuple[bool, ...] | None = None  # which leaves have gradients in the prepared steps
         self._build()
@@ -171,24 +178,37 @@ class StackedOptimizer:
         elif self._pattern is not None:
             self._make_sweeps()
 
+    def reread(self) -> None:
+        """Take over the counts of steps that hooks have set in the optimizers' states. Slower than `refresh`."""
+        made = {id(row): slab.steps + row.age * (not slab.rule.in_step) for slab in self._slabs for row in slab.rows}
+        counts = [(row, count) for steps, rows in self._counts for row, count in zip(rows, steps.tolist(), strict=True)]
+        if any(made[id(row)] != count for row, count in counts):
+            self._build()
+
     def zero_grad(self) -> None:
         """Set all gradients to None."""
         for tensor in self._tensors:
             tensor.grad = None
 
     @torch.no_grad()
-    def step(self, idle: Collection[nn.Parameter] = ()) -> None:
+    def step(self, idle: Collection[nn.Parameter] = (), skipped: Collection[int] = ()) -> None:
         """Clip the gradients and step; the gradients may be overwritten.
 
         Parameters without a gradient do not change, as in torch.
 
         Args:
             idle: parameters that have no gradient, but are in stacks with others that have one.
+            skipped: members that make no step; their gradients may be anything.
         """
+        if skipped:
+            places = [place for leaf in self._leaves for place in leaf.places if place.member in skipped]
+            idle = {*idle, *(place.parameter for place in places)}
         with self._unchanged(idle):
-            self._step(idle)
+            self._step(idle, skipped)
 
-    def _step(self, idle: Collection[nn.Parameter]) -> None:
+    def _step(self, idle: Collection[nn.Parameter], skipped: Collection[int]) -> None:
+        if sparse := {leaf.places[0].member for leaf in self._leaves if leaf.has_sparse_gradient}:
+            self._lay({*self._alone, *sparse})
         grads = [leaf.gradient() for leaf in self._leaves]
         pattern = tuple(grad is not None for grad in grads)
         if pattern != self._pattern:
@@ -200,7 +220,8 @@ class StackedOptimizer:
         for steps, stepping in self._stepping:
             steps.add_(stepping)
         for member, alone in self._alone.items():
-            self._step_alone(member, alone, idle)
+            if member not in skipped:
+                self._step_alone(member, alone, idle)
 
     def _step_alone(self, member: int, alone: _Alone, idle: Collection[nn.Parameter]) -> None:
         try:

@@ -8,11 +8,12 @@ from nasflow.errors import ConfigError, InfrastructureError, JobError, Preempted
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.job import activity
 from nasflow.job.events import Entered, Event, Evicted
-from nasflow.job.spec import JobSpec, stop_mark
+from nasflow.job.spec import JobSpec, MemberSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
 from nasflow.training.member.metrics.reporting import Reported, events_of, must_stop
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.preemption import Notice
+from nasflow.training.program.followed import FollowedTrial
 from nasflow.training.program.trial import ProgramTrial
 from nasflow.training.training_job import TrainingJob
 
@@ -20,15 +21,20 @@ from nasflow.training.training_job import TrainingJob
 class ProgramJob(TrainingJob):
     """As a TrainingJob, for evaluators whose programs nasflow did not write; it only follows their processes.
 
-    The slot has one process at a time, which has all of it; the job's other trials wait.
+    The slot has one trial at a time, which has all of it; the job's other trials wait.
+
+    Attributes:
+        trial_kind: the class of its trials.
     """
+
+    trial_kind: Callable[[JobSpec, MemberSpec, Path, Candidate], FollowedTrial] = ProgramTrial
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
         super().__init__(spec.model_copy(update={"places": 1}), root, tell)
 
     def train(self, state: State, runner: JobRunner) -> None:
         """Train every trial to its end."""
-        course = _Course(self._spec, self._root, self._checkpoints, state, runner)
+        course = _Course(self._spec, self._root, self._checkpoints, state, runner, trial_kind=type(self).trial_kind)
         try:
             course.run()
         finally:
@@ -38,12 +44,22 @@ class ProgramJob(TrainingJob):
 class _Course:
     """The turns of a job; in each, one trial has one epoch."""
 
-    def __init__(self, spec: JobSpec, root: Path, checkpoints: MemberCheckpoints, state: State, runner: JobRunner):
+    def __init__(
+        self,
+        spec: JobSpec,
+        root: Path,
+        checkpoints: MemberCheckpoints,
+        state: State,
+        runner: JobRunner,
+        *,
+        trial_kind: Callable[[JobSpec, MemberSpec, Path, Candidate], FollowedTrial],
+    ):
+        self._trial_kind = trial_kind
         self._spec, self._root, self._checkpoints = spec, root, checkpoints
         self._state, self._runner, self._roster = state, runner, state["roster"]
         self._members = {member.trial: member for member in self._spec.members}
         self._space = candidate_space(self._spec.space, self._spec.evaluator, self._spec.base_dir)
-        self._trial: ProgramTrial | None = None
+        self._trial: FollowedTrial | None = None
         self._notice = Notice()
         self._has_ended_epochs = False
 
@@ -79,19 +95,19 @@ class _Course:
         if self._trial is not None:
             self._trial.close()
 
-    def _admit(self, number: int) -> ProgramTrial:
+    def _admit(self, number: int) -> FollowedTrial:
         if number in self._state["waiting"]:
             self._checkpoints.tell(Entered(trial=number))
         spec = self._members[number]
         with activity.running(number):
             candidate: Candidate = self._space.validate(spec.architecture)
-        trial = ProgramTrial(self._spec, spec, self._root, candidate)
+        trial = self._trial_kind(self._spec, spec, self._root, candidate)
         saved = self._checkpoints.newest(number)
         if saved is not None:
             trial.load_state_dict(saved)
         return trial
 
-    def _turn(self, trial: ProgramTrial) -> None:
+    def _turn(self, trial: FollowedTrial) -> None:
         with activity.running(trial.number):
             metrics = trial.train_epoch(self._look_up)
         trial.end_epoch(metrics)

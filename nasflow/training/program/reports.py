@@ -20,15 +20,18 @@ class Reports:
 
     Args:
         file: kept from one process of the trial to the next, also if that is of another job.
+        waits: whether the program waits for an answer after each report; then a second one of an epoch is refused, to
+            which there is none.
     """
 
-    def __init__(self, file: Path):
-        self._file = file
+    def __init__(self, file: Path, waits: bool = False):
+        self._file, self._waits = file, waits
         self._head = b""  # how the file begins, if programs append to it
         self._offset = 0
         self._next = 1
         self._goes_on = False
         self._known: dict[int, dict[str, float]] = {}
+        self._seen: set[int] = set()
 
     def begin(self, goes_on: bool) -> None:
         """Note that a process begins; `goes_on` says whether it finds checkpoints."""
@@ -98,6 +101,12 @@ class Reports:
             )
         number = epoch or self._next
         self._next = number + 1
+        if self._waits and number in self._seen:
+            raise TrialError(
+                f"epoch {number} was reported twice: several processes call 'report', and each counts its own epochs; "
+                "call it in one process only, the function's own or one that it starts"
+            )
+        self._seen.add(number)
         self._known.setdefault(number, metrics)
 
 

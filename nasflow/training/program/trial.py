@@ -20,6 +20,7 @@ from nasflow.job import reports
 from nasflow.job.spec import JobSpec, MemberSpec, program_dir
 from nasflow.training.member.metrics.reporting import record_of, refuse_losses
 from nasflow.training.member.optimization import EarlyStop
+from nasflow.training.program.followed import FollowedTrial
 from nasflow.training.program.function import END, GO_ON, Task
 from nasflow.training.program.process import Process
 from nasflow.training.program.reports import Reports
@@ -29,8 +30,8 @@ _POLL = 0.01  # seconds between two looks at the reports
 _LEAVES = 60.0  # seconds in which a program may end by itself once nothing that it trains counts any more
 
 
-class ProgramTrial:
-    """The counterpart of a `Member`, with the same attributes; its process is started when an epoch is asked for.
+class ProgramTrial(FollowedTrial):
+    """A trial of `kind: function` or `command`.
 
     Args:
         job: of the trial.
@@ -40,11 +41,7 @@ class ProgramTrial:
     """
 
     def __init__(self, job: JobSpec, spec: MemberSpec, root: Path, candidate: Candidate):
-        self.number, self.parameters, self.epochs = spec.trial, candidate.parameters, candidate.epochs
-        self.finished_epochs = 0
-        self.history: list[dict[str, float]] = []
-        self.seconds: list[float] = []
-        self.finished = self.stopped_early = self.pruned = False
+        super().__init__(spec.trial, candidate.parameters, candidate.epochs)
         self._job, self._spec, self._config = job, spec, cast(ProgramConfig, candidate.config)
         self._folder = program_dir(root, spec.trial)
         self._saved: dict[str, Any] | None = None  # by its function, with the epoch it was of
@@ -60,8 +57,7 @@ class ProgramTrial:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.finished_epochs, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
-        self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
+        self.load_record(state)
         self._saved = state["program"]
 
     def train_epoch(self, look_up: Callable[[], None]) -> dict[str, float] | None:
@@ -115,15 +111,6 @@ class ProgramTrial:
         self.finished = stops or self.finished_epochs >= self.epochs
         self.stopped_early = stops and self.finished_epochs < self.epochs
 
-    def stop(self) -> None:
-        """End training after this epoch."""
-        self.finished = self.stopped_early = True
-
-    def prune(self) -> None:
-        """End training after this epoch, because other trials do better."""
-        self.stop()
-        self.pruned = True
-
     def go_on(self) -> None:
         """Let a function that waits after a report go on, or end; a program that had all epochs may end by itself."""
         if self._process is None:
@@ -145,7 +132,7 @@ class ProgramTrial:
         return CheckpointStore(self._folder / "checkpoint", 1)
 
     def _new_reports(self) -> Reports:
-        return Reports(self._folder / "reports")
+        return Reports(self._folder / "reports", waits=isinstance(self._config, FunctionConfig))
 
     def _take(self, epoch: int) -> dict[str, float] | None:
         try:

@@ -24,7 +24,7 @@ class StackedAverages:
         self, averages: Sequence[Average], optimizers: Sequence[torch.optim.Optimizer], stacks: Sequence[Stack]
     ):
         self._averages, self._optimizers, self._stacks = averages, optimizers, stacks
-        self._is_on = any(average.share is not None for average in averages)  # of all members, or of none
+        self._is_on = any(average.is_on for average in averages)  # of all members, or of none
         self._laid: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None = None
 
     @torch.no_grad()

@@ -7,6 +7,7 @@ from typing import Any
 
 from nasflow.errors import InfrastructureError, NasflowError
 from nasflow.job import activity
+from nasflow.training.device_fault import refuse_fault
 from nasflow.training.member.member import Member
 
 
@@ -20,6 +21,7 @@ def guarding(member: Member, failed: Callable[[Member, BaseException], None]) ->
 
     Raises:
         InfrastructureError: nobody's fault.
+        DeviceFaultError: a fault of the GPU, perhaps another member's.
     """
     try:
         with activity.running(member.trial):
@@ -27,6 +29,7 @@ def guarding(member: Member, failed: Callable[[Member, BaseException], None]) ->
     except InfrastructureError:
         raise
     except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
+        refuse_fault(error)
         failed(member, error)
 
 
@@ -67,6 +70,10 @@ class Unit(ABC):
 
     def stop_within(self) -> None:
         """Give the members what was logged and measured in the running epoch so far, to save it."""
+        return
+
+    def end_run(self) -> None:
+        """Report what the steps since the last call have found, which is read from the device only now."""
         return
 
     @abstractmethod

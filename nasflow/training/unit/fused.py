@@ -56,6 +56,10 @@ class TriedStep:
 class FusedUnit(StackedUnit):
     """Members with a ready-made evaluator: their losses and metrics are computed as one, too.
 
+    Steps read nothing from the device: that waits until it is done. A member whose loss is not finite makes further
+    steps, unread, until its losses are read at the end of a run. Where that could run a user's code on what it has
+    become, or where steps wait in any case, they are read at once.
+
     Args:
         merge: as of every stacked unit.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
@@ -71,6 +75,8 @@ class FusedUnit(StackedUnit):
         compare: Callable[["FusedUnit", Any], None] | None = None,
     ):
         self._compare = compare
+        self._unread: list[tuple[int, torch.Tensor]] = []  # of batches, the index and the losses
+        self._uncounted = 0  # optimizer steps
         self._seen: dict[tuple[bool, torch.Size], tuple[torch.Tensor, torch.Tensor]] = {}
         super().__init__(members, failed, merge)
 
@@ -90,20 +96,32 @@ class FusedUnit(StackedUnit):
         self._clear_gradients(index)
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            losses, gradients = self._group.losses_and_gradients(outputs, target)
-            self._drop_not_finite(losses, index)
-            return losses, self._share(gradients)
+            scales = self._loss_scales(outputs.device)
+            losses, gradients = self._group.losses_and_gradients(outputs, target, scales)
+            if self._reads_late:
+                self._unread.append((index, losses))
+            else:
+                self._drop_not_finite(losses, index)
+            return losses, self._share(gradients) if scales is None else gradients
 
         if self.model.backpropagate(x, losses_of) is None:
             return
         self._collect_own_gradients()
         if self._accumulate(index):
-            self._optimizer.step()
-            for member in self.members:
-                member.fitting.steps += 1
+            self._step(x.device, self._unscale())
             self._averages.update()
             self._end_steps(index + 1)
         self._seconds += time.perf_counter() - began
+
+    def end_run(self) -> None:
+        """Count the steps that were made, and report the members whose losses were not finite."""
+        steps, self._uncounted = self._uncounted, 0
+        for member in self.members if steps else ():
+            member.fitting.count_step(steps)
+        unread, self._unread = self._unread, []
+        if unread and not torch.stack([losses for _, losses in unread]).isfinite().all():
+            for index, losses in unread:
+                self._drop_not_finite(losses, index)
 
     def pass_over(self, batch: Any, index: int) -> None:
         """Compare as on any first batch, and continue from what the members had logged."""
@@ -124,12 +142,16 @@ class FusedUnit(StackedUnit):
         """Compute a step without making it; buffers and random streams advance as in a real one.
 
         A member's failure is not reported: it fails again in the real step.
+
+        Args:
+            taped: as a merged model takes it; None for a step as in training, with scaled losses in half precision.
         """
         group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
         seen: list[torch.Tensor] = []
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            losses, gradients = group.losses_and_gradients(outputs, target)
+            scales = self._loss_scales(outputs.device) if taped is None else None
+            losses, gradients = group.losses_and_gradients(outputs, target, scales)
             seen[:] = [outputs.detach().clone(), losses.clone()]
             return losses, gradients
 
@@ -171,8 +193,13 @@ class FusedUnit(StackedUnit):
             self._seen.setdefault((training, x.shape), (x, target))
         self._note_cast(x.device)
 
+    def _count_step(self) -> None:
+        self._uncounted += 1
+
     def _build(self) -> None:
         super()._build()
+        own = any(member.module.own_loss is not None for member in self._rows)
+        self._reads_late = not (own or self._scaled_rows or any(model.has_opaque for model in self._models.values()))
         self._group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
 
     def _probe(self) -> list[dict[Any, torch.Tensor]]:

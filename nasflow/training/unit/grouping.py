@@ -15,7 +15,6 @@ from nasflow.config.search import MergeConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
 from nasflow.evaluator.ready_made.supervised import SupervisedModule
-from nasflow.gc_control import uncollected
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
 from nasflow.kernel_costs import Figures
@@ -29,8 +28,10 @@ from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
 from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.shape_inference import Spec
-from nasflow.merge.trace.stackable import why_not_stacked
+from nasflow.merge.trace.stackable import why_not_looked_up, why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
+from nasflow.system.gc_control import uncollected
+from nasflow.training.device_fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import why_alone
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
@@ -76,8 +77,7 @@ class Former:
         given: Mapping[str, Figures] | None = None,
     ):
         self._config = config
-        self._limits, self._given = limits, given
-        self._passes = load_passes(config, base_dir)
+        self._limits, self._given, self._passes = limits, given, load_passes(config, base_dir)
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
         self._apart: set[int] = set()  # trials whose steps can't run as one
@@ -104,7 +104,8 @@ class Former:
             reading = readings[alike[0]]
             parts = [[graphs[member][path] for member in alike] for path in reading.parts]
             planner = self._planner_on(reading.device)
-            limit = min(self._limit(alike[0], len(members)), members_that_fit(parts, reading.device))
+            kept = (alike[0].pace.accumulated > 1) + any(member.average.is_on for member in alike)
+            limit = min(self._limit(alike[0], len(members)), members_that_fit(parts, reading.device, kept))
             for group in planner.partition(parts, limit, [part.shared for part in reading.parts.values()]):
                 if len(group) == 1:
                     number = alike[group[0]].number
@@ -140,20 +141,24 @@ class Former:
             return str(why)
         return why_not_stacked(member.module.model) or Reading({MODEL: Input(batch[0])})  # type: ignore[arg-type]
 
-    def _graphs(self, readings: Mapping[Member, Reading]) -> dict[Member, Graphs]:
-        """The graphs of the members that can be traced and merged."""
+    def _graphs(self, readings: dict[Member, Reading]) -> dict[Member, Graphs]:
+        """The graphs of the members that can be traced and merged. What no stack can hold leaves the readings."""
         graphs: dict[Member, Graphs] = {}
-        for member, reading in readings.items():
+        for member, reading in [*readings.items()]:
             try:
                 with activity.running(member.trial):
                     found = reading.graphs or _graphs(member, reading)
                 if any(graph.has_own_gradients for graph in found.values()):
                     self.reasons[member.number] = OWN_GRADIENTS
+                elif why := next(filter(None, map(why_not_looked_up, found.values())), None):
+                    self.reasons[member.number] = why
+                    del readings[member]
                 else:
                     graphs[member] = found
             except NotTraceableError as error:
                 self.reasons[member.number] = f"it can't be traced: {error}"
             except (Exception, SystemExit) as error:  # of the member's own code; the member's first step shows it
+                refuse_fault(error)
                 logger.warning("trial %s can't be traced", member.trial, exc_info=error)
                 self.reasons[member.number] = f"it can't be traced: {error_message(error)}"
         return graphs
@@ -235,6 +240,7 @@ class Former:
         try:
             unit, wrong = self._compared(group)
         except Exception as error:
+            refuse_fault(error)
             numbers = [member.number for member in members]
             trials = [member.trial for member in members]
             logger.warning("trials %s can't be merged, half of them are tried", trials, exc_info=error)

@@ -17,16 +17,18 @@ def planned(units: Sequence[Unit], former: Former) -> Planned:
     """Return the event that reports units that were just formed."""
     units_of = [(unit, list(models.values())) for unit in units if (models := merged_models(unit))]
     merged = [_planned_unit(unit, models, former.planner) for unit, models in units_of]
-    together = {member.number for unit, _ in units_of for member in unit.members}
-    members = [member for unit in units for member in unit.members]
-    return Planned(
-        units=merged,
-        alone={
-            member.trial: former.reasons.get(member.number, "there is no other to fuse it with").partition("\n")[0]
-            for member in members
-            if member.number not in together
-        },
-    )
+    trials = {member.number: member.trial for unit in units for member in unit.members}
+    return Planned(units=merged, alone={trials[number]: why for number, why in why_alone(units, former).items()})
+
+
+def why_alone(units: Sequence[Unit], former: Former) -> dict[int, str]:
+    """Return why members are in no unit with others, by their numbers."""
+    return {
+        member.number: former.reasons.get(member.number, "there is no other to fuse it with").partition("\n")[0]
+        for unit in units
+        if not merged_models(unit)
+        for member in unit.members
+    }
 
 
 def measured(former: Former) -> list[Measured]:

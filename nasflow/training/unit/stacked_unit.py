@@ -1,22 +1,26 @@
 """Units whose members' models run as one: what is stacked, and how rows are dropped when members leave."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
+from nasflow.autocast import without_casts
 from nasflow.errors import TrialError
 from nasflow.job import activity
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
+from nasflow.training.device_fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import share_of
 from nasflow.training.optim.clip import Clip
 from nasflow.training.optim.rules import AdamConstants
 from nasflow.training.optim.stacked import Stack, StackedOptimizer
+from nasflow.training.optim.stacked_scales import StackedScales
 from nasflow.training.unit.averages import StackedAverages
 from nasflow.training.unit.base import Unit, guarding
 from nasflow.training.unit.member_step import Subject
@@ -72,6 +76,7 @@ class StackedUnit(Unit):
         """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
         if len(self._rows) > len(self.members) != self._stays:
             self._compact()
+        self._optimizer.reread()
         self._optimizer.refresh()
 
     @abstractmethod
@@ -84,8 +89,8 @@ class StackedUnit(Unit):
         def failed(row: int, error: BaseException) -> None:
             if self._failing is not None:
                 self._failing.add(rows[row])
-            elif rows[row] in self.members:
-                self._failed(rows[row], error)
+            else:
+                self._report(rows[row], error)
 
         def own_code(row: int, run: Callable[[], Any]) -> Any:
             member = rows[row]
@@ -95,6 +100,9 @@ class StackedUnit(Unit):
                 with activity.running(member.trial):
                     return run()
             except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
+                refuse_fault(error)
+                if isinstance(error, torch.OutOfMemoryError) and len(rows) > 1:
+                    raise  # all have filled the memory, whichever asks for more
                 failed(row, error)
                 raise LeftError from error
 
@@ -110,6 +118,9 @@ class StackedUnit(Unit):
         )
         self._steps_schedules = any(member.fitting.steps_schedules for member in rows)
         optimizers = [member.fitting.optimizer for member in rows]
+        scales = [member.fitting.scale for member in rows]
+        self._scaled_rows = [(row, scale) for row, scale in enumerate(scales) if scale is not None]  # all, or none
+        self._scales = StackedScales(self._stacks)
         self._averages = StackedAverages([member.average for member in rows], optimizers, self._stacks)
 
     @torch.no_grad()
@@ -144,6 +155,42 @@ class StackedUnit(Unit):
                     stack.tensor.grad = grad.clone()  # the next backward may write to the same memory
         return self._pace.is_last(index)
 
+    def _loss_scales(self, device: torch.device) -> torch.Tensor | None:
+        """Return by what the losses of a batch are multiplied in half precision, `[N]`; None in others."""
+        scales = [scale.value / self._pace.accumulated for _, scale in self._scaled_rows]
+        return self._scales.placed(scales, device) if scales else None
+
+    def _unscale(self, idle: Collection[nn.Parameter] = ()) -> dict[int, bool]:
+        """Divide gradients by their scales; return of the rows with any whether the optimizer has to skip the step."""
+        scales = [scale.value for _, scale in self._scaled_rows]
+        found = self._scales.unscale(scales, idle) if scales else {}
+        return {row: overflows for row, overflows in found.items() if self._rows[row] in self.members}
+
+    def _step(self, device: torch.device, overflows: Mapping[int, bool], idle: Collection[nn.Parameter] = ()) -> None:
+        """Step the optimizers, and let the loss scales follow.
+
+        Args:
+            overflows: as `_unscale` returned it.
+            idle: parameters in stacks that have no gradient.
+        """
+        with without_casts(device.type):
+            self._optimizer.step(idle, [row for row, skips in overflows.items() if skips])
+        self._count_step()
+        for row, scale in self._scaled_rows:
+            if row in overflows and self._rows[row] in self.members:
+                with guarding(self._rows[row], self._failed):
+                    scale.update(overflows[row])
+
+    def _count_step(self) -> None:
+        for member in self.members:
+            member.fitting.count_step()
+
+    def _report(self, member: Member, error: BaseException) -> None:
+        """Report a member that has failed, unless it turns out to have failed before."""
+        self.end_run()
+        if member in self.members:
+            self._failed(member, error)
+
     def _drop_not_finite(self, losses: torch.Tensor, index: int) -> None:
         """Report the members whose losses `[n]` of a batch are not finite."""
         finite = torch.isfinite(losses)
@@ -158,7 +205,7 @@ class StackedUnit(Unit):
         """Step the schedules with the interval "step" after so many batches of the epoch."""
         if self._steps_schedules:
             for member in list(self.members):
-                with guarding(member, self._failed):
+                with guarding(member, self._report):
                     member.fitting.end_batch(batch)
             self._optimizer.refresh()
 

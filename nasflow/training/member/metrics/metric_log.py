@@ -27,6 +27,7 @@ class Logbook:
         self.pending: Callable[[], None] | None = None
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
         self._metrics: dict[str, torchmetrics.Metric] = {}
+        self._how: dict[str, str] = {}  # of what is no mean
 
     def take_from(self, *things: Any) -> None:
         """Put this in place of their `log` and `log_dict`."""
@@ -59,6 +60,7 @@ class Logbook:
             self._sums[name] = (total + number * weight, count + weight)
         elif how in _REDUCED:
             self._sums[name] = (_REDUCED[how](torch.as_tensor(total), torch.as_tensor(number)) if count else number, 1)
+            self._how[name] = how
         else:
             raise TrialError(f"self.log('{name}', ..., reduce_fx={reduce_fx!r}): it should be mean, sum, min or max")
 
@@ -84,6 +86,10 @@ class Logbook:
         """Return of each number logged so far its weighted sum and the sum of its weights."""
         self.settle()
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
+
+    def how(self) -> dict[str, str]:
+        """Return of the numbers that are no means how they are put together: sum, min or max."""
+        return dict(self._how)
 
     def take(self, name: str) -> tuple[float, int]:
         """Return, and forget, the sum and the weight of a number; zeros if it was not logged."""

@@ -17,8 +17,11 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
 
 
 def load_metric_states(module: nn.Module, states: Mapping[str, Any]) -> None:
-    """Let the metrics of a module continue from `metric_states` of an equal one."""
+    """Let the metrics of a module continue from `metric_states` of an equal one; a new metric begins again."""
     for name, metric in _metrics(module):
+        if name not in states:
+            metric.reset()
+            continue
         for key, value in states[name]["values"].items():
             setattr(metric, key, tree_map_only(torch.Tensor, _to(metric.device), value))
         metric._update_count, metric._computed = states[name]["updates"], None

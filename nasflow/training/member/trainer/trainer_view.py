@@ -181,19 +181,29 @@ class StrategyView:
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Step an optimizer; between the closure and the update come the last hooks and the clipping."""
-        member = self._member
+        fitting = self._member.fitting
 
         def whole() -> Any:
             result = closure()
-            member.hooks.call("on_before_optimizer_step", optimizer)
-            if not member.is_manual:
-                trainer: Any = member.module.trainer
-                member.module.configure_gradient_clipping(
-                    optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-                )
+            self._end_backward(optimizer)
             return result
 
-        return optimizer.step(closure=whole, **kwargs)
+        if fitting.scale is None:
+            return optimizer.step(closure=whole, **kwargs)
+        result = closure()
+        with fitting.unscaled(optimizer) as overflows:
+            self._end_backward(optimizer)
+            if not overflows:
+                optimizer.step(**kwargs)
+        return result
+
+    def _end_backward(self, optimizer: torch.optim.Optimizer) -> None:
+        """Call the last hooks before the update, and clip."""
+        member, module = self._member, self._member.module
+        member.hooks.call("on_before_optimizer_step", optimizer)
+        if not member.is_manual:
+            trainer: Any = module.trainer
+            module.configure_gradient_clipping(optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)

@@ -1,11 +1,23 @@
 """The parts of a LightningModule at whose calls the steps of several members meet."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+import torch
 from pytorch_lightning import LightningModule
 from torch import nn
 
 from nasflow.merge.trace.signature import is_hooked
+
+
+class Form(NamedTuple):
+    """How a part was called."""
+
+    path: str
+    training: bool
+    grad: bool
+    reads_grad: bool
+    shape: torch.Size
 
 
 class Parts:

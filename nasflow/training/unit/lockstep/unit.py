@@ -5,22 +5,23 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
+from nasflow.autocast import without_casts
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
-from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, EndsEpochError
+from nasflow.training.member.trainer.hooks import EndsEpochError
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
 from nasflow.training.unit.lockstep.meeting import Meeting
 from nasflow.training.unit.lockstep.member_state import frozen, hyper_parameters, is_any, whole_step
-from nasflow.training.unit.lockstep.parts import Parts
+from nasflow.training.unit.lockstep.parts import Form, Parts
 from nasflow.training.unit.lockstep.pausing import Call, InnerBackwardError, PausingStep, refusing_inner_backward
 from nasflow.training.unit.lockstep.proxy import proxied
 from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
@@ -32,16 +33,6 @@ INNER_BACKWARD = "it runs a backward through the model in its step"
 ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
-
-
-class _Form(NamedTuple):
-    """How a part was called."""
-
-    path: str
-    training: bool
-    grad: bool
-    reads_grad: bool
-    shape: torch.Size
 
 
 Compare = Callable[["LockstepUnit", Any], None]
@@ -72,7 +63,7 @@ class LockstepUnit(StackedUnit):
     ):
         self._reading, self._note, self._compare = reading, note, compare
         self._parts = {member: Parts(member.module, reading.parts) for member in members}
-        self._seen: dict[_Form, tuple[list[Member], torch.Tensor]] = {}
+        self._seen: dict[Form, tuple[list[Member], torch.Tensor]] = {}
         self._handed: dict[Member, HandedBatch] = {}
         self._calls: Counter[str] = Counter()  # of each part in this step
         self._reached: dict[str, set[int]] = {}  # rows of a part that got a gradient in this step
@@ -98,7 +89,9 @@ class LockstepUnit(StackedUnit):
         self._refuse(self._watch.moved(self.members))
         self._clear_gradients(index)
         outputs = self._run("training_step", batch, index)
-        losses = {member: self._share(loss) for member, loss in self._losses(outputs, index).items()}
+        losses = {
+            member: member.fitting.scaled(self._share(loss)) for member, loss in self._losses(outputs, index).items()
+        }
         self._call_hooks("on_before_backward", losses)
         self._backpropagate({member: loss for member, loss in losses.items() if member in self.members})
         stepped = self._step_all(losses, index)
@@ -163,20 +156,22 @@ class LockstepUnit(StackedUnit):
         idle = self._idle(losses)
         is_last = self._accumulate(index)
         self._idle_so_far = idle = idle if self._pace.is_first(index) else idle & self._idle_so_far
-        watching = [member for member in self.members if not member.hooks.names.isdisjoint(GRADIENT_HOOKS[1:])]
-        if watching:
-            with shown([pair for member in watching for pair in self._stacked[member]], idle):
-                self._call_hooks("on_after_backward", dict.fromkeys(losses))
-                if is_last:
-                    optimizers = {member: member.fitting.optimizer for member in self.members}
-                    self._call_hooks("on_before_optimizer_step", optimizers)
+        self._show_gradients("on_after_backward", dict.fromkeys(losses), idle)
         if not is_last:
             return False
+        overflows = self._unscale(idle)
+        optimizers = {member: member.fitting.optimizer for member in self.members}
+        self._show_gradients("on_before_optimizer_step", optimizers, idle)
         self._refresh()
-        self._optimizer.step(idle)
-        for member in self.members:
-            member.fitting.count_step()
+        self._step(self._reading.device, overflows, idle)
         return True
+
+    def _show_gradients(self, hook: str, about: Mapping[Member, Any], idle: set[nn.Parameter]) -> None:
+        """Call a hook of the members that override it with their gradients in place, which it may change."""
+        watching = [member for member in self.members if hook in member.hooks.names]
+        if watching:
+            with shown([pair for member in watching for pair in self._stacked[member]], idle):
+                self._call_hooks(hook, about)
 
     # --- the members' own code ---
 
@@ -275,13 +270,14 @@ class LockstepUnit(StackedUnit):
             stack.enter_context(torch.set_grad_enabled(grad))
             if not self._reading.parts[path].shared:
                 x = meeting.take_in([calls[member].x if member in calls else x for member in self._rows])
-            self._see(_Form(path, first.training, grad, x.requires_grad, first.x.shape), x.detach())
+            self._see(Form(path, first.training, grad, x.requires_grad, first.x.shape), x.detach())
             handed = meeting.hand_out(model(x, first.training, call=self._calls[path]))
         return {member: handed[self.row_of(member)] for member in calls}
 
     def _backpropagate(self, losses: Mapping[Member, torch.Tensor]) -> None:
         if losses:
-            torch.autograd.backward(list(losses.values()))
+            with without_casts(self._reading.device.type):
+                torch.autograd.backward(list(losses.values()))
 
     def _idle(self, losses: Collection[Member]) -> set[nn.Parameter]:
         """Collect gradients of the members' own parameters; return parameters in stacks that have no gradient.
@@ -354,7 +350,7 @@ class LockstepUnit(StackedUnit):
 
     # --- rows that are dropped ---
 
-    def _see(self, form: "_Form", x: torch.Tensor) -> None:
+    def _see(self, form: Form, x: torch.Tensor) -> None:
         """Keep an input of each of the first few forms to probe with: kernels may round other sizes differently."""
         if sum(seen.path == form.path for seen in self._seen) < _MOST_SEEN:
             rows = [] if self._reading.parts[form.path].shared else list(self._rows)
@@ -369,7 +365,7 @@ class LockstepUnit(StackedUnit):
                 found.append(self._probe_on(x, form))
         return found
 
-    def _probe_on(self, x: torch.Tensor, form: "_Form") -> dict[Any, torch.Tensor]:
+    def _probe_on(self, x: torch.Tensor, form: Form) -> dict[Any, torch.Tensor]:
         """Return outputs by member, with gradients also those of inputs, and gradients by parameter, of a part.
 
         The gradients are of half the sum of the outputs' squares.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torchmetrics
 from torchmetrics.utilities.data import dim_zero_max, dim_zero_min, dim_zero_sum
 
 from nasflow.training.unit.lockstep.joint.purity import exact, is_plain
-from nasflow.training.unit.lockstep.joint.view import NotJointError, by_row, rows, values_of_buffers
+from nasflow.training.unit.lockstep.joint.view import FAILED, NotJointError, by_row, rows, values_of_buffers
 
 States = Mapping[str, torch.Tensor]
 
@@ -29,6 +30,7 @@ class JointMetric:
 
     Attributes:
         is_used: whether the running step uses it.
+        failed: what the metrics of members raised in this step, by row, if they are computed one by one.
 
     Raises:
         NotJointError: they differ, keep lists, or are none of torchmetrics'.
@@ -39,6 +41,7 @@ class JointMetric:
         first = present[0]
         self.name = name
         self.is_used = False
+        self.failed: dict[int, Exception] = {}
         self._metrics, self._marker = list(metrics), marker
         defaults = {key: value for key, value in first._defaults.items() if isinstance(value, torch.Tensor)}
         known = type(first).__module__.partition(".")[0] == "torchmetrics"
@@ -78,8 +81,7 @@ class JointMetric:
     def begin(self, given: tuple[States, States] | None = None) -> None:
         """Prepare for another step, within `torch.vmap` with one member's states and defaults, if these are given."""
         self.is_used, self._given = False, given
-        if given is not None and "validate_args" in vars(self._one):
-            self._one.validate_args = False  # it looks at values, and would find no fault in those that are recorded
+        self.failed.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Update, and return the value for these arguments alone."""
@@ -127,7 +129,14 @@ class JointMetric:
         if kwargs or not all(isinstance(arg, torch.Tensor) for arg in args):
             raise NotJointError(f"self.{self.name} gets other things than tensors")
         self.is_used = True
-        return by_row(self._marker(), lambda row, *own: getattr(self._each[row], name)(*own), *args)
+        return by_row(self._marker(), partial(self._run_one, name), *args)
+
+    def _run_one(self, name: str, row: int, *args: torch.Tensor) -> Any:
+        try:
+            return getattr(self._each[row], name)(*args)
+        except Exception as error:  # such as values that it refuses
+            self.failed[row] = error
+            return FAILED
 
     def _ready(self) -> torchmetrics.Metric:
         if not self.is_used:

@@ -132,6 +132,11 @@ class JointSteps:
             raise NotJointError(f"{type(error).__name__}: {error}") from error
         return self._computed(losses, logged, states)
 
+    def failed(self) -> dict[int, Exception]:
+        """Return what metrics of members that have not left raised in the last step, by row."""
+        found = {row: error for metric in self._metrics.values() for row, error in metric.failed.items()}
+        return {row: error for row, error in found.items() if self._members[row] in self._present()}
+
     def trace(self, name: str, batch: Any, index: int, outputs: torch.Tensor) -> Recording:
         """Record the operations of a step that was computed just before.
 
@@ -176,8 +181,13 @@ class JointSteps:
 
     def replay(self, recording: Recording, outputs: torch.Tensor, batch: Any) -> Computed:
         """Compute a step as recorded, from the models' outputs `[n, B, ...]`."""
+        for metric in self._metrics.values():
+            metric.begin()
         used = {name: self._metric(name) for name in recording.metrics}
-        return recording.compute(outputs, *self._given(used), batch)
+        try:
+            return recording.compute(outputs, *self._given(used), batch)
+        except Exception as error:  # such as an index that is out of range; each by itself shows whose failure it is
+            raise NotJointError(f"{type(error).__name__}: {error}") from error
 
     def record(self, found: Computed) -> None:
         """Keep what the last step has logged."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nasflow.errors import InfrastructureError
 from nasflow.training.member.batches import copied
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.metric_log import batch_size_of
@@ -59,6 +60,7 @@ class JointUnit(LockstepUnit):
         with self._giving_up():
             found = self._compute(TRAINING, batch, index, lambda losses: self._drop_not_finite(losses, index))
             self._joint.record(found)
+            self._blame(TRAINING, batch, index)
         self._optimizer.step(self._idle(()) if found.losses is None else set())
         for member in self.members:
             member.fitting.count_step()
@@ -71,15 +73,19 @@ class JointUnit(LockstepUnit):
         if index == 0:
             self._refuse(self._watch.training(self.members))
         began = time.perf_counter()
-        twin = None if self._is_validation_checked else self.members[0].twin()
+        first = self.members[0]
+        twin = None if self._is_validation_checked else first.twin()
         with self._giving_up():
             self._joint.record(self._compute(VALIDATION, batch, index))
-            if twin is not None:
+            self._blame(VALIDATION, batch, index)
+            if twin is not None and first in self.members:
                 self._check_validation(twin, batch, index)
         self._seconds += time.perf_counter() - began
 
     def _try_losses(self, batch: Any, index: int) -> dict[Member, torch.Tensor]:
         found = self._compute(TRAINING, batch, index)
+        if failed := self._joint.failed():
+            raise NotJointError(f"a metric fails: {next(iter(failed.values()))}")
         self._joint.record(found)
         return {} if found.losses is None else dict(zip(self._rows, found.losses.unbind(), strict=True))
 
@@ -180,11 +186,8 @@ class JointUnit(LockstepUnit):
     def _check_validation(self, twin: Member, batch: Any, index: int) -> None:
         """Raise NotJointError if a member's own code logs something else for the same output of its model."""
         member = self.members[0]
-        mine = iter([outputs[self.row_of(member)].clone() for outputs in self._outputs])
-        twin.module.__dict__[MODEL] = lambda x: next(mine)
         try:
-            with twin.rng:
-                twin.call_step(VALIDATION, copied(batch), index)
+            self._call_own(twin, self.row_of(member), VALIDATION, batch, index)
             logged = twin.logged()
             same = _is_close(logged, {name: sums for name, sums in member.logged().items() if name in logged})
             same &= _is_close(metric_states(twin.module), metric_states(member.module))
@@ -193,6 +196,30 @@ class JointUnit(LockstepUnit):
         if not same:
             raise NotJointError("validation logs something else")
         self._is_validation_checked = True
+
+    def _blame(self, name: str, batch: Any, index: int) -> None:
+        """Report the members whose metrics failed in the last step, if their own code fails as well.
+
+        Raises:
+            NotJointError: a member's own code does not fail.
+        """
+        for row in self._joint.failed():
+            member = self._rows[row]
+            try:
+                self._call_own(member.twin(), row, name, batch, index)
+            except InfrastructureError:
+                raise
+            except (Exception, SystemExit) as error:
+                self._failed(member, error)
+            else:
+                raise NotJointError("a metric fails that does not fail alone")
+
+    def _call_own(self, twin: Member, row: int, name: str, batch: Any, index: int) -> None:
+        """Run a step of a member's own code on the outputs of its model in the last step."""
+        mine = iter([outputs[row].detach().clone() for outputs in self._outputs])
+        twin.module.__dict__[MODEL] = lambda x: next(mine)
+        with twin.rng:
+            twin.call_step(name, copied(batch), index)
 
     # --- rows that are dropped ---
 

@@ -51,11 +51,15 @@ class _Rows(torch.autograd.Function):
         return make(shared), 0
 
 
+FAILED = object()
+"""What `by_row` fills with zeros."""
+
+
 def by_row(marker: torch.Tensor, run: Callable[..., Any], *args: torch.Tensor) -> torch.Tensor:
     """Run something for each member, outside of `torch.vmap`, with its own `args`; return what that gives, if anything.
 
     Args:
-        run: gets the member's row and the arguments.
+        run: gets the member's row and the arguments; may return FAILED.
     """
     made: torch.Tensor = _ByRow.apply(marker, run, *args)  # type: ignore[no-untyped-call]
     return made
@@ -76,7 +80,9 @@ class _ByRow(torch.autograd.Function):
         for row in range(info.batch_size):
             own = [arg if dim is None else arg.select(dim, row) for arg, dim in zip(args, in_dims[2:], strict=True)]
             found.append(run(row, *own))
-        return torch.stack([torch.zeros(()) if value is None else torch.as_tensor(value) for value in found]), 0
+        made = [torch.zeros(()) if value is None else value for value in found]
+        empty = next((torch.zeros_like(torch.as_tensor(v)) for v in made if v is not FAILED), torch.zeros(()))
+        return torch.stack([empty if value is FAILED else torch.as_tensor(value) for value in made]), 0
 
 
 class JointView:

@@ -1,0 +1,107 @@
+"""What the process of one rank does: it builds the trial as all ranks do, and trains it on its shares."""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from nasflow.config.evaluator.parallel import ParallelConfig
+from nasflow.config.search import DataConfig, TrainingConfig
+from nasflow.errors import ConfigError
+from nasflow.evaluator.loading.data_source import Data
+from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.training.batches.seeded_loader import SeededLoader
+from nasflow.training.device_settings import device_settings
+from nasflow.training.lightning_loop import make_trainer
+from nasflow.training.member_maker import MemberMaker, load_job_data
+from nasflow.training.wide.link import Link
+from nasflow.training.wide.member import WideMember
+from nasflow.training.wide.module import WideModule
+from nasflow.training.wide.parts import EpochCheckpoints, earlier_folder, own_folder
+from nasflow.training.wide.shares import ShareLoader
+from nasflow.training.wide.strategies import make_strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the ranks train.
+
+    Attributes:
+        job: the job of the trial.
+        spec: the trial.
+        root: below which its folder is.
+        meeting: a new file by which the ranks find each other.
+    """
+
+    job: JobSpec
+    spec: MemberSpec
+    root: Path
+    meeting: Path
+
+    @property
+    def parallel(self) -> ParallelConfig:
+        """How many ranks there are, and what keeps them together."""
+        found = self.job.evaluator.parallel
+        if found is None:
+            raise ConfigError("evaluator.parallel: there is none, so the trial needs no ranks")
+        return found
+
+
+def train(task: Task, rank: int, link: Link) -> None:
+    """Train a trial to its end as one of its ranks. Raises whatever that raises."""
+    job, ranks, evaluator = task.job, task.parallel.devices, task.job.evaluator
+    if job.data is None or not isinstance(evaluator, TrainingConfig):
+        raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
+    _take_device(rank, ranks)
+    with device_settings(evaluator):
+        _join(task, rank, ranks)
+        _train(task, evaluator, job.data, rank, link)
+        dist.destroy_process_group()
+
+
+def _train(task: Task, evaluator: TrainingConfig, source: DataConfig, rank: int, link: Link) -> None:
+    job, ranks = task.job, task.parallel.devices
+    trainer = make_trainer(evaluator.precision, make_strategy(task.parallel), ranks)
+    data = load_job_data(source, job.base_dir, job.data_seed, evaluator)
+    member: Any = MemberMaker(job, data, trainer, WideMember).make(task.spec, task.spec.trial)
+    member.seed = task.spec.seed
+    folders = own_folder(job, task.root, task.spec.trial), earlier_folder(job, task.root, task.spec.trial)
+    checkpoints = EpochCheckpoints(*folders, max(2, job.checkpoint.keep))
+    shares = _shares_of(data, rank, ranks)
+    module = WideModule(member, shares, checkpoints, link)
+    trainer.fit(module, shares.train, shares.validation)
+    if not member.finished:
+        raise ConfigError("evaluator.data: there is no batch to train on; let its loader have samples")
+
+
+def _take_device(rank: int, ranks: int) -> None:
+    """Let this process see its GPU only; without any, give it its share of the threads."""
+    gpus = torch.cuda.device_count()  # does not initialize CUDA
+    if not gpus:
+        torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
+        return
+    if gpus < ranks:
+        raise ConfigError(f"evaluator.parallel.devices: it is {ranks}, and the job has {gpus} GPUs; give it as many")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[rank]
+
+
+def _join(task: Task, rank: int, ranks: int) -> None:
+    """Make the process group, and let Lightning know its place in it: a node for each process, with one device."""
+    os.environ |= {"NODE_RANK": str(rank), "LOCAL_RANK": "0"}
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = FileStore(str(task.meeting), ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+
+
+def _shares_of(data: Data, rank: int, ranks: int) -> Data:
+    def shares(loader: Iterable[Any] | None) -> Any:
+        return ShareLoader(loader, rank, ranks) if isinstance(loader, SeededLoader) else loader
+
+    return dataclasses.replace(data, train=shares(data.train), validation=shares(data.validation))
