@@ -13,9 +13,9 @@ from nasflow.errors import SpaceError
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
 from nasflow.strategy.scores import losses
+from nasflow.study.database.store import RunRow, Store, StudyRow
+from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.records import RoundState
-from nasflow.study.store import RunRow, Store, StudyRow
-from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study
 from nasflow.trial import Trial
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from nasflow.trial import Trial
@@ -38,6 +39,25 @@ def numbers_text(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def members_text(numbers: Sequence[int], of_trial: int = 1, name: str = "") -> str:
+    """Format members that train trials: `0-2 (folds 1-3)`, `0-1 (fold 2), 4 (folds 1-2)`.
+
+    Args:
+        numbers: the members', counted through all trials.
+        of_trial: members of each trial; with one, only trial numbers are shown.
+        name: what one of several members is called.
+    """
+    if of_trial == 1:
+        return numbers_text(numbers)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for trial, members in groupby(sorted(set(numbers)), lambda number: number // of_trial):
+        alike.setdefault(tuple([number % of_trial + 1 for number in members]), []).append(trial)
+    return ", ".join(
+        f"{numbers_text(trials)} ({name}{'s' * (len(members) > 1)} {numbers_text(members)})"
+        for members, trials in alike.items()
+    )
 
 
 def error_headline(error: str | None, width: int = 200) -> str:

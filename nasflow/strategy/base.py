@@ -14,6 +14,9 @@ class Strategy(ABC):
     strategy keeps nothing on disk: after a restart it is created again with the same seed and `resume`d with the
     recorded rounds, and must then propose exactly what it would have proposed without the restart. So its randomness
     may depend on its seed and on past calls of `ask` and `tell`, never on time or on the process.
+
+    With `budget.rounds_ahead` k it is asked for up to k more rounds before it is told of the first, always in the same
+    order: round n after it was told of the rounds up to n - 1 - k. It has to implement `proposed` for that.
     """
 
     @abstractmethod
@@ -26,6 +29,18 @@ class Strategy(ABC):
 
         The first trials of a study may be ones that the strategy did not propose: the config's `begin_with`.
         """
+
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """Take over the trials of one round, without their results, as if `ask` had just returned them.
+
+        A resumed search with `budget.rounds_ahead` calls it for each recorded round, with `tell` in between as before.
+        """
+        raise NotImplementedError
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether it can be asked for a round before it is told of the one before, that is, implements `proposed`."""
+        return type(self).proposed is not Strategy.proposed
 
     def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
         """Resume a search from the finished trials of each earlier round, oldest first."""

@@ -31,6 +31,13 @@ class GivenFirst(Strategy):
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
+        self._count(trials)
+
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        self._count(trials)
+
+    def _count(self, trials: Sequence[Trial]) -> None:
         self._next_number = max([self._next_number, *(trial.number + 1 for trial in trials)])
 
 
@@ -53,3 +60,13 @@ class BeginWith(GivenFirst):
         """See `Strategy.tell`."""
         super().tell(trials)
         self._strategy.tell(trials)
+
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        super().proposed(trials)
+        self._strategy.proposed([trial for trial in trials if trial.number >= len(self._first)])
+
+    @property
+    def asks_ahead(self) -> bool:
+        """See `Strategy.asks_ahead`."""
+        return self._strategy.asks_ahead

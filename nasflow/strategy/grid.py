@@ -22,19 +22,27 @@ class GridSearch(GivenFirst):
         super().__init__(first)
         self._space = space
         self._float_steps = float_steps
-        self._last: Architecture | None = None
+        self._last: tuple[int, Architecture] | None = None  # number of the trial, what it tried
         self._walk: Iterator[Architecture] | None = None
 
     def _propose(self, count: int) -> list[Architecture]:
         if count and self._walk is None:
             known = set(self._first)
-            walk = self._space.enumerate(self._float_steps, after=self._last)
+            walk = self._space.enumerate(self._float_steps, after=self._last[1] if self._last else None)
             self._walk = (architecture for architecture in walk if architecture not in known)
         return list(islice(self._walk or (), count))
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`. Results change nothing; the search goes on where the record ends."""
         super().tell(trials)
+        self._go_on_after(trials)
+
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        super().proposed(trials)
+        self._go_on_after(trials)
+
+    def _go_on_after(self, trials: Sequence[Trial]) -> None:
         for trial in sorted(trials, key=lambda trial: trial.number):
-            if self._walk is None and trial.number >= len(self._first):
-                self._last = trial.architecture
+            if trial.number >= len(self._first) and (self._last is None or trial.number > self._last[0]):
+                self._last = trial.number, trial.architecture

@@ -39,13 +39,15 @@ class Hyperband(NoveltyStrategy):
         self._objectives = objectives
         self._factor = config.reduction_factor
         self._rungs = _rungs(space, seed)
-        count = len(self._rungs) if config.kind == "hyperband" else 1
+        count = 1 if config.kind == "asha" else len(self._rungs)
         powers = [len(self._rungs) - 1 - bracket for bracket in range(count)]
         self._weights = [self._factor**power / (power + 1) for power in powers]  # as many as in Hyperband's brackets
         self._reached: dict[Architecture, int] = {}  # the highest rung, by architecture
         self._bracket: dict[Architecture, int] = {}
         self._scores: dict[tuple[int, int], dict[Architecture, list[float]]] = {}  # by bracket and rung
         self._ended: set[Architecture] = set()  # by themselves, so that they would not go on
+        for architecture in first:
+            self._note(without_stop(architecture), self._rung(architecture))
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
@@ -58,6 +60,12 @@ class Hyperband(NoveltyStrategy):
                 self._scores.setdefault((self._bracket[architecture], rung), {})[architecture] = score
             if trial.epochs < self._rungs[rung]:
                 self._ended.add(architecture)
+
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        super().proposed(trials)
+        for trial in sorted(trials, key=lambda trial: trial.number):
+            self._note(without_stop(trial.architecture), self._rung(trial.architecture))
 
     def _propose(self, count: int) -> list[Architecture]:
         promoted = self._promotions()[:count]
@@ -105,7 +113,7 @@ class Hyperband(NoveltyStrategy):
 def _rungs(space: Space, seed: int) -> list[int]:
     domain = space.domains(space.sample(random.Random(seed))).get(STOP_AFTER)
     if not isinstance(domain, Categorical):
-        raise ConfigError("strategy: asha and hyperband need evaluator.stop_after: {pick: [...]}, or none at all")
+        raise ConfigError("strategy: asha, hyperband and bohb need evaluator.stop_after: {pick: [...]}, or none at all")
     return sorted(int(epochs) for epochs in domain.options)  # type: ignore[arg-type]
 
 

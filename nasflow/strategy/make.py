@@ -12,6 +12,7 @@ from nasflow.config.search import (
     Objective,
     OptunaConfig,
     RandomConfig,
+    SearchConfig,
     StrategyConfig,
 )
 from nasflow.errors import ConfigError
@@ -55,6 +56,10 @@ def make_strategy(
             return GridSearch(space, config.float_steps, first)
         case EvolutionConfig():
             return Evolution(space, config, objectives, seed, first)
+        case HyperbandConfig(kind="bohb"):
+            from nasflow.strategy.bohb import Bohb  # noqa: PLC0415  # slow
+
+            return Bohb(space, config, objectives, seed, first)
         case HyperbandConfig():
             return Hyperband(space, config, objectives, seed, first)
         case OptunaConfig():
@@ -65,6 +70,15 @@ def make_strategy(
             custom = _custom(config, space, objectives, seed, base_dir)
             return BeginWith(first, custom) if first else custom
     assert_never(config)
+
+
+def refuse_rounds_ahead(strategy: Strategy, config: SearchConfig) -> None:
+    """Raise ConfigError if the config has `budget.rounds_ahead` and the strategy can't be asked ahead."""
+    if config.budget.rounds_ahead and not strategy.asks_ahead:
+        raise ConfigError(
+            f"budget.rounds_ahead: {type(strategy).__name__} needs the results of each round before it proposes the "
+            "next; set it to 0, or implement `proposed` (nasflow.strategy.base)"
+        )
 
 
 def _custom(

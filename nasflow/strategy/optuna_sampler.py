@@ -1,31 +1,28 @@
-"""Optuna's samplers as strategies, through ask and tell: the space is Optuna's define-by-run objective."""
+"""Optuna's samplers as strategies, through ask and tell."""
 
 import inspect
 import logging
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import optuna
-import torch
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from nasflow.config.search import Objective, OptunaConfig
-from nasflow.errors import ConfigError, InvalidArchitecture, SpaceError
+from nasflow.errors import ConfigError
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
-from nasflow.space.domain import Domain
-from nasflow.space.pick import Pick
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.strategy.optuna_params import distributions, encode, suggest
+from nasflow.strategy.optuna_asking import ask, finished, make_study, parameters
 from nasflow.strategy.scores import losses
 from nasflow.trial import Trial
 
 _log = logging.getLogger(__name__)
-_TRIES = 1000  # before a sampler that proposes only invalid architectures is given up
 
 _SAMPLERS: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
     "tpe": (optuna.samplers.TPESampler, {"constant_liar": True}),  # a round is asked for before its results are known
@@ -88,21 +85,20 @@ class OptunaStrategy(Strategy):
         objectives: Sequence[Objective],
         first: Sequence[Architecture] = (),
     ):
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns about every conditional choice
         self._space = space
         self._objectives = objectives
-        self._study = optuna.create_study(sampler=sampler, directions=["minimize"] * len(objectives))
-        self._asked: list[tuple[optuna.Trial, Architecture]] = []
+        self._study = make_study(sampler, len(objectives))
+        self._asked: deque[list[tuple[optuna.Trial, Architecture]]] = deque()  # of each round without results
         self._diverged = False
         for architecture in first:
-            self._study.enqueue_trial(self._parameters(architecture)[0])
+            self._study.enqueue_trial(parameters(space, architecture)[0])
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`. An architecture may be repeated."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            asked = [self._propose() for _ in range(count)]
-        self._asked += asked
+            asked = [ask(self._study, self._space) for _ in range(count)]
+        self._asked.append(asked)
         return [architecture for _, architecture in asked]
 
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -110,27 +106,23 @@ class OptunaStrategy(Strategy):
         trials = sorted(trials, key=lambda trial: trial.number)
         if not self._asked and not self._diverged:
             self._replay(trials)
+        of_round = self._asked.popleft() if self._asked else []
         for trial in trials:
             values = losses(trial, self._objectives)
-            asked = next((one for one in self._asked if one[1] == trial.architecture), None)
+            asked = next((one for one in of_round if one[1] == trial.architecture), None)
             if asked is not None:
-                self._asked.remove(asked)
+                of_round.remove(asked)
                 self._finish(asked[0], values)
             elif values is not None:
-                self._study.add_trial(self._finished(trial.architecture, values))
-        for optuna_trial, _ in self._asked:
-            self._finish(optuna_trial, None)
-        self._asked = []
+                self._study.add_trial(finished(self._space, trial.architecture, values))
+        self._give_up(of_round)
 
-    def _propose(self) -> tuple[optuna.Trial, Architecture]:
-        for _ in range(_TRIES):
-            trial = self._study.ask()
-            try:
-                return trial, self._space.explore(_TrialPick(trial))
-            except InvalidArchitecture as error:
-                last = error
-                self._finish(trial, None)
-        raise SpaceError(f"{_TRIES} proposals in a row were invalid, the last one: {last}") from last
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        if self._diverged:
+            self._asked.append([])
+        else:
+            self._replay(sorted(trials, key=lambda trial: trial.number))
 
     def _replay(self, trials: Sequence[Trial]) -> None:
         """Restore the sampler's state after it proposed `trials`, if it proposes them again."""
@@ -143,41 +135,15 @@ class OptunaStrategy(Strategy):
             optuna.__version__,
             trials[0].round,
         )
-        for optuna_trial, _ in self._asked:
+        self._give_up(self._asked.pop())
+        self._asked.append([])
+
+    def _give_up(self, asked: Sequence[tuple[optuna.Trial, Architecture]]) -> None:
+        for optuna_trial, _ in asked:
             self._finish(optuna_trial, None)
-        self._asked = []
 
     def _finish(self, trial: optuna.Trial, values: list[float] | None) -> None:
         if values is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, values)
-
-    def _finished(self, architecture: Architecture, values: list[float]) -> optuna.trial.FrozenTrial:
-        """Return a scored trial as Optuna would have stored it, had it proposed the trial."""
-        params, named = self._parameters(architecture)
-        return optuna.trial.create_trial(values=values, params=params, distributions=named)
-
-    def _parameters(
-        self, architecture: Architecture
-    ) -> tuple[dict[str, Any], dict[str, optuna.distributions.BaseDistribution]]:
-        """Return an architecture as Optuna's parameters, and their distributions."""
-        params: dict[str, Any] = {}
-        named: dict[str, optuna.distributions.BaseDistribution] = {}
-        for label, domain in self._space.domains(architecture).items():
-            of_label = distributions(label, domain)
-            named |= of_label
-            params |= zip(of_label, encode(domain, architecture[label]), strict=True)
-        return params, named
-
-
-class _TrialPick(Pick):
-    """A pick that asks Optuna."""
-
-    def __init__(self, trial: optuna.Trial):
-        super().__init__()
-        self._trial = trial
-
-    def _choose(self, label: str, domain: Domain) -> Any:
-        with torch.device("cpu"):  # the space is explored on the meta device, where a sampler's own tensors are void
-            return suggest(self._trial, label, domain)

@@ -55,6 +55,11 @@ class NoveltyStrategy(GivenFirst):
         super().tell(trials)
         self._seen.update(trial.architecture for trial in trials)
 
+    def proposed(self, trials: Sequence[Trial]) -> None:
+        """See `Strategy.proposed`."""
+        super().proposed(trials)
+        self._seen.update(trial.architecture for trial in trials)
+
     def _new(self, draw: Callable[[], Architecture]) -> Architecture | None:
         for _ in range(_DRAWS):
             drawn = draw()

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from nasflow.errors import StudyError
 from nasflow.json_metrics import finite_metrics, json_metrics
 from nasflow.study.base import StudyBase, chunks, now
+from nasflow.study.database.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.study.records import Attempt, AttemptKind, AttemptState, Ending, EpochRecord, FinalRecord
-from nasflow.study.store import AttemptRow, EpochRow, MemberRow, TrialRow
 from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)

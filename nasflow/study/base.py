@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import UnaryExpression, func, select
 from sqlalchemy.orm import Session
@@ -13,13 +13,15 @@ from sqlalchemy.orm import Session
 from nasflow.config.search import Objective, SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import RoundRow, Store, TrialRow
 from nasflow.study.lease import Lease
 from nasflow.study.records import RoundState
-from nasflow.study.store import RoundRow, Store, TrialRow
 from nasflow.trial import Trial, TrialStatus
 
 SCORED = tuple(status for status in TrialStatus if status.scored)
 FINISHED = tuple(status for status in TrialStatus if status.finished)
+
+OF_TRIAL = tuple(getattr(TrialRow, name) for name in Trial.model_fields)
 
 T = TypeVar("T")
 
@@ -43,17 +45,13 @@ def best_first(objective: Objective) -> UnaryExpression[float | None]:
 
 def to_trial(row: TrialRow) -> Trial:
     """Convert a row to its record."""
-    return Trial(
-        number=row.number,
-        round=row.round,
-        architecture=Architecture(row.architecture),
-        seed=row.seed,
-        status=row.status,
-        metrics=row.metrics,
-        epochs=row.epochs,
-        error=row.error,
-        replayed_from=row.replayed_from,
-    )
+    return trial_of([getattr(row, name) for name in Trial.model_fields])
+
+
+def trial_of(columns: Sequence[Any]) -> Trial:
+    """Return the record with these values of OF_TRIAL, which take less time to read than whole rows."""
+    values = dict(zip(Trial.model_fields, columns, strict=True))
+    return Trial(**values | {"architecture": Architecture(values["architecture"])})
 
 
 class StudyBase:
@@ -67,7 +65,8 @@ class StudyBase:
         self._lease = lease
         self._id = study_id
         self._config = config
-        self._clocks: dict[int, float] = {}  # monotonic time at which each round that runs here would have begun
+        # By round that runs here: monotonic time at which it would have begun; None while an earlier one counts.
+        self._clocks: dict[int, float | None] = {}
 
     @property
     def config(self) -> SearchConfig:
@@ -104,14 +103,23 @@ class StudyBase:
         return rows
 
     def _start_clock(self, row: RoundRow) -> None:
-        """Count time for a round from now on, beyond its seconds so far."""
-        self._clocks[row.number] = time.monotonic() - row.seconds
+        """Count time for a round from now on, beyond its seconds so far; or once earlier ones that run here ended."""
+        waits = any(number < row.number for number in list(self._clocks))
+        self._clocks[row.number] = None if waits else time.monotonic() - row.seconds
+
+    def _stop_clock(self, session: Session, number: int) -> None:
+        """Count no more time for a round, but for the one that runs after it."""
+        self._clocks.pop(number, None)
+        following = min(self._clocks, default=None)
+        if following is not None and self._clocks[following] is None:
+            self._clocks[following] = time.monotonic() - self._round_row(session, following).seconds
 
     def _count_time(self, session: Session) -> None:
         """Record the seconds of the rounds that run here, up to now. The time of day, which can be set, has no part."""
+        clocks = {number: began for number, began in list(self._clocks.items()) if began is not None}
         running = (RoundRow.study_id == self._id, RoundRow.state == RoundState.RUNNING)
-        for row in session.scalars(select(RoundRow).where(*running, RoundRow.number.in_(self._clocks))):
-            row.seconds = time.monotonic() - self._clocks[row.number]
+        for row in session.scalars(select(RoundRow).where(*running, RoundRow.number.in_(clocks))):
+            row.seconds = time.monotonic() - clocks[row.number]
 
     def _round_row(self, session: Session, number: int) -> RoundRow:
         row = session.get(RoundRow, (self._id, number))

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nasflow.errors import StudyError
-from nasflow.small_files import set_aside, sync_folder
+from nasflow.system.small_files import set_aside, sync_folder
 
 MARK = "study.json"
 

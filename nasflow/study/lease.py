@@ -20,8 +20,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
-from nasflow.process_id import ProcessId, process_id, process_table
-from nasflow.study.store import LeaseRow, Store
+from nasflow.study.database.store import LeaseRow, Store
+from nasflow.system.process_id import ProcessId, process_id, process_table
 
 LEASE_SECONDS = 60.0
 _RENEWALS = 6  # in the seconds of a lease

@@ -43,7 +43,10 @@ class AttemptState(StrEnum):
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One sampling round. `seconds` is the time it has run, without the time in which no controller was alive."""
+    """One sampling round. `seconds` is the time it has run, without the time in which no controller was alive.
+
+    Of rounds that overlap, the first one counts, so that the seconds of all rounds add up to the search's.
+    """
 
     number: int
     state: RoundState

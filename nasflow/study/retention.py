@@ -13,9 +13,7 @@ from sqlalchemy.orm import Session
 from nasflow.config.secret.secret_url import hide_passwords
 from nasflow.config.secret.secrets import reveal
 from nasflow.errors import StudyError
-from nasflow.study.folder import MARK, is_claimed
-from nasflow.study.lease import Lease
-from nasflow.study.store import (
+from nasflow.study.database.store import (
     AttemptRow,
     EpochRow,
     LeaseRow,
@@ -26,7 +24,9 @@ from nasflow.study.store import (
     StudyRow,
     TrialRow,
 )
-from nasflow.study.store_url import StoreUrl
+from nasflow.study.database.store_url import StoreUrl
+from nasflow.study.folder import MARK, is_claimed
+from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 
 

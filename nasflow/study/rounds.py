@@ -3,8 +3,8 @@
 from sqlalchemy import select
 
 from nasflow.study.base import StudyBase, now
+from nasflow.study.database.store import RoundRow
 from nasflow.study.records import RoundRecord, RoundState
-from nasflow.study.store import RoundRow
 
 
 class RoundLog(StudyBase):
@@ -41,6 +41,7 @@ class RoundLog(StudyBase):
                 row.ended_at = now()
                 self._count_time(session)
             row.state, row.message = state, message
+            self._stop_clock(session, number)
             return _to_record(row)
 
     def rounds(self) -> list[RoundRecord]:

@@ -15,11 +15,11 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
 from nasflow.study.base import best_first, now
+from nasflow.study.database.store import RoundRow, Store, StudyRow, TrialRow
+from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.lease import Controller, Lease, holder_of
 from nasflow.study.records import StudyInfo
 from nasflow.study.rounds import RoundLog
-from nasflow.study.store import RoundRow, Store, StudyRow, TrialRow
-from nasflow.study.store_url import StoreUrl
 from nasflow.study.trials import TrialLog
 from nasflow.trial import TrialStatus
 
@@ -41,8 +41,9 @@ class Study(TrialLog, AttemptLog, RoundLog):
             lease: claimed for the study: only its holder may write. Nothing changes if another controller holds it.
 
         Raises:
-            StudyError: `space`, `evaluator`, `objectives` or `seed` differ from those on record, or `work_dir` does
-                although there are trials; or another controller holds the study; or the store can't be used.
+            StudyError: `space`, `evaluator`, `objectives` or `seed` differ from those on record, or `work_dir` or
+                `budget.rounds_ahead` do although there are trials; or another controller holds the study; or the store
+                can't be used.
         """
         recorded = _to_json(config)
         store = Store(config.store, create=True)
@@ -173,9 +174,12 @@ def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, value
     """Raise StudyError for the first fixed key that differs from the record."""
     recorded = _to_json(_from_json(row, config.store))
     has_trials = session.scalar(select(TrialRow.id).where(TrialRow.study_id == row.id).limit(1)) is not None
-    for key in (*FIXED_KEYS, *(["work_dir"] if has_trials else [])):
-        for path, before, after in _differences(key, recorded[key], values[key]):
-            if path.startswith("evaluator.test_data"):  # no trial has seen it
+    fixed = {key: (recorded[key], values[key]) for key in (*FIXED_KEYS, *(["work_dir"] if has_trials else []))}
+    if has_trials:  # which results each round has known
+        fixed["budget.rounds_ahead"] = recorded["budget"]["rounds_ahead"], values["budget"]["rounds_ahead"]
+    for key, (known, new) in fixed.items():
+        for path, before, after in _differences(key, known, new):
+            if path.startswith(("evaluator.test_data", "evaluator.parallel.")):  # they change no result
                 continue
             raise StudyError(
                 f"study '{row.name}': {path} is {before} on record, {after} in the config; "

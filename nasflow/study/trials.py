@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, insert, literal, null, select
@@ -9,9 +10,10 @@ from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
-from nasflow.study.base import FINISHED, SCORED, StudyBase, best_first, chunks, now, to_trial
+from nasflow.study.base import FINISHED, OF_TRIAL, SCORED, StudyBase, best_first, chunks, now, to_trial, trial_of
+from nasflow.study.database.store import EpochRow, RoundRow, TrialRow
 from nasflow.study.records import RoundState
-from nasflow.study.store import EpochRow, RoundRow, TrialRow
+from nasflow.system.gc_control import uncollected
 from nasflow.trial import STOP_AFTER, Trial, TrialStatus, trial_seed, without_stop
 
 _ROUNDS_AT_ONCE = 10
@@ -124,10 +126,12 @@ class TrialLog(StudyBase):
             numbers = session.scalars(ended.order_by(RoundRow.number)).all()
         for some in chunks(numbers, _ROUNDS_AT_ONCE):
             rounds: dict[int, list[Trial]] = {number: [] for number in some}
-            with self._read() as session:
-                for row in session.scalars(self._query(FINISHED).where(TrialRow.round.in_(some))):
-                    rounds[row.round].append(to_trial(row))
-            yield from rounds.values()
+            unordered = self._query(FINISHED).order_by(None)  # or SQLite looks at all rounds, to have the order
+            columns = unordered.where(TrialRow.round.in_(some)).with_only_columns(*OF_TRIAL)
+            with self._read() as session, uncollected():
+                for found in map(trial_of, session.execute(columns)):
+                    rounds[found.round].append(found)
+            yield from (sorted(trials, key=attrgetter("number")) for trials in rounds.values())
 
     def leaderboard(self, limit: int) -> list[Trial]:
         """Return the `limit` best scored trials, without replays.

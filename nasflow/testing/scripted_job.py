@@ -28,7 +28,7 @@ from typing import Any
 
 from nasflow.job.events import Ended, Epoch, EventWriter, Started
 from nasflow.job.spec import trial_dir
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 
 _SLEEP = "sleep 300"
 _HELD: list[bytes] = []

@@ -15,6 +15,8 @@ from nasflow.training_service.base import JobHandle, JobState, JobStatus, Traini
 
 T = TypeVar("T")
 
+_PAUSE = 0.01  # seconds between two looks that cost nothing
+
 
 def script(job_id: str, *steps: list[Any]) -> JobSpec:
     """Return a job that carries out these steps (`nasflow.testing.scripted_job`)."""
@@ -35,11 +37,14 @@ def script(job_id: str, *steps: list[Any]) -> JobSpec:
 def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
     """Wait until `condition` is true and return its value; after `seconds`, fail with a message that names `what`."""
     deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        begun = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        if now > deadline:
             pytest.fail(f"after {seconds} s still no: {what}")
-        time.sleep(0.01)
-    return value
+        time.sleep(min(max(_PAUSE, 4 * (now - begun)), 10 * _PAUSE))  # a costly look leaves the processors to jobs
 
 
 def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:

@@ -101,6 +101,16 @@ class StrategyContract:
         strategy.tell(record[1])
         assert self._search(strategy, 2, self.rounds) == record[2:]
 
+    def test_asked_ahead_a_resumed_search_proposes_what_an_uninterrupted_one_does(
+        self, objectives: list[Objective]
+    ) -> None:
+        """Holds with `budget.rounds_ahead`, too, if the strategy can be asked ahead."""
+        if not self.make(self.space(), objectives, seed=0).asks_ahead:
+            return
+        record = self._search_ahead(self.make(self.space(), objectives, seed=4), [])
+        for cut in (1, 2, 4):
+            assert self._search_ahead(self.make(self.space(), objectives, seed=4), record[:cut]) == record
+
     def test_failed_trials_are_harmless(self, objectives: list[Objective]) -> None:
         """Failed trials are harmless, even if all trials failed."""
         space = self.space()
@@ -136,4 +146,20 @@ class StrategyContract:
             asked = strategy.ask(self.per_round)
             record.append([finished(start + place, round, architecture) for place, architecture in enumerate(asked)])
             strategy.tell(record[-1])
+        return record
+
+    def _search_ahead(self, strategy: Strategy, known: Sequence[Sequence[Trial]], ahead: int = 2) -> list[list[Trial]]:
+        """Run all rounds, the `known` ones from the record; each knows the results of those before the `ahead` last."""
+        record: list[list[Trial]] = []
+        for round in range(self.rounds):
+            if round > ahead:
+                strategy.tell(record[round - 1 - ahead])
+            if round < len(known):
+                without = {"status": TrialStatus.RUNNING, "metrics": {}, "epochs": 0, "error": None}
+                strategy.proposed([trial.model_copy(update=without) for trial in known[round]])
+                record.append(list(known[round]))
+            else:
+                asked = strategy.ask(self.per_round)
+                start = round * self.per_round
+                record.append([finished(start + place, round, one) for place, one in enumerate(asked)])
         return record

@@ -9,6 +9,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, TextIO
 
+from nasflow.errors import ServiceError
+from nasflow.job.spec import DEVICE_FAULT
+
+_FAULTS: list[Path] = []  # jobs after which this process can't use its GPU
+
 
 def run_here(runner: str, folder: Path) -> int:
     """Run a job, copy everything printed meanwhile to its `job.log`, and return its exit code.
@@ -16,10 +21,21 @@ def run_here(runner: str, folder: Path) -> int:
     Args:
         runner: `module:function`.
         folder: the job's folder.
+
+    Raises:
+        ServiceError: an earlier job has made the GPU unusable for this process.
     """
+    if _FAULTS:
+        raise ServiceError(
+            "training_service: a job has made the GPU unusable for this process; run the search again, which goes on "
+            "where it was, or use kind: local, which gives each job a process of its own"
+        )
     with (folder / "job.log").open("a", buffering=1, errors="backslashreplace") as log, _copied_to(log):
         try:
-            return int(resolve_name(runner)(folder / "job.json"))
+            code = int(resolve_name(runner)(folder / "job.json"))
+            if code == DEVICE_FAULT:
+                _FAULTS.append(folder)
+            return code
         except (Exception, SystemExit):
             traceback.print_exc()
             return 1

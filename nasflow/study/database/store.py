@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic_core import from_json
 from sqlalchemy import (
     JSON,
     URL,
@@ -43,9 +44,9 @@ from nasflow.clean_text import clean_text
 from nasflow.config.secret.secret_url import hide_passwords
 from nasflow.errors import StudyError
 from nasflow.seeds import derive_seed
-from nasflow.study.network_disk import network_warning
+from nasflow.study.database.network_disk import network_warning
+from nasflow.study.database.store_url import StoreUrl, parse_url, shown_url
 from nasflow.study.records import AttemptKind, AttemptState, RoundState
-from nasflow.study.store_url import StoreUrl, parse_url, shown_url
 from nasflow.trial import FailureKind, TrialStatus
 
 _LOG = logging.getLogger(__name__)
@@ -337,10 +338,21 @@ def _check_file(file: Path, create: bool) -> None:
         raise StudyError(f"store: there is no database {file}; run a search first, or name another store")
 
 
+def _from_json(text: str) -> Any:
+    """Return the value, five times as fast as the standard library, which also reads half a surrogate pair."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)
+
+
 def _make_engine(url: URL) -> Engine:
     try:
         engine = create_engine(
-            url, pool_pre_ping=True, json_serializer=lambda value: json.dumps(value, allow_nan=False)
+            url,
+            pool_pre_ping=True,
+            json_serializer=lambda value: json.dumps(value, allow_nan=False),
+            json_deserializer=_from_json,
         )
     except ImportError:
         raise StudyError("store: PostgreSQL needs its driver; install 'nasflow[postgresql]'") from None

@@ -9,8 +9,8 @@ from sqlalchemy import URL, create_engine, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from nasflow.errors import StudyError
-from nasflow.study.store import SchemaRow, clear_errors, refuse_newer
-from nasflow.study.store_url import StoreUrl, parse_url, shown_url
+from nasflow.study.database.store import SchemaRow, clear_errors, refuse_newer
+from nasflow.study.database.store_url import StoreUrl, parse_url, shown_url
 
 _PATIENCE = 10  # seconds for a server to answer, or a lock to go away
 _EMPTY = "holds no studies yet; the first search makes its tables"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from nasflow.clean_text import CleanText
 from nasflow.job.events import Ended, EventWriter, Started
 from nasflow.job.spec import JobSpec, stop_mark
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 
 REPORT = "check.json"
 """The file in the job's folder with its `NodeReport`."""

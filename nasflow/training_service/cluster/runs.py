@@ -22,7 +22,7 @@ from pathlib import Path
 
 from nasflow.job.disk_full import wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
-from nasflow.small_files import read_whole, write_aside
+from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState
 from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix

@@ -28,7 +28,7 @@ from typing import BinaryIO, Concatenate, ParamSpec, TypeVar
 from nasflow.errors import ServiceError
 from nasflow.job.disk_full import is_full, wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
-from nasflow.small_files import read_whole, write_aside
+from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.locking import acquire_soon
 

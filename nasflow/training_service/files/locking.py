@@ -10,7 +10,7 @@ import psutil
 
 from nasflow.errors import ServiceError
 from nasflow.job import disk_full
-from nasflow.process_id import is_stopped
+from nasflow.system.process_id import is_stopped
 
 _STOPPED = 10.0  # seconds for which a stopped process may keep a lock that others wait for
 _ALIVE = disk_full.SECONDS + 60.0  # seconds for any other, which may be waiting for room on the disk

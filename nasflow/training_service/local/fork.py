@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from nasflow.process_id import process_id
+from nasflow.system.process_id import process_id
 from nasflow.training_service.local.state import TOKEN_VARIABLE, LocalState
 
 

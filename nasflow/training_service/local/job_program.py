@@ -4,12 +4,14 @@
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from nasflow.config.secret.secrets import give
+from nasflow.job.spec import DEVICE_FAULT
 from nasflow.load_target import load_target
-from nasflow.training_service.machine.job_process import show_stacks
+from nasflow.training_service.machine.job_process import flush, show_stacks
 
 
 def main() -> None:
@@ -17,7 +19,11 @@ def main() -> None:
     show_stacks()
     give(json.loads(sys.stdin.readline()))
     runner, job = sys.argv[1], Path(sys.argv[2])
-    sys.exit(load_target(runner, job.parents[2])(job))
+    code = load_target(runner, job.parents[2])(job)
+    if code == DEVICE_FAULT:  # what frees the GPU's memory at the end of a process would fail, too
+        flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
-from nasflow.process_id import is_stopped, process_id
+from nasflow.system.process_id import is_stopped, process_id
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.files.shared_root import RootHere, import_path
 from nasflow.training_service.local.active_gpus import ActiveGpus
@@ -335,7 +335,8 @@ class LocalService(RootHere):
         def find() -> set[psutil.Process]:
             if not worker.token:
                 return {*carriers(ROOT_VARIABLE, str(self._root))}
-            below = descendants(worker.process.pid) if worker.process.alive() else []
+            # itself, too: of one that has only just started, the environment can't be read yet
+            below = descendants(worker.process.pid, itself=True) if worker.process.alive() else []
             return {*carriers(TOKEN_VARIABLE, worker.token), *below}
 
         end_all(find)

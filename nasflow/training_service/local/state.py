@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nasflow.process_id import ProcessId
-from nasflow.small_files import write_aside
+from nasflow.system.process_id import ProcessId
+from nasflow.system.small_files import write_aside
 from nasflow.training_service.files.file_queue import WAITING, JobRecords, waiting_for_room
 
 ROOT_VARIABLE, TOKEN_VARIABLE = "NASFLOW_LOCAL_ROOT", "NASFLOW_LOCAL_WORKER"

@@ -17,9 +17,9 @@ import traceback
 from pathlib import Path
 
 from nasflow.config.secret.secrets import give, given
-from nasflow.gc_control import freeze_shared, uncollected
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
+from nasflow.system.gc_control import freeze_shared, uncollected
 from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.local.fork import fork_workers, write_to
 from nasflow.training_service.local.state import LocalState

@@ -15,12 +15,14 @@ _OOM_SCORE = 500  # from -1000 to 1000; the kernel kills the process with the hi
 _KILLED_WITHIN = 20.0  # seconds; a process that survives SIGKILL for longer hangs in the kernel
 
 
-def descendants(pid: int) -> list[psutil.Process]:
-    """Return the running descendants of `pid`, including those in their own sessions."""
+def descendants(pid: int, itself: bool = False) -> list[psutil.Process]:
+    """Return the running descendants of `pid`, including those in their own sessions; with `itself`, also `pid`."""
     try:
-        return [p for p in psutil.Process(pid).children(recursive=True) if _running(p)]
+        process = psutil.Process(pid)
+        below = process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+    return [p for p in ([process, *below] if itself else below) if _running(p)]
 
 
 def carriers(name: str, value: str) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, NonNegativeFloat
 
 from nasflow.job.spec import job_dir
-from nasflow.small_files import read_whole, write_aside
+from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState
 from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room
 

@@ -20,7 +20,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
-from nasflow.small_files import read_whole, write_aside
+from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.local.service import LocalService

@@ -13,7 +13,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
-from nasflow.small_files import read_whole
+from nasflow.system.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.ssh.agent_client import AgentClient

@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 
 from nasflow.job.spec import job_dir
-from nasflow.small_files import read_whole, sync_folder, write_aside
+from nasflow.system.small_files import read_whole, sync_folder, write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.file_queue import JobRecords
 from nasflow.training_service.ssh.messages import Known

@@ -23,7 +23,7 @@ from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import NasflowError
 from nasflow.job.disk_full import is_full
 from nasflow.job.spec import JobSpec, job_dir, stop_mark
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run, run_dir
 from nasflow.training_service.cluster.storage import parcel

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nasflow.caches import cache_dir
 from nasflow.config.services.storage import ObjectStoreConfig
-from nasflow.process_id import ProcessId, process_id
+from nasflow.system.caches import cache_dir
+from nasflow.system.process_id import ProcessId, process_id
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, Secret
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.cluster.storage import checked, parcel
 from nasflow.training_service.cluster.storage.base import RunOptions, Storage, StorageSilentError

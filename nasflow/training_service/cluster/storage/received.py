@@ -8,7 +8,7 @@ from typing import BinaryIO
 from pydantic import BaseModel, ConfigDict, Field
 
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
-from nasflow.small_files import read_whole, write_aside
+from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.cluster.storage import parcel
