@@ -38,10 +38,10 @@ def unfinished_text(study: Study) -> str:
 
 def is_finished(study: Study) -> bool:
     """Whether nothing is left to run: no round is left, or the last one found the space exhausted."""
+    left = next(rounds_left(study), None)
     rounds = study.rounds()
-    if rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1):
-        return True
-    return next(rounds_left(study), None) is None
+    exhausted = rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1)
+    return left is None or bool(exhausted and left > rounds[-1].number)
 
 
 def _has_ended(study: Study, record: RoundRecord) -> bool:

@@ -2,19 +2,44 @@
 
 import errno
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nasflow.errors import NasflowError, UserError
 
 from .commands.console import console
-from .commands.options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, load_study, print_out
+from .commands.deploy.options import (
+    DEFAULT_POOL,
+    Cron,
+    DeploymentName,
+    Interval,
+    Overlap,
+    Overlaps,
+    Rrule,
+    Timezone,
+    WorkPool,
+)
+from .commands.options import (
+    DEFAULT_STORE,
+    MOST,
+    AsJson,
+    StoreUrl,
+    StudyName,
+    TakeOver,
+    Verbose,
+    exit_with,
+    load_search,
+    load_study,
+    own_server,
+    print_out,
+)
 from .commands.report_metric import report_metric
 from .commands.results import export, leaderboard, report, show, studies
+from .commands.server import server
 from .server.errors import clear_prefect_errors
 from .server.lost_threads import end_without_event_loops
 
@@ -30,34 +55,11 @@ hosts = typer.Typer(help="The hosts of the SSH service.", no_args_is_help=True)
 app.add_typer(hosts, name="hosts")
 services = typer.Typer(help="The training services.", no_args_is_help=True)
 app.add_typer(services, name="services")
+app.add_typer(server, name="server")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The search config.")]
 OptionalConfigFile = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A search config.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
-TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
-]
-DeploymentName = Annotated[str | None, typer.Option("--name", help="Deployment name; the study's by default.")]
-Cron = Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Cron schedule, such as '0 2 * * *'.")]
-Interval = Annotated[str | None, typer.Option(metavar="TIME", help="Time between runs: 90 (seconds), 30m, 12h, 7d.")]
-Rrule = Annotated[str | None, typer.Option(metavar="RULE", help="Schedule as an iCalendar rule.")]
-Timezone = Annotated[str | None, typer.Option(metavar="ZONE", help="Time zone, such as Europe/Berlin; UTC by default.")]
-WorkPool = Annotated[str, typer.Option("--work-pool", metavar="NAME", help="Name of the work pool.")]
-
-DEFAULT_POOL = "nasflow"
 _LACKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}  # disk, open files
-
-
-class Overlap(StrEnum):
-    """What happens to a run that is due while another run of its deployment is in progress."""
-
-    WAIT = "wait"
-    SKIP = "skip"
-
-
-Overlaps = Annotated[
-    Overlap, typer.Option("--overlap", help="A run that is due during another run waits for its end, or is cancelled.")
-]
 
 
 @app.command()
@@ -66,13 +68,20 @@ def run(
     export_best: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export the trained best model into this folder.")
     ] = None,
+    keep_server: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, metavar="MINUTES", help="Keep the server for later runs, until so many minutes without a request."
+        ),
+    ] = None,
     verbose: Verbose = False,
     take_over: TakeOver = False,
 ) -> None:
     """Run a search to the end of its budget, or resume it. Ctrl-C leaves it resumable."""
-    from .commands.run import run_search  # noqa: PLC0415
+    with own_server(verbose, keep_server):
+        from .commands.run.command import run_search  # noqa: PLC0415
 
-    _exit(run_search(_load(config), export_best, verbose, take_over))
+        exit_with(run_search(load_search(config), export_best, take_over))
 
 
 @app.command()
@@ -83,9 +92,10 @@ def retry(
     take_over: TakeOver = False,
 ) -> None:
     """Train a study's failed trials again, and only those."""
-    from .commands.run import run_retry  # noqa: PLC0415
+    with own_server(verbose):
+        from .commands.run.command import run_retry  # noqa: PLC0415
 
-    _exit(run_retry(load_study(store, study).config, verbose, take_over))
+        exit_with(run_retry(load_study(store, study).config, take_over))
 
 
 @app.command()
@@ -109,14 +119,17 @@ def recover(
 
     Searches that are finished, running, cancelled or failed are left alone.
     """
-    from .commands.recover import recover_one  # noqa: PLC0415
+    from .commands.run.recover import recover_one  # noqa: PLC0415
     from .recovery.resume import recover_all  # noqa: PLC0415
 
-    url = _load(config).store if config else store
+    url = load_search(config).store if config else store
     if study is not None:
-        _exit(recover_one(load_study(url, study), dry_run, verbose))
+        with own_server(verbose) if not dry_run else nullcontext():
+            exit_with(recover_one(load_study(url, study), dry_run))
     else:
-        _exit(recover_all(url, dry_run, timedelta(seconds=grace), lambda line: console().print(line, soft_wrap=True)))
+        exit_with(
+            recover_all(url, dry_run, timedelta(seconds=grace), lambda line: console().print(line, soft_wrap=True))
+        )
 
 
 @app.command()
@@ -167,7 +180,7 @@ def setup(
     from .commands.setup.command import set_up_server, setup_hints, setup_json, setup_table  # noqa: PLC0415
 
     made = set_up_server(
-        _load(config) if config else None,
+        load_search(config) if config else None,
         work_pool,
         slots=slots,
         secrets=secret or [],
@@ -198,7 +211,7 @@ def doctor(
     else:
         for line in findings_lines(findings):
             console().print(line, soft_wrap=True)  # commands in it stay whole
-    _exit(2 if any(finding.level is Level.BROKEN for finding in findings) else 0)
+    exit_with(2 if any(finding.level is Level.BROKEN for finding in findings) else 0)
 
 
 @app.command()
@@ -214,10 +227,10 @@ def deploy(
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
     """Deploy a search to the Prefect server in use, for workers to run on demand or on a schedule."""
-    from .commands.deploy import deploy_search  # noqa: PLC0415
-    from .commands.schedules import When  # noqa: PLC0415
+    from .commands.deploy.command import deploy_search  # noqa: PLC0415
+    from .commands.deploy.schedules import When  # noqa: PLC0415
 
-    deploy_search(_load(config), name, When(cron, interval, rrule, timezone), work_pool, overlap)
+    deploy_search(load_search(config), name, When(cron, interval, rrule, timezone), work_pool, overlap)
 
 
 @app.command()
@@ -232,10 +245,10 @@ def serve(
     overlap: Overlaps = Overlap.WAIT,
 ) -> None:
     """Deploy a search and start its runs from this process, without a worker. Ctrl-C ends it."""
-    from .commands.schedules import When  # noqa: PLC0415
-    from .commands.serve import serve_search  # noqa: PLC0415
+    from .commands.deploy.schedules import When  # noqa: PLC0415
+    from .commands.deploy.serve import serve_search  # noqa: PLC0415
 
-    serve_search(_load(config), name, When(cron, interval, rrule, timezone), overlap)
+    serve_search(load_search(config), name, When(cron, interval, rrule, timezone), overlap)
 
 
 @app.command()
@@ -258,7 +271,7 @@ def purge(
 
     rule = Purge(pattern, older_than, keep, export_best, dry_run)
     gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True, markup=False))
-    _exit(0 if gone else 1)
+    exit_with(0 if gone else 1)
 
 
 @app.command()
@@ -268,7 +281,7 @@ def validate(config: ConfigFile) -> None:
     from nasflow.report.trial_loggers import check_loggers  # noqa: PLC0415
     from nasflow.training.schedule.pruners import check_pruner  # noqa: PLC0415
 
-    parsed = _load(config)
+    parsed = load_search(config)
     check_pruner(parsed)
     check_loggers(parsed.loggers)
     space = check_search(parsed)
@@ -294,11 +307,11 @@ def plan(
     """
     from .commands.plan.command import plan_search, run_in_slot, slot_environment  # noqa: PLC0415
 
-    parsed = _load(config)
+    parsed = load_search(config)
     if lacking := slot_environment(parsed.training_service):
         options = {"--trials": trials, "--seed": seed, "--draw": draw}
         given = [str(part) for name, value in options.items() if value is not None for part in (name, value)]
-        _exit(run_in_slot(lacking, ["plan", str(config), *given]))
+        exit_with(run_in_slot(lacking, ["plan", str(config), *given]))
     else:
         plan_search(parsed if seed is None else parsed.model_copy(update={"seed": seed}), trials, draw)
 
@@ -309,11 +322,11 @@ def check(config: ConfigFile, as_json: AsJson = False) -> None:
     from .commands.check.hosts import check_hosts, hosts_json, hosts_table  # noqa: PLC0415
     from .commands.check.problems import print_problems  # noqa: PLC0415
 
-    found = check_hosts(_load(config))
+    found = check_hosts(load_search(config))
     print_out(hosts_json(found) if as_json else hosts_table(found))
     if not as_json:
         print_problems(found, "hosts")
-    _exit(0 if all(host.in_order for host in found) else 2)
+    exit_with(0 if all(host.in_order for host in found) else 2)
 
 
 @services.command("check")
@@ -329,11 +342,11 @@ def check_services(
     from .commands.check.problems import print_problems  # noqa: PLC0415
     from .commands.check.services import check_all, services_json, services_table  # noqa: PLC0415
 
-    found = check_all(_load(config), seconds)
+    found = check_all(load_search(config), seconds)
     print_out(services_json(found) if as_json else services_table(found))
     if not as_json:
         print_problems(found, "training services")
-    _exit(0 if all(service.in_order for service in found) else 2)
+    exit_with(0 if all(service.in_order for service in found) else 2)
 
 
 for command in (studies, show, leaderboard, report, export, report_metric):
@@ -376,20 +389,6 @@ def main() -> None:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         console(stderr=True).print(f"error: {what}; mend this, and run the command again", style="red", markup=False)
         sys.exit(1)
-
-
-def _load(path: Path) -> Any:
-    from nasflow.config.search import load_config  # noqa: PLC0415
-
-    from .server.secrets import use_prefect_blocks  # noqa: PLC0415
-
-    use_prefect_blocks()
-    return load_config(path)
-
-
-def _exit(code: int) -> None:
-    if code:
-        raise typer.Exit(code)
 
 
 if __name__ == "__main__":

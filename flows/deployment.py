@@ -12,7 +12,7 @@ from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import secrets_of, written_out
 from nasflow.errors import ConfigError
-from nasflow.study.store_url import parse_url
+from nasflow.study.database.store_url import parse_url
 
 from .search_flow import search
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nasflow.errors import NasflowError, UserError
+from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.retention import OldStudy, old_studies, remove_study
-from nasflow.study.store_url import StoreUrl
 from nasflow.study.study import Study, UnreadableStudyError
 
 from .server.secrets import use_prefect_blocks

@@ -52,7 +52,7 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
     """Settle replays, record the end of the round, and show its results in the UI."""
     tag_task_run()
     study, config = session.study, session.config
-    session.events.ended(study.settle_replays(number))
+    session.events.ended(study.settle_replays(None if config.budget.rounds_ahead else number))
     trials = study.trials(round=number)
     summary = RoundSummary(
         number=number,

@@ -12,7 +12,6 @@ from nasflow.report.export.folder import export_model, refuse_export
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study
 from nasflow.training.member.trained import trained_model, trained_weights
-from nasflow.training.repeated import first_metrics
 from nasflow.trial import Trial
 
 
@@ -52,6 +51,8 @@ class BestTrial:
         """
         weights, trial = self._weights(), self.trial
         if self._config.evaluator.members_per_trial > 1:
+            from nasflow.training.repeated import first_metrics  # noqa: PLC0415 - imports Lightning
+
             trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
         return export_model(out, trial, self._config, weights)
 

@@ -12,10 +12,10 @@ from nasflow.errors import InterruptedSearchError
 from nasflow.trial import Trial
 
 from .record import persist_metrics, show_search
-from .round_flow import train_one_by_one
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
+from .train_trials import train_alone_all
 
 
 @flow(
@@ -60,7 +60,7 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
 def _train(session: SearchSession, trials: Sequence[Trial]) -> None:
     """Train each trial alone. If that is interrupted, mark the trials as failed, so that the next retry takes them."""
     try:
-        train_one_by_one(session, [trial for trial in trials if trial.replayed_from is None])
+        train_alone_all(session, [trial for trial in trials if trial.replayed_from is None])
     except BaseException:
         for trial in trials:
             session.study.fail_trial(trial.number, trial.error or "its retry was interrupted")

@@ -1,22 +1,19 @@
 """One sampling round: propose, train together, retry the failed ones one by one, record."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import InterruptedSearchError, JobError, SharedLayerError
-from nasflow.report.text import numbers_text
-from nasflow.study.records import Attempt, RoundState
+from nasflow.errors import InterruptedSearchError, SharedLayerError
+from nasflow.study.records import RoundState
 from nasflow.trial import Trial, TrialStatus
 
 from .record import RoundSummary, persist_metrics
 from .session.control import controlled
 from .session.session import SearchSession, search_session
-from .tasks import batch_trials, submit_trials, train_alone, train_batch
+from .tasks import batch_trials, submit_trials
+from .train_trials import Training, train_alone_all
 
 
 @flow(
@@ -42,52 +39,22 @@ def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:
 
 
 def _run(session: SearchSession, number: int) -> State[RoundSummary]:
-    session.study.begin_round(number)
-    strategy = session.strategy  # before this round ends, because making it tells it the rounds that have ended
-    trials = submit_trials(session, number)
-    if not trials:
-        return Completed(message="the space has no more architectures", data=persist_metrics(session, number))
-    train_together(session, batch_trials(session, number))
-    train_one_by_one(session, unfinished(session, number))
-    summary = persist_metrics(session, number)
-    session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
-    strategy.tell([trial for trial in session.study.trials(round=number) if trial.status.finished])
-    return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
-
-
-def train_together(session: SearchSession, batches: Sequence[Attempt]) -> None:
-    """Run all batches in parallel. Trials that a batch could not train are left unfinished."""
-    retry = session.config.retry
-    train = train_batch.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
-    futures = [train.submit(session, batch, numbers_text(batch.members)) for batch in batches]
-    for future in futures:
-        future.wait()
-    session.refuse_interrupted()
-    for future in futures:
-        job_error(future.state)
-
-
-def train_one_by_one(session: SearchSession, trials: Sequence[Trial]) -> None:
-    """Train each trial in its own job, with retries. Trials that fail every retry are recorded as failed."""
-    retry = session.config.retry
-    train = train_alone.with_options(retries=retry.alone, retry_delay_seconds=retry.delay_seconds)
-    futures = {trial.number: train.submit(session, trial.number, trial.round) for trial in trials}
-    for future in futures.values():
-        future.wait()
-    session.refuse_interrupted()
-    for number, future in futures.items():
-        if (error := job_error(future.state)) is not None:
-            session.events.ended([session.study.fail_trial(number, str(error))])
-
-
-def job_error(state: State[Any]) -> JobError | None:
-    """Return why a task's job failed; None if it did not. Raises any other error, which ends the round."""
-    if state.is_completed():
-        return None
-    error = state.result(raise_on_failure=False)
-    if not isinstance(error, JobError):
-        raise error
-    return error
+    with session.rounds.running(number):
+        session.study.begin_round(number)
+        trials = submit_trials(session, number)
+        if trials:
+            training = Training(session)
+            training.start_batches(batch_trials(session, number))
+            session.rounds.planned(number)
+            training.finish()
+            train_alone_all(session, unfinished(session, number))
+        session.await_earlier_rounds(number)  # this round may reuse their results
+        summary = persist_metrics(session, number)
+        if not trials:
+            return Completed(message="the space has no more architectures", data=summary)
+        session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
+        session.proposals.ended(number)
+        return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
 
 
 def unfinished(session: SearchSession, number: int) -> list[Trial]:

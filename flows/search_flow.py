@@ -12,6 +12,7 @@ from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
 from .budget import TIME_IS_OVER, rounds_left, unfinished_text
+from .overlapping import run_overlapping
 from .record import show_search
 from .result import SearchResult
 from .round_flow import sampling_round
@@ -71,18 +72,26 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
 
 def _run_rounds(session: SearchSession) -> None:
     """Run the remaining rounds. Raises InterruptedSearchError if a round was cancelled or the search is to stop."""
+    if session.config.budget.rounds_ahead:
+        run_overlapping(session, lambda number: _run_round(session, number))
+        return
     for number in rounds_left(session.study):
         session.refuse_interrupted()
-        state = _run_round(session, number)
-        if state.is_cancelled():
-            if session.time_is_over:
-                session.study.end_round(number, RoundState.COMPLETED, TIME_IS_OVER)
-            raise InterruptedSearchError(state.message)
+        _run_round(session, number)
         if not session.study.trials(round=number, limit=1):
             return  # the space is exhausted
 
 
-def _run_round(session: SearchSession, number: int) -> State[Any]:
+def _run_round(session: SearchSession, number: int) -> None:
+    """Run a round until its end is on record. Raises InterruptedSearchError if it was cancelled."""
+    state = _final_state(session, number)
+    if state.is_cancelled():
+        if session.time_is_over:
+            session.study.end_round(number, RoundState.COMPLETED, TIME_IS_OVER)
+        raise InterruptedSearchError(state.message)
+
+
+def _final_state(session: SearchSession, number: int) -> State[Any]:
     """Run a round until its end is on record or it is cancelled. Raises any other error that ended it.
 
     When Prefect runs the search's flow run again, it matches subflows by their order, and may return the state of an

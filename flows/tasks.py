@@ -15,7 +15,7 @@ from nasflow.checkpoint.carried import carry_over
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
-from nasflow.job.spec import JobSpec, MemberSpec, PeerSpec, trial_dir
+from nasflow.job.spec import DEVICE_FAULT, JobSpec, MemberSpec, PeerSpec, trial_dir
 from nasflow.merge.planning.placement import Load, place
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
@@ -46,7 +46,7 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     if present := study.trials(round=number):
         return present
     left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
-    proposals = session.ask(min(budget.trials_per_round, max(0, left)))
+    proposals = session.ask(number, min(budget.trials_per_round, max(0, left)))
     trials = study.submit_trials(number, proposals)
     for trial in trials:
         try:
@@ -101,7 +101,7 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
     """Train the members of a batch in one job until its outcome is recorded; `numbers` is for the task run's name.
 
     A member that failed by its own fault waits for train_alone. If a job crashed before all members had a place in it,
-    the next job trains the rest. If a job ran out of memory, the next has half the places.
+    the next job trains the rest. If a job ran out of memory, or lost its GPU, the next has half the places.
 
     The state is FAILED with an InfrastructureError if a job was lost. A retry continues from the batch's checkpoints.
     """
@@ -122,7 +122,9 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
             get_run_logger().warning("blamed on its trials: %s", attempt.error)
     trials = study.trials_numbered(attempt.members)
     trained = f"{sum(trial.status.scored for trial in trials)} of {len(trials)} trials trained"
-    fewer = f", at most {attempt.places} at a time for want of memory" if attempt.places else ""
+    lost = any(ending.evidence.get("exit_code") == DEVICE_FAULT for ending in attempt.endings)
+    why = "after a fault of the GPU" if lost else "for want of memory"
+    fewer = f", at most {attempt.places} at a time {why}" if attempt.places else ""
     errors = failures_text([trial for trial in trials if not trial.status.scored])
     return Completed(message=trained + fewer + (f"; not trained: {errors}" if errors else "") + again, data=attempt)
 
@@ -216,7 +218,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
         if heard:  # the job has begun
             progress.update(sum(done.values()) / sum(epochs.values()))
 
-    ended = session.follower.follow(attempt, make_spec, on_event, on_look)
+    with session.jobs.job(attempt):
+        ended = session.follower.follow(attempt, make_spec, on_event, on_look, session.jobs.turn(attempt))
     progress.update(1.0, last=True)
     session.events.ended(session.study.trials_numbered(epochs))
     return ended

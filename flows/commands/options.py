@@ -2,6 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +19,11 @@ StoreUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Top = Annotated[int, typer.Option("--top", min=1, max=MOST, help="How many of the best trials.")]
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's own log.")]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
+]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 
@@ -36,3 +44,36 @@ def print_out(thing: Any) -> None:
         sys.stdout.write(json.dumps(thing, indent=2, default=str) + "\n")
     else:
         console().print(thing)
+
+
+@contextmanager
+def own_server(verbose: bool, idle: float | None = None) -> Iterator[None]:
+    """Let Prefect's server come up, where one is needed, while the block does what it needs no server for.
+
+    A server that the block did not come to use has ended afterwards.
+    """
+    from ..server.client import set_up_prefect  # noqa: PLC0415 - slow
+    from ..server.own_server import end_unused_server, start_own_server  # noqa: PLC0415 - slow
+
+    set_up_prefect(verbose)
+    start_own_server(idle)
+    try:
+        yield
+    finally:
+        end_unused_server()
+
+
+def load_search(path: Path) -> Any:
+    """Load a search config. Raises ConfigError for mistakes in it."""
+    from nasflow.config.search import load_config  # noqa: PLC0415
+
+    from ..server.secrets import use_prefect_blocks  # noqa: PLC0415
+
+    use_prefect_blocks()
+    return load_config(path)
+
+
+def exit_with(code: int) -> None:
+    """End the command with this exit code, unless it is 0."""
+    if code:
+        raise typer.Exit(code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secrets import reveal
-from nasflow.study.store_url import StoreUrl
+from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.study import Study, UnreadableStudyError, study_names
 
 from ..budget import is_finished

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from .defaults import PREFECT_DEFAULTS
 from .errors import clear_prefect_errors
+from .own_server import use_own_server
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-
-_PREFECT_DEFAULTS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start creates its database
-}
 
 
 @contextmanager
@@ -22,6 +18,7 @@ def prefect_client() -> Iterator["SyncPrefectClient"]:
     """Yield a client of the Prefect server in use. Raises PrefectApiError if the server is unavailable."""
     from prefect.client.orchestration import get_client  # noqa: PLC0415 - slow
 
+    use_own_server()
     with clear_prefect_errors(), get_client(sync_client=True) as client:
         client.raise_for_api_version_mismatch_once()
         yield client
@@ -33,5 +30,5 @@ def set_up_prefect(verbose: bool) -> None:
     Variables that are already set are kept.
     """
     level = "INFO" if verbose else "CRITICAL"  # nasflow shows errors itself, and Prefect's API has the log
-    for name, value in {**_PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
+    for name, value in {**PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
         os.environ.setdefault(name, value)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from nasflow.errors import NasflowError, ServiceError, UserError
 
+from .in_use import server_in_use
+
 if TYPE_CHECKING:
     from httpx import Request
 
@@ -41,7 +43,10 @@ def clear_prefect_errors() -> Iterator[None]:
 
 
 def api_url() -> str | None:
-    """Return the URL of the Prefect API in use, without user and password; None if none is set."""
+    """Return the URL of the Prefect API in use, without user and password; None if it ends with this process."""
+    own = server_in_use()
+    if own is not None and not own.kept:
+        return None
     from httpx import URL, InvalidURL  # noqa: PLC0415 - slow
     from prefect.settings import PREFECT_API_URL  # noqa: PLC0415 - slow
 
@@ -76,26 +81,31 @@ def _explained(error: Exception) -> PrefectApiError | None:
             return _refused()
         if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.is_server_error:
             return PrefectApiError(
-                f"Prefect's API at {api_url()} answers {link.response.status_code} {link.response.reason_phrase}",
+                f"{_server()} answers {link.response.status_code} {link.response.reason_phrase}",
                 "the server's log says why; once it works, run the command again",
             )
-        if isinstance(link, RequestError) and _is_ours(link) and api_url() is None:
-            return PrefectApiError("Prefect's own server has ended", "run the command again: it goes on from there")
+        if isinstance(link, RequestError) and _is_ours(link) and (api_url() is None or server_in_use()):
+            return _own_has_ended()
         if isinstance(link, RequestError) and _is_ours(link):
             return PrefectApiError(
-                f"Prefect's API at {api_url()} can't be reached",
+                f"{_server()} can't be reached",
                 "start it with 'prefect server start', or unset PREFECT_API_URL to run without a server",
             )
     if "Failed to reach API" in words:
-        return _wrong_url("answers, but not as Prefect's API does")
+        return _own_has_ended() if api_url() is None else _wrong_url("answers, but not as Prefect's API does")
     if "Found incompatible versions" in words:
         return PrefectApiError(
-            f"Prefect's API at {api_url()} has another version ({words.partition(': ')[2].removesuffix('.')})",
+            f"{_server()} has another version ({words.partition(': ')[2].removesuffix('.')})",
             "install the same Prefect on both sides",
         )
     if "ephemeral Prefect API server" in words:
         return PrefectApiError("Prefect's own server did not start", "'nasflow doctor' looks for the reason")
     return None
+
+
+def _server() -> str:
+    url = api_url()
+    return "Prefect's own server" if url is None else f"Prefect's API at {url}"
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -112,9 +122,13 @@ def _refused() -> PrefectApiError:
     given = get_current_settings().api.auth_string is not None
     saw = "does not accept our PREFECT_API_AUTH_STRING" if given else "asks for a password, and we have none"
     return PrefectApiError(
-        f"Prefect's API at {api_url()} {saw} (401)",
+        f"{_server()} {saw} (401)",
         "set PREFECT_API_AUTH_STRING to the same user:password as PREFECT_SERVER_API_AUTH_STRING on the server",
     )
+
+
+def _own_has_ended() -> PrefectApiError:
+    return PrefectApiError("Prefect's own server has ended", "run the command again: it goes on from there")
 
 
 def _wrong_url(saw: str) -> PrefectApiError:

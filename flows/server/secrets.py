@@ -9,6 +9,7 @@ from nasflow.config.secret.secrets import SecretLocation, read_blocks_with, refu
 from nasflow.errors import ConfigError
 
 from .errors import clear_prefect_errors
+from .own_server import use_own_server
 
 _DEFAULT_STORE = "sqlite:///nasflow.db"
 
@@ -50,6 +51,7 @@ def read_secret_block(name: str) -> str:
     """Return the text of a `Secret` block. Raises ConfigError if there is none of this name."""
     from prefect.blocks.system import Secret  # noqa: PLC0415 - slow
 
+    use_own_server()
     try:
         # _sync also works inside an event loop, as in a notebook.
         with clear_prefect_errors():

@@ -19,7 +19,7 @@ from nasflow.report.trial_loggers import check_loggers
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.strategy.make import make_strategy
+from nasflow.strategy.make import make_strategy, refuse_rounds_ahead
 from nasflow.study.folder import claim_folder
 from nasflow.study.improvements import Gains
 from nasflow.study.lease import Lease
@@ -34,6 +34,9 @@ from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents
 from ..ui.trial_loggers import logged_trials
+from .job_order import JobOrder
+from .proposals import Proposals
+from .running_rounds import RunningRounds
 from .signals import deaf_to_sigterm
 
 Listener = Callable[[Attempt, Event], None]
@@ -71,6 +74,9 @@ class SearchSession:
         lease: claimed for the study; the session's owner renews it.
 
     Attributes:
+        rounds: those that run now.
+        jobs: the order in which jobs are given to the service.
+        proposals: what the strategy proposes.
         page: page of the session's flow run in the Prefect UI.
         events: sends Prefect events about the trials.
         kernel_costs: what the study's jobs plan by.
@@ -105,46 +111,51 @@ class SearchSession:
         self.page = RunPage(config)
         self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
         self.kernel_costs = StudyCosts(CostCache())
-        self._strategy = strategy
+        self.rounds = RunningRounds()
+        self.jobs = JobOrder(self.rounds, self.refuse_interrupted)
+        self.proposals = Proposals(strategy, self.study, config.budget.rounds_ahead)
+        self._building = threading.RLock()  # rounds that overlap build models at the same time
         self._outlines: dict[int, Outline] = {}
         self._asked: dict[Architecture, Outline] = {}
-
-    @cached_property
-    def strategy(self) -> Strategy:
-        """The strategy, updated with the recorded rounds. Used only by the flow's thread."""
-        self._strategy.resume(self.study.history())
-        return self._strategy
 
     @cached_property
     def follower(self) -> AttemptFollower:
         """The follower that brings attempts to their outcome, shared by all tasks of this session."""
         return AttemptFollower(self.study, self.service, self.stop)
 
-    def ask(self, count: int) -> list[Architecture]:
-        """Return what the strategy proposes. `check` does not build again what the strategy has built for this."""
+    def ask(self, number: int, count: int) -> list[Architecture]:
+        """Return what the strategy proposes for a round. `check` does not build again what it has built for this."""
         explored: dict[Architecture, Outline] = {}
 
         def note(architecture: Architecture, candidate: Candidate) -> None:
             explored[architecture] = Outline.of(candidate)
 
-        self.space.on_explored = note
-        try:
-            asked = self.strategy.ask(count)
-        finally:
-            self.space.on_explored = None
-        self._asked = {architecture: explored[architecture] for architecture in asked if architecture in explored}
+        with self._building:
+            self.space.on_explored = note
+            try:
+                asked = self.proposals.ask(number, count)
+            finally:
+                self.space.on_explored = None
+            self._asked = {architecture: explored[architecture] for architecture in asked if architecture in explored}
         return asked
 
     def check(self, trial: Trial) -> None:
         """Raise SpaceError unless a trial's architecture belongs to the space."""
-        outline = self._asked.get(trial.architecture)
-        self._outlines[trial.number] = outline or Outline.of(self.space.validate(trial.architecture))
+        with self._building:
+            outline = self._asked.get(trial.architecture)
+            self._outlines[trial.number] = outline or Outline.of(self.space.validate(trial.architecture))
 
     def outline(self, trial: Trial) -> Outline:
         """Return the outline of a trial. Its model is built once for this, without weights."""
         if trial.number not in self._outlines:
             self.check(trial)
         return self._outlines[trial.number]
+
+    def await_earlier_rounds(self, number: int) -> None:
+        """Wait until no round before this one runs. Raises InterruptedSearchError if the search is to stop first."""
+        while self.rounds.oldest is not None and self.rounds.oldest < number:
+            self.refuse_interrupted()
+            self.rounds.wait(0.5)
 
     def interrupt(self) -> None:
         """Ask the threads that follow jobs to end soon, and then the session."""
@@ -223,6 +234,7 @@ def search_session(
     check_loggers(config.loggers)
     first = [Architecture(values) for values in config.begin_with]
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir, first=first)
+    refuse_rounds_ahead(strategy, config)
     with ExitStack() as stack:
         session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
         stack.callback(session.study.close)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from nasflow.config.search import SearchConfig
 from nasflow.errors import UserError
 
-from ..server.client import prefect_client, set_up_prefect
-from ..server.errors import refuse_no_server
-from .console import console
+from ...server.client import prefect_client, set_up_prefect
+from ...server.errors import refuse_no_server
+from ..console import console
 from .schedules import When, schedule_text
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str,
         UserError: an option or the config can't be used, there is no such pool, or the server is unavailable.
     """
     set_up_prefect(verbose=False)
-    from ..deployment import search_deployment  # noqa: PLC0415 - slow
+    from ...deployment import search_deployment  # noqa: PLC0415 - slow
 
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap, pool)

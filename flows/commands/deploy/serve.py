@@ -2,10 +2,10 @@
 
 from nasflow.config.search import SearchConfig
 
-from ..server.client import prefect_client, set_up_prefect
-from ..server.errors import refuse_no_server
-from .console import console
-from .deploy import described
+from ...server.client import prefect_client, set_up_prefect
+from ...server.errors import refuse_no_server
+from ..console import console
+from .command import described
 from .schedules import When
 
 
@@ -18,7 +18,7 @@ def serve_search(config: SearchConfig, name: str | None, when: When, overlap: st
     set_up_prefect(verbose=True)
     from prefect import serve  # noqa: PLC0415 - slow
 
-    from ..deployment import search_deployment  # noqa: PLC0415 - slow
+    from ...deployment import search_deployment  # noqa: PLC0415 - slow
 
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap)

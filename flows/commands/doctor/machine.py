@@ -17,9 +17,9 @@ from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.config.services.union import each_service
-from nasflow.study.network_disk import network_warning
-from nasflow.study.store_check import look_at_store
-from nasflow.study.store_url import sqlite_file
+from nasflow.study.database.network_disk import network_warning
+from nasflow.study.database.store_check import look_at_store
+from nasflow.study.database.store_url import sqlite_file
 
 from ...pool.make import make_service
 from .findings import Finding, Level

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...server.client import prefect_client, set_up_prefect
 from ...server.errors import api_url
+from ...server.own_server import use_kept_server
 from .findings import Finding, Level, examined
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def check_prefect(pool: str) -> list[Finding]:
     """Check whether Prefect's server can run searches of a work pool. Without a usable server, it stops there."""
     os.environ.update(_PREFECT)
     set_up_prefect(verbose=False)
-    findings = examined("server", _check_server)
+    is_kept = use_kept_server()
+    findings = examined("server", lambda: _check_server(is_kept))
     if any(finding.level is Level.BROKEN for finding in findings) or api_url() is None:
         return findings
     findings += examined("clock", _check_clock)
@@ -36,7 +38,7 @@ def check_prefect(pool: str) -> list[Finding]:
     return findings
 
 
-def _check_server() -> Iterator[Finding]:
+def _check_server(is_kept: bool) -> Iterator[Finding]:
     import prefect  # noqa: PLC0415 - slow
     from packaging.version import parse  # noqa: PLC0415 - slow
 
@@ -46,7 +48,7 @@ def _check_server() -> Iterator[Finding]:
             "server",
             Level.WARNING,
             "none is configured, so each search starts one for itself, without schedules and workers",
-            "run 'prefect server start' and set PREFECT_API_URL, e.g. to http://127.0.0.1:4200/api",
+            "run 'nasflow server start'; for a team, 'prefect server start', and set PREFECT_API_URL to it",
         )
         return
     with prefect_client() as client:
@@ -55,7 +57,8 @@ def _check_server() -> Iterator[Finding]:
         saw = f"{url} answers, but is older (Prefect {theirs}) than Prefect here ({ours})"
         yield Finding("server", Level.WARNING, saw, f"upgrade the server to {ours}")
     else:
-        yield Finding("server", Level.OK, f"{url} answers and accepts us: Prefect {theirs}, here {ours}")
+        kept = "; 'nasflow server stop' ends it" if is_kept else ""
+        yield Finding("server", Level.OK, f"{url} answers and accepts us: Prefect {theirs}, here {ours}{kept}")
 
 
 def _check_clock() -> Iterator[Finding]:

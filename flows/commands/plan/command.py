@@ -12,7 +12,6 @@ from nasflow.config.search import ProgramConfig, SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.union import ServiceConfig, each_service
 from nasflow.errors import UserError
-from nasflow.report.text import numbers_text
 from nasflow.training_service.local.slots import slot_environments
 
 from ..console import console
@@ -36,6 +35,11 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
         UserError: the config can't work, or there is nothing to draw.
     """
     terminal = console()
+    if (parallel := config.evaluator.parallel) is not None:
+        raise UserError(
+            f"evaluator.parallel trains every trial on {parallel.devices} devices, in a job of its own: there is "
+            "nothing to plan"
+        )
     if not config.merge.enabled:
         raise UserError("merge.enabled is false, so every trial trains in a job of its own: there is nothing to plan")
     if isinstance(config.evaluator, ProgramConfig):
@@ -105,14 +109,17 @@ def _job_spec(config: SearchConfig, data: Any, members: Sequence[tuple[int, "Arc
 def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:
     from nasflow.merge.view.svg import plan_svg  # noqa: PLC0415 - slow
 
-    units: list[UnitPlan] = [unit for plan in plans for unit in plan.units]
+    from .view import names_of  # noqa: PLC0415 - slow
+
+    units: list[tuple[JobPlan, UnitPlan]] = [(plan, unit) for plan in plans for unit in plan.units]
     if not units:
         raise UserError("there is nothing to draw, because no trials are fused; --trials N plans more of them")
-    unit = max(units, key=lambda unit: len(unit.trials))
+    plan, unit = max(units, key=lambda pair: len(pair[1].members))
+    names = names_of(plan)
     gathers = unit.outline.gathers
     title = (
-        f"{name}: trials {numbers_text(unit.trials)}",
+        f"{name}: trials {names(unit.members)}",
         f"{unit.outline.fused} of {unit.outline.operations} operations fused, {gathers} gather{'s' * (gathers != 1)}; "
         f"{1e3 * unit.seconds:.2f} ms a step instead of {1e3 * unit.alone:.2f} ms",
     )
-    file.write_text(plan_svg(unit.outline, unit.trials, unit.prices, title))
+    file.write_text(plan_svg(unit.outline, [names([member]) for member in unit.members], unit.prices, title))

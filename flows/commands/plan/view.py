@@ -1,6 +1,7 @@
 """The output of `nasflow plan`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -10,10 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from nasflow.merge.view.summary import Price, Step
-from nasflow.report.text import numbers_text
+from nasflow.report.text import members_text
 from nasflow.training.dry_run import JobPlan, UnitPlan
+from nasflow.training.schedule.repeats import members_of
+
+Names = Callable[[Sequence[int]], str]
 
 _NUMBERS = ("#", "rows", "µs", "µs\nbatched", "µs one\nby one", "gathers")
+
+
+def names_of(plan: JobPlan) -> Names:
+    """Return what tells a plan's members by their trials, and if there are several of each, also which of them."""
+    return partial(members_text, of_trial=plan.repeats, name=plan.member_name)
 
 
 def print_plan(terminal: Console, name: str, trials: Sequence[int], plan: JobPlan) -> None:
@@ -25,32 +34,32 @@ def print_plan(terminal: Console, name: str, trials: Sequence[int], plan: JobPla
 def _parts(name: str, trials: Sequence[int], plan: JobPlan) -> Iterator[Table | Text]:
     threads = f", {_count(torch.get_num_threads(), 'thread')}" if plan.device == "cpu" else ""
     batch = "" if plan.batch is None else f", batches of {'x'.join(map(str, plan.batch))}"
-    yield Text(f"{name}: {_count(len(trials), 'trial')} in one job on {plan.device}{threads}{batch}", style="bold")
+    yield Text(f"{name}: {_counted(trials, plan)} in one job on {plan.device}{threads}{batch}", style="bold")
     for unit in plan.units:
-        yield _table(unit)
-        yield from map(Text, _unit_lines(unit))
+        yield _table(unit, names_of(plan))
+        yield from map(Text, _unit_lines(unit, names_of(plan)))
     yield from map(Text, _job_lines(trials, plan))
 
 
-def _table(unit: UnitPlan) -> Table:
-    title = f"\nunit of trials {numbers_text(unit.trials)}{f': {unit.part}' if unit.part else ''}"
+def _table(unit: UnitPlan, names: Names) -> Table:
+    title = f"\nunit of trials {names(unit.members)}{f': {unit.part}' if unit.part else ''}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
     for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
         # rich narrows only columns that may wrap; each step stays on one line
         table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head in _NUMBERS)
     for number, (step, price) in enumerate(zip(unit.outline.steps, unit.prices, strict=True)):
-        table.add_row(*(Text(t, no_wrap=True, overflow="ellipsis") for t in _row(number, step, price, unit.trials)))
+        table.add_row(*(Text(t, no_wrap=True, overflow="ellipsis") for t in _row(number, step, price, unit, names)))
     table.add_row("", "outputs", "", "all", *[""] * 5, str(unit.outline.output_gathers or ""), "")
     return table
 
 
-def _row(number: int, step: Step, price: Price, trials: Sequence[int]) -> list[str]:
-    whole = len(step.members) == len(trials)
+def _row(number: int, step: Step, price: Price, unit: UnitPlan, names: Names) -> list[str]:
+    whole = len(step.members) == len(unit.members)
     return [
         str(number),
         step.operation,
         step.shapes,
-        "all" if whole else numbers_text([trials[member] for member in step.members]),
+        "all" if whole else names([unit.members[member] for member in step.members]),
         "1" if step.kind in ("input", "shared") else str(len(step.members)),
         step.kernel,
         *("" if step.kind == "input" else _microseconds(s) for s in (price.seconds, price.batched, price.looped)),
@@ -59,7 +68,7 @@ def _row(number: int, step: Step, price: Price, trials: Sequence[int]) -> list[s
     ]
 
 
-def _unit_lines(unit: UnitPlan) -> Iterator[str]:
+def _unit_lines(unit: UnitPlan, names: Names) -> Iterator[str]:
     outline = unit.outline
     yield (
         f"{outline.fused} of {outline.operations} operations fused; {_count(outline.gathers, 'gather')}; expected "
@@ -67,18 +76,20 @@ def _unit_lines(unit: UnitPlan) -> Iterator[str]:
     )
     shared = [step for step in outline.steps if step.kind == "shared"]
     for members, steps in groupby(shared, key=lambda step: step.members):
-        numbers = numbers_text([unit.trials[member] for member in members])
-        yield f"computed once for trials {numbers}: {', '.join(step.operation for step in steps)}"
+        of = names([unit.members[member] for member in members])
+        yield f"computed once for trials {of}: {', '.join(step.operation for step in steps)}"
 
 
 def _job_lines(trials: Sequence[int], plan: JobPlan) -> Iterator[str]:
+    names = names_of(plan)
     for reason, numbers in _by_text(plan.reasons):
-        yield f"in no unit with others: trials {numbers_text(numbers)}: {reason}"
+        yield f"in no unit with others: trials {names(numbers)}: {reason}"
     for error, numbers in _by_text({trial: error.partition("\n")[0] for trial, error in plan.failed.items()}):
-        yield f"failed before the first step: trials {numbers_text(numbers)}: {error}"
-    known = {*plan.reasons, *plan.failed, *(trial for unit in plan.units for trial in unit.trials)}
-    if waiting := [trial for trial in trials if trial not in known]:
-        yield f"wait for a place in the job (merge.max_members): trials {numbers_text(waiting)}"
+        yield f"failed before the first step: trials {names(numbers)}: {error}"
+    known = {*plan.reasons, *plan.failed, *(member for unit in plan.units for member in unit.members)}
+    members = [member for trial in trials for member in members_of(trial, plan.repeats)]
+    if waiting := [member for member in members if member not in known]:
+        yield f"wait for a place in the job (merge.max_members): trials {names(waiting)}"
     if plan.units and plan.reasons:
         others = sum(plan.alone.values())
         merged, alone = (
@@ -96,6 +107,11 @@ def _job_lines(trials: Sequence[int], plan: JobPlan) -> Iterator[str]:
 def _by_text(texts: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
     for text in dict.fromkeys(texts.values()):
         yield text, [trial for trial, other in texts.items() if other == text]
+
+
+def _counted(trials: Sequence[int], plan: JobPlan) -> str:
+    of_each = f" of {_count(plan.repeats, plan.member_name)} each" if plan.repeats > 1 else ""
+    return f"{_count(len(trials), 'trial')}{of_each}"
 
 
 def _count(number: int, thing: str) -> str:

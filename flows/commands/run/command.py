@@ -16,22 +16,22 @@ from rich.console import Console
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import CommandConfig, SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.gc_control import uncollected
+from nasflow.system.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 
-from ..budget import unfinished_text
-from ..server.client import set_up_prefect
-from ..server.own_server import start_own_server
-from ..session.signals import leave_on_sigterm
-from .console import console, score_command
+from ...budget import unfinished_text
+from ...server.errors import api_url
+from ...server.own_server import notice_failed_start, use_own_server
+from ...session.signals import leave_on_sigterm
+from ..console import console, score_command
 
 if TYPE_CHECKING:
-    from ..session.session import SearchSession
+    from ...session.session import SearchSession
 
 _INTERRUPTED = 130
 
 
-def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, take_over: bool) -> int:
+def run_search(config: SearchConfig, export_best: Path | None, take_over: bool) -> int:
     """Run the search flow. Returns the exit code."""
     atexit.register(gc.freeze)
     began = time.monotonic()
@@ -40,15 +40,14 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
         from nasflow.report.export.folder import refuse_export  # noqa: PLC0415 - slow
 
         refuse_export(config)
-    set_up_prefect(verbose)
     with _open_session(config, terminal, take_over) as session:
         checked = time.monotonic()
         with _without_collector():
             from nasflow.report.leaderboard import leaderboard_table  # noqa: PLC0415
             from nasflow.report.text import error_headline  # noqa: PLC0415
 
-            from ..search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
-            from ..winner import why_not_tested  # noqa: PLC0415
+            from ...search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
+            from ...winner import why_not_tested  # noqa: PLC0415
 
         result = _call(search, config)
         if result is None:
@@ -79,13 +78,12 @@ def run_search(config: SearchConfig, export_best: Path | None, verbose: bool, ta
     return 0
 
 
-def run_retry(config: SearchConfig, verbose: bool, take_over: bool) -> int:
+def run_retry(config: SearchConfig, take_over: bool) -> int:
     """Run the retry flow. Returns the exit code, which is 1 if trials were retried and all failed again."""
     terminal = console()
-    set_up_prefect(verbose)
     with _open_session(config, terminal, take_over):
         with _without_collector():
-            from ..retry_flow import retry_failed  # noqa: PLC0415
+            from ...retry_flow import retry_failed  # noqa: PLC0415
 
         state = _call(retry_failed, config, return_state=True)
     if state is None or state.is_cancelled():
@@ -104,9 +102,10 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
             service = LocalService(config.training_service, config.study_dir, secrets=job_secrets(config))
             stack.enter_context(service.early_start())
         with _without_collector():
-            from ..session.session import search_session  # noqa: PLC0415 - slow
+            from ...session.session import search_session  # noqa: PLC0415 - slow
             from .progress import SearchProgress  # noqa: PLC0415 - slow
 
+            notice_failed_start()
             progress = stack.enter_context(SearchProgress(config, terminal))
             session = stack.enter_context(search_session(config, [progress.on_event], service, take_over))
         yield session
@@ -129,7 +128,7 @@ def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any
     """Return the flow's result, or None if it was cancelled."""
     from prefect.exceptions import CancelledRun  # noqa: PLC0415
 
-    start_own_server()
+    use_own_server()
     try:
         return flow(config, **options)
     except CancelledRun:
@@ -144,10 +143,11 @@ def _say_interrupted(terminal: Console, config: SearchConfig) -> int:
 
 
 def _how_to_see() -> str:
-    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL  # noqa: PLC0415
+    from prefect.settings import PREFECT_UI_URL  # noqa: PLC0415
 
-    url = PREFECT_UI_URL.value() or (PREFECT_API_URL.value() or "").removesuffix("/api")
-    if url:
+    api = api_url()
+    if api is not None:
+        url = PREFECT_UI_URL.value() or api.removesuffix("/api")
         return f"see it in the Prefect UI: {url}"
     program = shutil.which("prefect") or Path(sys.executable).with_name("prefect")
     return f"see it in the Prefect UI: {program} server start, then open http://127.0.0.1:4200"

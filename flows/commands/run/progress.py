@@ -1,6 +1,7 @@
 """Progress of a search: one bar per round on a terminal, one line per trial in other output."""
 
 import threading
+from collections import defaultdict
 from types import TracebackType
 
 from rich.console import Console
@@ -21,9 +22,8 @@ class SearchProgress:
         self._best: float | None = None
         self._lock = threading.Lock()
         self._rounds: dict[int, TaskID] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self._ended: set[int] = set()
-        self._begun = (0, 0)  # trials and epochs of earlier rounds
+        self._seen: dict[int, set[tuple[int, int]]] = defaultdict(set)  # epochs of trials, by round
+        self._ended: dict[int, set[int]] = defaultdict(set)  # trials, by round
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,9 +47,9 @@ class SearchProgress:
         """Show one event. Any thread may call this."""
         with self._lock:
             if isinstance(event, Epoch):
-                self._seen.add((event.trial, event.epoch))
-            elif isinstance(event, Final) and event.trial not in self._ended:
-                self._ended.add(event.trial)
+                self._seen[attempt.round].add((event.trial, event.epoch))
+            elif isinstance(event, Final) and event.trial not in self._ended[attempt.round]:
+                self._ended[attempt.round].add(event.trial)
                 self._take_final(attempt, event)
             elif isinstance(event, Evicted) and not self._console.is_terminal:
                 self._console.print(f"trial {event.trial} failed: {event.error.partition(chr(10))[0]}", markup=False)
@@ -71,9 +71,6 @@ class SearchProgress:
             total = self._config.budget.trials_per_round
             text = f"round {number + 1} of {self._config.budget.rounds}"
             self._rounds[number] = self._bars.add_task(text, total=total, epochs=0, best="")
-            self._begun = (len(self._ended), len(self._seen))
         best = "" if self._best is None else f" · best {self._objective.metric} {self._best:.4f}"
-        ended, seen = self._begun
-        self._bars.update(
-            self._rounds[number], completed=len(self._ended) - ended, epochs=len(self._seen) - seen, best=best
-        )
+        ended, seen = len(self._ended[number]), len(self._seen[number])
+        self._bars.update(self._rounds[number], completed=ended, epochs=seen, best=best)

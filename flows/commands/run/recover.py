@@ -2,14 +2,14 @@
 
 from nasflow.study.study import Study
 
-from ..budget import is_finished
-from ..recovery.resume import BURIED, search_runs
-from ..server.client import prefect_client, set_up_prefect
-from .console import console
-from .run import run_search
+from ...budget import is_finished
+from ...recovery.resume import BURIED, search_runs
+from ...server.client import prefect_client
+from ..console import console
+from .command import run_search
 
 
-def recover_one(study: Study, dry_run: bool, verbose: bool) -> int:
+def recover_one(study: Study, dry_run: bool) -> int:
     """Resume a search in this process, dead or not, and close `study`. Returns the exit code.
 
     Raises:
@@ -25,7 +25,6 @@ def recover_one(study: Study, dry_run: bool, verbose: bool) -> int:
         console().print(f"study '{config.name}' {what}", soft_wrap=True)
         return 0
     if held is None:
-        set_up_prefect(verbose)
         with prefect_client() as client:
             search_runs(client, config).bury(BURIED)
-    return run_search(config, None, verbose, take_over=False)
+    return run_search(config, None, take_over=False)

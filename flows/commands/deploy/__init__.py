@@ -1,0 +1,1 @@
+"""`nasflow deploy` and `nasflow serve`: a search as a Prefect deployment, and when it runs."""
