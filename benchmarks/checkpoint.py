@@ -2,8 +2,9 @@
 
 Jobs of 1, 16 and 128 mixed perceptrons (those of W1) are trained with a checkpoint of every member after every epoch,
 and with only the first and the last one, interleaved, on one thread. More data makes the epochs as long as requested,
-so that the share of an epoch is measured, not calculated. The bytes in the files of one epoch are compared with those
-of the tensors in them (weights, optimizer, random streams).
+so that the share of an epoch is measured, not calculated. The processor's time, of all threads, is given beside it: it
+is the steadier figure on a busy machine. The bytes in the files of one epoch are compared with those of the tensors in
+them (weights, optimizer, random streams).
 """
 
 import argparse
@@ -21,11 +22,11 @@ import torch
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.merging_contestants import accuracies_of, run_job
-from benchmarks.merging_group import NEVER, Group
-from benchmarks.merging_pinning import pin
-from benchmarks.merging_report import print_table
-from benchmarks.workloads import w1_mlps
+from benchmarks.merging.contestants import accuracies_of, run_job
+from benchmarks.merging.group import NEVER, Group
+from benchmarks.merging.pinning import pin
+from benchmarks.merging.report import print_table
+from benchmarks.merging.workloads import w1_mlps
 from nasflow.checkpoint.packing import pack
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.job.spec import trial_dir
@@ -35,12 +36,21 @@ TARGET = 0.02
 
 @dataclass(frozen=True)
 class Cost:
-    """The results for one number of members: seconds of each run with and without checkpoints, bytes per member."""
+    """The results for one number of members.
+
+    Attributes:
+        saved: seconds of each run with checkpoints; `unsaved` without, and of the processor's time `saved_cpu` and
+            `unsaved_cpu`.
+        file_bytes: a member.
+        tensor_bytes: a member.
+    """
 
     members: int
     epochs: int
     saved: list[float]
     unsaved: list[float]
+    saved_cpu: list[float]
+    unsaved_cpu: list[float]
     file_bytes: float
     tensor_bytes: float
 
@@ -55,22 +65,30 @@ class Cost:
         ratios = [on / off - 1 for on, off in zip(self.saved, self.unsaved, strict=True)]
         return statistics.median(ratios) * self.epochs / (self.epochs - 1)  # the last is saved in both
 
+    @property
+    def cpu(self) -> float:
+        """Seconds of the processor's time for a checkpoint: the median over the repeats."""
+        spent = [on - off for on, off in zip(self.saved_cpu, self.unsaved_cpu, strict=True)]
+        return statistics.median(spent) / (self.epochs - 1)
+
 
 def measure(group: Group, repeats: int) -> Cost:
     """Run the group with and without checkpoints, interleaved, after a warm-up of each."""
     times: dict[int, list[float]] = {1: [], NEVER: []}
+    cpu: dict[int, list[float]] = {1: [], NEVER: []}
     sizes = (0.0, 0.0)
     for repeat in range(-1, repeats):
         for every in sorted(times, reverse=repeat % 2 == 0):
             with tempfile.TemporaryDirectory() as folder:
-                began = time.perf_counter()
+                began, began_cpu = time.perf_counter(), time.process_time()
                 accuracies_of(run_job(group.job("job", every), Path(folder)))
-                seconds = time.perf_counter() - began
+                seconds, spent = time.perf_counter() - began, time.process_time() - began_cpu
                 if repeat >= 0:
                     times[every].append(seconds)
+                    cpu[every].append(spent)
                 elif every == 1:
                     sizes = _sizes(group, Path(folder))
-    return Cost(len(group), group.epochs, times[1], times[NEVER], *sizes)
+    return Cost(len(group), group.epochs, times[1], times[NEVER], cpu[1], cpu[NEVER], *sizes)
 
 
 def _sizes(group: Group, root: Path) -> tuple[float, float]:
@@ -113,12 +131,23 @@ def main(arguments: Sequence[str]) -> int:
         group = lengthened(w1_mlps.make_group("a", members, options.epochs, 0), options.seconds)
         costs.append(measure(group, options.repeats))
     _show(costs)
-    sys.stdout.write(json.dumps([vars(cost) | {"epoch": cost.epoch, "share": cost.share} for cost in costs]) + "\n")
+    sys.stdout.write(
+        json.dumps([vars(cost) | {"epoch": cost.epoch, "share": cost.share, "cpu": cost.cpu} for cost in costs]) + "\n"
+    )
     return 0
 
 
 def _show(costs: Sequence[Cost]) -> None:
-    heads = ["members", "epoch", "a checkpoint of all takes", "of an epoch", "files a member", "its tensors", "ratio"]
+    heads = [
+        "members",
+        "epoch",
+        "a checkpoint of all takes",
+        "of an epoch",
+        "processor",
+        "files a member",
+        "its tensors",
+        "ratio",
+    ]
     table = Table(*heads, title=f"A checkpoint of every member after every epoch (aim: at most {TARGET:.0%})")
     for cost in costs:
         table.add_row(
@@ -126,6 +155,7 @@ def _show(costs: Sequence[Cost]) -> None:
             f"{cost.epoch:.2f} s",
             f"{1000 * cost.share * cost.epoch:.1f} ms",
             f"{cost.share:.1%}",
+            f"{1000 * cost.cpu:.1f} ms",
             f"{cost.file_bytes:.0f} B",
             f"{cost.tensor_bytes:.0f} B",
             f"{cost.file_bytes / cost.tensor_bytes:.2f}",

@@ -16,14 +16,14 @@ ratio within each. A model-step is one optimizer step of one member; its time is
 
 import sys
 
-from benchmarks.merging_pinning import pin
+from benchmarks.merging.pinning import pin
 
 
 def main() -> int:
     """Run one workload. Return the exit code."""
     if sys.argv[1:2] != ["W6"]:  # processes that share a GPU need their own cores
         pin("benchmarks.merging")
-    from benchmarks.merging_command import run_command  # noqa: PLC0415 - torch reads its environment when imported
+    from benchmarks.merging.command import run_command  # noqa: PLC0415 - torch reads its environment when imported
 
     return run_command(__doc__ or "")
 

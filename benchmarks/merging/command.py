@@ -9,8 +9,8 @@ from types import ModuleType
 
 import torch
 
-from benchmarks.merging_report import emit
-from benchmarks.workloads import (
+from benchmarks.merging.report import emit
+from benchmarks.merging.workloads import (
     planning,
     w1_mlps,
     w2_cells,
@@ -19,6 +19,7 @@ from benchmarks.workloads import (
     w5_faults,
     w6_gpu,
     w7_lightning,
+    w9_unlike,
 )
 from nasflow.errors import UserError
 
@@ -30,6 +31,7 @@ WORKLOADS: dict[str, ModuleType] = {
     "W5": w5_faults,
     "W6": w6_gpu,
     "W7": w7_lightning,
+    "W9": w9_unlike,
     "planning": planning,
 }
 

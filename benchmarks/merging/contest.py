@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.merging_contestants import Contestant, Nasflow, Processes, Sequential
-from benchmarks.merging_floor import Work, count_work, product_speed
-from benchmarks.merging_group import NEVER, Group
-from benchmarks.merging_plain import Manner, seed_epoch
-from benchmarks.merging_report import Report
-from benchmarks.merging_timing import Clock, Laps, interleave
+from benchmarks.merging.contestants import Contestant, Nasflow, Processes, Sequential
+from benchmarks.merging.floor import Work, count_work, product_speed
+from benchmarks.merging.group import NEVER, Group
+from benchmarks.merging.plain import Manner, seed_epoch
+from benchmarks.merging.report import Report
+from benchmarks.merging.timing import Clock, Laps, interleave
 
 PROCESS = "(a) a process per trial"
 SEQUENTIAL = "(b) sequential"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.merging_group import ROOT, Group
-from benchmarks.merging_plain import Manner, train
+from benchmarks.merging.group import ROOT, Group
+from benchmarks.merging.plain import Manner, train
 from nasflow.job.events import Epoch, Event, Evicted, Final
 from nasflow.job.spec import JobSpec
 from nasflow.training.training_job import TrainingJob
@@ -129,7 +129,7 @@ class Processes(Contestant):
         return Outcome({trial: line["accuracy"] for trial, line in told.items()}, figures)
 
     def _start(self, trial: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.merging_trial", str(self._folder / f"{trial}.json")]
+        command = [sys.executable, "-m", "benchmarks.merging.trial", str(self._folder / f"{trial}.json")]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     @staticmethod

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.merging_group import Group
-from benchmarks.merging_plain import Manner, build
+from benchmarks.merging.group import Group
+from benchmarks.merging.plain import Manner, build
 
 _COUNTED = (nn.Linear, nn.Conv2d)
 

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from benchmarks.merging_contestants import Contestant, Outcome
-from benchmarks.merging_group import Group
-from benchmarks.merging_plain import Batches, Manner, Step, Trial, adam, build, make_step, run_epochs
+from benchmarks.merging.contestants import Contestant, Outcome
+from benchmarks.merging.group import Group
+from benchmarks.merging.plain import Batches, Manner, Step, Trial, adam, build, make_step, run_epochs
 
 _WARM_UP = 3  # steps before a capture, as PyTorch's documentation recommends
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.merging_plain import Trial
+from benchmarks.merging.plain import Trial
 from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
 from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
@@ -14,7 +14,7 @@ from nasflow.evaluator.loading.data_source import Data, load_data
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LEARNING_RATES = (1e-3, 1e-2)
 NEVER = 10**6
 """`every_epochs` of a job that is checkpointed only when it begins and when it ends."""

@@ -1,4 +1,4 @@
-"""Peak memory of a job in a separate process: `python -m benchmarks.merging_memory JOB.json ROOT`."""
+"""Peak memory of a job in a separate process: `python -m benchmarks.merging.memory JOB.json ROOT`."""
 
 import json
 import resource
@@ -21,7 +21,7 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Run the job and print the peak before it, all imports done, and after it."""
-    from benchmarks.merging_contestants import run_job  # noqa: PLC0415 - merging_trial imports none of this
+    from benchmarks.merging.contestants import run_job  # noqa: PLC0415 - merging_trial imports none of this
     from nasflow.job.spec import JobSpec  # noqa: PLC0415
 
     spec = JobSpec.model_validate_json(Path(sys.argv[1]).read_text())

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.merging_pinning import PINNED
-from benchmarks.merging_timing import Laps
-from nasflow.processor import cpu_name
+from benchmarks.merging.pinning import PINNED
+from benchmarks.merging.timing import Laps
+from nasflow.system.processor import cpu_name
 
 _CONSOLE = Console(width=150)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import psutil
 
-from benchmarks.merging_contestants import Contestant, Outcome
+from benchmarks.merging.contestants import Contestant, Outcome
 
 Clock = Literal["wall", "cpu"]
 

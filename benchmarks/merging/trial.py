@@ -1,4 +1,4 @@
-"""The program of one trial in a separate process: `python -m benchmarks.merging_trial TRIAL.json`.
+"""The program of one trial in a separate process: `python -m benchmarks.merging.trial TRIAL.json`.
 
 It imports torch and nothing else that is slow: no Lightning, no scikit-learn (its batches come as a file of tensors),
 no client of a tuner. The program that NNI starts for a trial costs more.
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.merging_memory import peak_bytes
-from benchmarks.merging_plain import Manner, Trial, train
+from benchmarks.merging.memory import peak_bytes
+from benchmarks.merging.plain import Manner, Trial, train
 from nasflow.evaluator.loading.loaders import TensorLoader
 
 

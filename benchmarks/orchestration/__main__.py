@@ -36,7 +36,7 @@ from rich.table import Table
 
 from benchmarks.commands import ContestantError, CpuMeter, PrefectServer, cpu_seconds
 from benchmarks.end_to_end import leave
-from benchmarks.orchestration_contestants import (
+from benchmarks.orchestration.contestants import (
     Contestant,
     NasflowPlain,
     NasflowRun,

@@ -17,7 +17,7 @@ from benchmarks.searches import SLOTS
 from nasflow.study.study import Study
 
 NAME = "nothing"
-RAY_REQUIREMENTS = Path(__file__).with_name("orchestration_requirements.txt")
+RAY_REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _QUIET = 7.0  # after this many seconds without new records the server has recorded all; it writes at least every 5 s
 
 
@@ -96,7 +96,7 @@ class NasflowPlain(NasflowRun):
 
     def run(self, folder: Path, trials: int) -> Outcome:
         config = self._write(folder, trials)
-        command = [sys.executable, "-m", "benchmarks.orchestration_plain", config]
+        command = [sys.executable, "-m", "benchmarks.orchestration.plain", config]
         environment = {"XDG_CACHE_HOME": str(folder.parent / "cache")}
         wall = run_commands([command], folder, environment, timeout=120 + trials)
         return Outcome(wall, rounds_of(folder, trials))
@@ -112,7 +112,7 @@ class OptunaBare(Contestant):
 
     def run(self, folder: Path, trials: int) -> Outcome:
         storage = ["--storage", f"sqlite:///{folder / 'optuna.db'}"] if self._stored else []
-        command = [sys.executable, "-m", "benchmarks.orchestration_optuna", trials, *storage]
+        command = [sys.executable, "-m", "benchmarks.orchestration.optuna", trials, *storage]
         return Outcome(run_commands([command], folder, {}, timeout=120 + trials))
 
 
@@ -128,7 +128,7 @@ class RayTune(Contestant):
         install(self._environment, RAY_REQUIREMENTS)
 
     def run(self, folder: Path, trials: int) -> Outcome:
-        command: list[object] = [self._environment / "bin" / "python", "-m", "benchmarks.orchestration_ray", trials]
+        command: list[object] = [self._environment / "bin" / "python", "-m", "benchmarks.orchestration.ray", trials]
         command += ["--slots", SLOTS, "--folder", folder, *(["--reuse"] if self._reuse else [])]
         environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # else it keeps a token at home
         return Outcome(run_commands([command], folder, environment, timeout=120 + 5 * trials))
@@ -163,10 +163,10 @@ def search_config(folder: Path, trials: int, round: int, batch: int) -> dict[str
     """Return nasflow's defaults, except for two slots and the sizes of rounds and jobs."""
     return {
         "name": NAME,
-        "space": {"target": "benchmarks.orchestration_trial:build"},
+        "space": {"target": "benchmarks.orchestration.trial:build"},
         "evaluator": {
             "kind": "classification",
-            "data": {"target": "benchmarks.orchestration_trial:rows"},
+            "data": {"target": "benchmarks.orchestration.trial:rows"},
             "epochs": 1,
             "optimizer": {"name": "sgd", "lr": {"float": [1e-3, 1e-2], "log": True}},
         },

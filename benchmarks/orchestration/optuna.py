@@ -1,4 +1,4 @@
-"""A bare Optuna study with an empty objective: `python -m benchmarks.orchestration_optuna TRIALS`."""
+"""A bare Optuna study with an empty objective: `python -m benchmarks.orchestration.optuna TRIALS`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""nasflow's search without Prefect, to show Prefect's cost: `python -m benchmarks.orchestration_plain CONFIG.yaml`.
+"""nasflow's search without Prefect, to show Prefect's cost: `python -m benchmarks.orchestration.plain CONFIG.yaml`.
 
 Rounds, batches, jobs and records are those of `nasflow run`. A loop replaces flows and tasks, a thread replaces a task
 run, and nothing is retried or shown.
@@ -22,7 +22,7 @@ def run_round(session: SearchSession, number: int) -> None:
     study, budget = session.study, session.config.budget
     study.begin_round(number)
     left = (budget.trials or 0) - sum(study.counts().values())
-    trials = study.submit_trials(number, session.strategy.ask(min(left, budget.trials_per_round)))
+    trials = study.submit_trials(number, session.ask(number, min(left, budget.trials_per_round)))
     loads = [Load(trial.number, "", session.outline(trial).parameters) for trial in trials]
     jobs = len(session.service.slots()) * session.config.merge.jobs_per_slot
     with ThreadPoolExecutor(jobs) as threads:
@@ -30,7 +30,7 @@ def run_round(session: SearchSession, number: int) -> None:
     if failed := unfinished(session, number):
         raise RuntimeError(f"{len(failed)} trials are not trained")
     study.end_round(number, RoundState.COMPLETED)
-    session.strategy.tell(study.trials(round=number))
+    session.proposals.ended(number)
 
 
 def train(session: SearchSession, attempt: Attempt) -> None:

@@ -1,6 +1,6 @@
 """Ray Tune with a trainable that does nothing, in Ray's own environment, without nasflow.
 
-`python -m benchmarks.orchestration_ray TRIALS --slots 2 --folder DIR [--reuse]` starts its own Ray.
+`python -m benchmarks.orchestration.ray TRIALS --slots 2 --folder DIR [--reuse]` starts its own Ray.
 """
 
 import argparse

@@ -35,11 +35,11 @@ from rich.table import Table
 
 from benchmarks.commands import PrefectServer
 from benchmarks.end_to_end import Record, measure
-from benchmarks.many_jobs import KINDS, many_jobs
-from benchmarks.many_jobs import show as show_many
-from benchmarks.same_result import same_result
 from benchmarks.searches import SLOTS, Contestant, NasflowRun, NniRun, Workload
-from benchmarks.service_set_ups import SET_UPS
+from benchmarks.services.many_jobs import KINDS, many_jobs
+from benchmarks.services.many_jobs import show as show_many
+from benchmarks.services.same_result import same_result
+from benchmarks.services.set_ups import SET_UPS
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ssh import SshServiceConfig

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.commands import PrefectServer
-from benchmarks.service_set_ups import SET_UPS
+from benchmarks.services.set_ups import SET_UPS
 from nasflow.config.services.union import ServiceConfig
 from nasflow.flows.pool.make import make_service
 from nasflow.job.events import Ended, EventWriter, Started, parse_event

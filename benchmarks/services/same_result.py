@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 from benchmarks.commands import ROOT, ContestantError, PrefectServer, run_commands
-from benchmarks.service_set_ups import SET_UPS, UnavailableError
+from benchmarks.services.set_ups import SET_UPS, UnavailableError
 from nasflow.study.study import Study
 
 _WITHIN = 1800.0  # seconds for a search

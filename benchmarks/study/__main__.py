@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.commands import ONE_THREAD, ROOT
-from benchmarks.study_filling import EPOCHS, fill, study_config
+from benchmarks.study.filling import EPOCHS, fill, study_config
 from nasflow.study.study import Study
 
 STRATEGIES = ("random", "grid", "evolution")
@@ -49,7 +49,7 @@ def measure(folder: Path, repeats: int) -> tuple[Figures, Figures]:
     leaderboard = ["leaderboard", "large", "--store", study_config(folder).store]
     for _ in range(repeats):
         for kind in STRATEGIES:
-            said = _run([sys.executable, "-m", "benchmarks.study_probe", str(folder), kind])
+            said = _run([sys.executable, "-m", "benchmarks.study.probe", str(folder), kind])
             found = json.loads(said.splitlines()[-1])
             for name, key in (("open", "open"), (f"resume, {kind}", "resume")):
                 wall[name].append(found[key])

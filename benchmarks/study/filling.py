@@ -13,8 +13,8 @@ from sqlalchemy import insert
 from nasflow.config.search import SearchConfig, parse_config
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import AttemptRow, EpochRow, MemberRow, RoundRow, TrialRow
 from nasflow.study.records import AttemptKind, AttemptState, Ending, RoundState
-from nasflow.study.store import AttemptRow, EpochRow, MemberRow, RoundRow, TrialRow
 from nasflow.study.study import Study
 from nasflow.trial import FailureKind, TrialStatus
 

@@ -1,4 +1,4 @@
-"""Start a search on the study in a folder, in a separate process: `python -m benchmarks.study_probe`.
+"""Start a search on the study in a folder, in a separate process: `python -m benchmarks.study.probe`.
 
 Prints one line of JSON: seconds (and CPU seconds) until the study is open and until the search has found its next step,
 and the peak memory, without that of the imports.
@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.study_filling import study_config
+from benchmarks.study.filling import study_config
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.flows.budget import rounds_left
 from nasflow.flows.session.session import SearchSession
@@ -30,11 +30,11 @@ def main(folder: Path, strategy_kind: str) -> dict[str, float]:
     opened, opened_cpu = time.perf_counter(), time.process_time()
     number = next(rounds_left(session.study))
     session.study.begin_round(number)
-    session.strategy  # noqa: B018 - takes the recorded rounds
+    session.proposals.ask(number, 0)  # takes the recorded rounds
     present = session.study.trials(round=number), session.study.batches(number)
     ended, ended_cpu = time.perf_counter(), time.process_time()
     peak = _memory("VmHWM")
-    if any(present) or not session.strategy.ask(1):
+    if any(present) or not session.proposals.ask(number, 1):
         raise RuntimeError("the search would not go on with a new round")
     session.study.close()
     return {

@@ -18,28 +18,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from nasflow.gc_control import uncollected
+from benchmarks.merging.workloads.spaces import Residual
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.merge.planning.planner import Planner
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.trace.graph import trace
 from nasflow.merge.trace.shape_inference import Spec
+from nasflow.system.gc_control import uncollected
 
 BLOCKS = 49
 CHANNELS = 8
-
-
-class Residual(nn.Module):
-    """`x + layers(x)`."""
-
-    def __init__(self, *layers: nn.Module):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map `[B, C, H, W]` to the same shape."""
-        out: torch.Tensor = x + self.layers(x)
-        return out
 
 
 def build(rng: random.Random) -> nn.Module:

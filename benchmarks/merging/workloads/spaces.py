@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.workloads.fault import KINDS, Fault
+from benchmarks.merging.workloads.fault import KINDS, Fault
 
 NARROW = (16, 32, 48, 64)
 WIDE = (16, 32, 64, 128, 256)
@@ -75,6 +75,19 @@ def small_cnn(pick: Any, *, image_size: int = 32, classes: int = 10) -> nn.Modul
     second = _operation(pick, "op1", channels)
     head = [nn.AvgPool2d(image_size // 4), nn.Flatten(), nn.Linear(channels, classes)]
     return nn.Sequential(stem, first, nn.MaxPool2d(2), second, *head)
+
+
+class Residual(nn.Module):
+    """`x + layers(x)`."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map a tensor to one of the same shape."""
+        out: torch.Tensor = x + self.layers(x)
+        return out
 
 
 class FrozenTrunk(nn.Module):

@@ -7,9 +7,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.merging_contest import add_contest_arguments, contest
-from benchmarks.merging_group import Group, classification, draw
-from benchmarks.workloads.spaces import NARROW, WIDE
+from benchmarks.merging.contest import add_contest_arguments, contest
+from benchmarks.merging.group import Group, classification, draw
+from benchmarks.merging.workloads.spaces import NARROW, WIDE
 from nasflow.config.search import DataConfig, Target
 
 WIDTHS = {"a": NARROW, "b": WIDE}
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_group(variant: str, members: int, epochs: int, seed: int, **data: Any) -> Group:
     """Return the MLPs of a variant, on rows of digits in batches of 64."""
-    space = Target(target="benchmarks.workloads.spaces:mixed_mlp", params={"widths": list(WIDTHS[variant])})
+    space = Target(target="benchmarks.merging.workloads.spaces:mixed_mlp", params={"widths": list(WIDTHS[variant])})
     rows = DataConfig(**{"target": "nasflow.evaluator.data:DigitsRows", **data})
     return draw(space, classification(rows, epochs), members, seed)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.progress import track
 
-from benchmarks.merging_contest import (
+from benchmarks.merging.contest import (
     NASFLOW,
     SEQUENTIAL,
     STEPS,
@@ -22,11 +22,11 @@ from benchmarks.merging_contest import (
     contest,
     step_speed_ups,
 )
-from benchmarks.merging_contestants import Contestant, Nasflow, Sequential
-from benchmarks.merging_group import NEVER, Group, classification, draw
-from benchmarks.merging_plain import Manner
-from benchmarks.merging_report import show_facts
-from benchmarks.merging_timing import Laps, interleave
+from benchmarks.merging.contestants import Contestant, Nasflow, Sequential
+from benchmarks.merging.group import NEVER, Group, classification, draw
+from benchmarks.merging.plain import Manner
+from benchmarks.merging.report import show_facts
+from benchmarks.merging.timing import Laps, interleave
 from nasflow.config.search import DataConfig, Target
 
 LINE = 0.97
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_group(channels: int, members: int, epochs: int, seed: int) -> Group:
     """Return cell networks on images of digits in batches of 64."""
-    space = Target(target="benchmarks.workloads.spaces:cell_chain", params={"channels": channels})
+    space = Target(target="benchmarks.merging.workloads.spaces:cell_chain", params={"channels": channels})
     images = DataConfig(target="nasflow.evaluator.data:Digits")
     return draw(space, classification(images, epochs), members, seed)
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.merging_contest import (
+from benchmarks.merging.contest import (
     NASFLOW,
     SEQUENTIAL,
     STEPS,
@@ -26,12 +26,12 @@ from benchmarks.merging_contest import (
     sharing_facts,
     sharing_floors,
 )
-from benchmarks.merging_contestants import Contestant, Nasflow, Outcome, Sequential
-from benchmarks.merging_group import NEVER, Group, classification, draw
-from benchmarks.merging_plain import Manner, seed_epoch, train
-from benchmarks.merging_report import Report
-from benchmarks.merging_timing import interleave
-from benchmarks.workloads.data import DRAWN, data_bound
+from benchmarks.merging.contestants import Contestant, Nasflow, Outcome, Sequential
+from benchmarks.merging.group import NEVER, Group, classification, draw
+from benchmarks.merging.plain import Manner, seed_epoch, train
+from benchmarks.merging.report import Report
+from benchmarks.merging.timing import interleave
+from benchmarks.merging.workloads.data import DRAWN, data_bound
 from nasflow.config.search import DataConfig, Target
 
 DATA = "one pass over the data, alone"
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_group(members: int, epochs: int, seed: int, images: int, rounds: int) -> Group:
     """Return small convolutional networks on augmented images in batches of 64."""
-    data = DataConfig(target="benchmarks.workloads.data:data_bound", params={"count": images, "rounds": rounds})
-    space = Target(target="benchmarks.workloads.spaces:small_cnn")
+    data = DataConfig(target="benchmarks.merging.workloads.data:data_bound", params={"count": images, "rounds": rounds})
+    space = Target(target="benchmarks.merging.workloads.spaces:small_cnn")
     return draw(space, classification(data, epochs), members, seed)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.merging_contest import (
+from benchmarks.merging.contest import (
     PROCESS,
     SEQUENTIAL,
     TUNED,
@@ -29,12 +29,12 @@ from benchmarks.merging_contest import (
     sharing_facts,
     sharing_floors,
 )
-from benchmarks.merging_contestants import Contestant, Outcome
-from benchmarks.merging_floor import count_work
-from benchmarks.merging_group import ROOT, Group, classification, draw
-from benchmarks.merging_report import Report
-from benchmarks.merging_timing import Laps, interleave
-from benchmarks.workloads.spaces import FrozenTrunk
+from benchmarks.merging.contestants import Contestant, Outcome
+from benchmarks.merging.floor import count_work
+from benchmarks.merging.group import ROOT, Group, classification, draw
+from benchmarks.merging.report import Report
+from benchmarks.merging.timing import Laps, interleave
+from benchmarks.merging.workloads.spaces import FrozenTrunk
 from nasflow.config.search import DataConfig, Target
 
 TRUNK = "one pass through the trunk, alone"
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_group(members: int, epochs: int, seed: int) -> Group:
     """Return adapters on the frozen trunk."""
-    space = Target(target="benchmarks.workloads.spaces:adapted_trunk")
-    data = DataConfig(target="benchmarks.workloads.data:large_digits")
+    space = Target(target="benchmarks.merging.workloads.spaces:adapted_trunk")
+    data = DataConfig(target="benchmarks.merging.workloads.data:large_digits")
     return draw(space, classification(data, epochs), members, seed)
 
 
@@ -116,7 +116,7 @@ def job_memory(group: Group, folder: Path) -> dict[str, int]:
     """Return the peak bytes of a process that runs the group as one job, and its bytes after imports only."""
     spec, root = folder / "memory.json", folder / "memory"
     spec.write_text(group.job("memory").model_dump_json())
-    command = [sys.executable, "-m", "benchmarks.merging_memory", str(spec), str(root)]
+    command = [sys.executable, "-m", "benchmarks.merging.memory", str(spec), str(root)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return found

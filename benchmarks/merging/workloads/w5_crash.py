@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.merging_contestants import accuracies_of, run_job
-from benchmarks.merging_group import ROOT, Group
-from benchmarks.workloads.w5_outcome import Ran, changed, guilty, summary, with_fault
+from benchmarks.merging.contestants import accuracies_of, run_job
+from benchmarks.merging.group import ROOT, Group
+from benchmarks.merging.workloads.w5_outcome import Ran, changed, guilty, summary, with_fault
 from nasflow.job.events import parse_event
 from nasflow.job.spec import JobSpec
 
@@ -44,7 +44,7 @@ def _search(group: Group, folder: Path) -> None:
         "evaluator": group.evaluator.model_dump(mode="json"),
         "strategy": {
             "kind": "custom",
-            "target": "benchmarks.workloads.listed:Listed",
+            "target": "benchmarks.merging.workloads.listed:Listed",
             "params": {"architectures": architectures},
         },
         "budget": {"rounds": 1, "trials_per_round": len(group)},

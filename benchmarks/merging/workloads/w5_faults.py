@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from benchmarks.merging_contestants import accuracies_of, run_job
-from benchmarks.merging_group import LEARNING_RATES, Group, classification
-from benchmarks.merging_report import print_table, show_facts
-from benchmarks.workloads import w2_cells
-from benchmarks.workloads.w5_crash import run_crash
-from benchmarks.workloads.w5_outcome import ABSURD_RATE, Ran, changed, guilty, summary, with_fault
+from benchmarks.merging.contestants import accuracies_of, run_job
+from benchmarks.merging.group import LEARNING_RATES, Group, classification
+from benchmarks.merging.report import print_table, show_facts
+from benchmarks.merging.workloads import w2_cells
+from benchmarks.merging.workloads.w5_crash import run_crash
+from benchmarks.merging.workloads.w5_outcome import ABSURD_RATE, Ran, changed, guilty, summary, with_fault
 from nasflow.config.search import OptimizerConfig
 from nasflow.config.values import FloatRange
 from nasflow.job.events import Evicted

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.merging_group import Group
+from benchmarks.merging.group import Group
 from nasflow.checkpoint.packing import pack
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.job.events import Ended, Epoch, Event, Evicted, Final

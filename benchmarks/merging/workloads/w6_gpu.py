@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.merging_contest import (
+from benchmarks.merging.contest import (
     NASFLOW,
     PROCESS,
     SEQUENTIAL,
@@ -25,14 +25,14 @@ from benchmarks.merging_contest import (
     sampled,
     step_speed_ups,
 )
-from benchmarks.merging_contestants import Contestant, Nasflow, Processes, Sequential
-from benchmarks.merging_floor import Work, copy_speed, count_work, product_speed
-from benchmarks.merging_graphed import GraphedSequential
-from benchmarks.merging_group import NEVER, Group, classification, draw
-from benchmarks.merging_plain import Manner
-from benchmarks.merging_report import Report
-from benchmarks.merging_timing import interleave
-from benchmarks.workloads import w1_mlps
+from benchmarks.merging.contestants import Contestant, Nasflow, Processes, Sequential
+from benchmarks.merging.floor import Work, copy_speed, count_work, product_speed
+from benchmarks.merging.graphed import GraphedSequential
+from benchmarks.merging.group import NEVER, Group, classification, draw
+from benchmarks.merging.plain import Manner
+from benchmarks.merging.report import Report
+from benchmarks.merging.timing import interleave
+from benchmarks.merging.workloads import w1_mlps
 from nasflow.config.search import DataConfig, Target
 from nasflow.errors import UserError
 
@@ -54,12 +54,12 @@ def make_group(arguments: argparse.Namespace) -> Group:
     """Return the group that is trained, on the device."""
     device = arguments.device
     if arguments.model == "mlp":
-        rows = {"target": "benchmarks.workloads.data:resident_rows", "params": {"device": device}}
+        rows = {"target": "benchmarks.merging.workloads.data:resident_rows", "params": {"device": device}}
         return w1_mlps.make_group("a", arguments.members, arguments.epochs, arguments.seed, **rows)
     cells = {"channels": 16, "max_cells": arguments.max_cells}
-    space = Target(target="benchmarks.workloads.gpu_cells:nasbench_cells", params=cells)
+    space = Target(target="benchmarks.merging.workloads.gpu_cells:nasbench_cells", params=cells)
     params = {"count": arguments.images, "batch_size": arguments.batch_size, "device": device}
-    data = DataConfig(target="benchmarks.workloads.data:resident_images", params=params)
+    data = DataConfig(target="benchmarks.merging.workloads.data:resident_images", params=params)
     precision = "bf16-mixed" if device == "cuda" else "32-true"
     return draw(space, classification(data, arguments.epochs, precision), arguments.members, arguments.seed)
 

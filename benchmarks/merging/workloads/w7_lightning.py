@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from benchmarks.merging_contestants import run_job
-from benchmarks.merging_group import NEVER
-from benchmarks.workloads import w1_mlps, w2_cells
+from benchmarks.merging.contestants import run_job
+from benchmarks.merging.group import NEVER
+from benchmarks.merging.workloads import w1_mlps, w2_cells
 from nasflow.config.search import LightningConfig, MergeConfig, Target
 from nasflow.config.values import FloatRange
 from nasflow.job.events import Epoch, Evicted
@@ -100,7 +100,7 @@ def jobs(members: int, epochs: int, seed: int, channels: int | None = None) -> d
     ready = group.job("job", NEVER)
     config = LightningConfig(
         module=Target(
-            target="benchmarks.workloads.w7_lightning:Classifier",
+            target="benchmarks.merging.workloads.w7_lightning:Classifier",
             params={"lr": FloatRange(float=(1e-3, 1e-2), log=True)},
         ),
         data=group.evaluator.data,

@@ -1,0 +1,1 @@
+"""What a search costs beside training: `python -m benchmarks.orchestration`."""

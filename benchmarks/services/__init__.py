@@ -1,0 +1,1 @@
+"""The training services on real servers, their overhead and their results: `python -m benchmarks.services`."""

@@ -1,0 +1,1 @@
+"""The study's database with many trials: `python -m benchmarks.study`."""
