@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browser import chromium, screenshots
+from tests.order import pytest_collection_modifyitems
 from tests.postgresql import postgresql_server, store_url
 from tests.skips import pytest_make_collect_report, pytest_runtest_makereport
 
@@ -17,6 +18,7 @@ __all__ = [
     "cache_of_its_own",
     "chromium",
     "postgresql_server",
+    "pytest_collection_modifyitems",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "screenshots",

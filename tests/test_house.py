@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import BEGIN, END, PAGE, circle, drawing, imports, rooms
+from tests.order import FIRST
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("nasflow", "flows", "benchmarks", "tests")
@@ -29,6 +30,7 @@ LIGHT = (
     "nasflow.study.study",
     "nasflow.report.leaderboard",
     "nasflow.flows.cli",
+    "nasflow.flows.server.own_server",
 )
 # Paths on one person's machine. A clone knows none of them.
 MACHINE_PATH = re.compile(r"(?<![\w.~}/-])/(?:work|root|home|Users)/[\w.-]|/tmp/dev\b")
@@ -123,6 +125,12 @@ def test_the_command_line_can_start_without_torch() -> None:
     assert loaded_by(*LIGHT).isdisjoint({"torch", "pytorch_lightning", "optuna", "sklearn", "prefect"})
 
 
+def test_a_search_begins_without_lightning_and_without_prefects_server() -> None:
+    loaded = loaded_by("nasflow.flows.search_flow", "nasflow.flows.commands.run.command", "nasflow.report.leaderboard")
+    assert {"torch", "prefect"} <= loaded
+    assert loaded.isdisjoint({"pytorch_lightning", "torch._dynamo", "prefect.server", "sklearn", "optuna"})
+
+
 def test_every_package_is_shipped() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent.relative_to(ROOT) for path in python_files("nasflow", "flows") if path.name == "__init__.py"}
@@ -140,6 +148,10 @@ def test_every_data_file_is_shipped() -> None:
         for path in folder.glob(what)
     }
     assert shipped == {path for path in (ROOT / "nasflow").rglob("*.*") if path.suffix not in (".py", ".pyc")}
+
+
+def test_files_that_start_first_are_there() -> None:
+    assert [file for file in FIRST if not (ROOT / file).is_file()] == []
 
 
 def test_no_file_is_two_rooms() -> None:

@@ -12,6 +12,7 @@ from nasflow.attempt.verdict import judge
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.job.events import Ended
+from nasflow.job.spec import DEVICE_FAULT
 from nasflow.study.records import AttemptState
 from nasflow.testing.training_service import finish, numbers, script, until
 from nasflow.training_service.base import JobState, JobStatus
@@ -42,6 +43,7 @@ def killed(**evidence) -> JobState:
         (exited(exit_code=1), Ended(error="no such data"), False, (FAILED, TRIAL, False), "no such data"),
         (killed(oom_kills=1), Ended(), False, (SUCCEEDED, None, False), None),
         (exited(exit_code=3), None, False, (FAILED, TRIAL, False), "exited with code 3 before its end\nlast words"),
+        (exited(exit_code=DEVICE_FAULT), None, False, (FAILED, TRIAL, False), "could not be used any more"),
         (exited(signal=signal.SIGSEGV), None, False, (FAILED, TRIAL, False), "crashed with SIGSEGV"),
         (exited(signal=signal.SIGABRT, oom_kills=1), None, False, (FAILED, TRIAL, False), "crashed with SIGABRT"),
         (exited(signal=40), None, False, (FAILED, INFRASTRUCTURE, False), "ended by signal 40"),

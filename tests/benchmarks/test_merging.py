@@ -12,14 +12,14 @@ from typing import ClassVar
 import pytest
 import torch
 
-from benchmarks.merging_command import run_command
-from benchmarks.merging_contestants import Contestant, Nasflow, Outcome, Processes, Sequential, run_job
-from benchmarks.merging_floor import count_work
-from benchmarks.merging_group import NEVER, ROOT
-from benchmarks.merging_plain import Manner
-from benchmarks.merging_timing import interleave
-from benchmarks.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults, w5_outcome
-from benchmarks.workloads.spaces import FrozenTrunk
+from benchmarks.merging.command import run_command
+from benchmarks.merging.contestants import Contestant, Nasflow, Outcome, Processes, Sequential, run_job
+from benchmarks.merging.floor import count_work
+from benchmarks.merging.group import NEVER, ROOT
+from benchmarks.merging.plain import Manner
+from benchmarks.merging.timing import interleave
+from benchmarks.merging.workloads import w1_mlps, w2_cells, w4_frozen_trunk, w5_faults, w5_outcome
+from benchmarks.merging.workloads.spaces import FrozenTrunk
 from nasflow.job.events import Epoch, Planned
 from nasflow.space.architecture import Architecture
 from nasflow.training.training_job import TrainingJob
@@ -182,7 +182,7 @@ def test_w6_refuses_in_one_sentence_without_a_gpu(monkeypatch, capsys):
 def test_the_benchmark_is_pinned_to_one_core_and_thread(tmp_path: Path):
     (tmp_path / "probe.py").write_text(
         "import json, os\n"
-        "from benchmarks.merging_pinning import pin\n"
+        "from benchmarks.merging.pinning import pin\n"
         "pin('probe')\n"
         "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS']]))\n"
     )

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks.commands import ContestantError
-from benchmarks.orchestration import Record, by_turns, contestants, flatness, parse, slope, table
-from benchmarks.orchestration_contestants import (
+from benchmarks.orchestration.__main__ import Record, by_turns, contestants, flatness, parse, slope, table
+from benchmarks.orchestration.contestants import (
     Contestant,
     NasflowPlain,
     OptunaBare,

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks.study import growth, table
-from benchmarks.study_filling import (
+from benchmarks.study.__main__ import growth, table
+from benchmarks.study.filling import (
     A_BATCH,
     A_ROUND,
     EPOCHS,
@@ -21,8 +21,8 @@ from benchmarks.study_filling import (
 )
 from nasflow.load_target import load_target
 from nasflow.space.space import Space
+from nasflow.study.database.store import AttemptRow, EpochRow, MemberRow, RoundRow, TrialRow
 from nasflow.study.records import Attempt, AttemptState, EpochRecord, FinalRecord, RoundState
-from nasflow.study.store import AttemptRow, EpochRow, MemberRow, RoundRow, TrialRow
 from nasflow.study.study import Study
 from nasflow.trial import FailureKind
 

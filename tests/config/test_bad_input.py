@@ -163,6 +163,11 @@ def test_text_that_is_read_as_a_number_that_is_none(text):
         ({"kind": "slurm", "poll_seconds": False}, "training_service: 'poll_seconds' is true or false; give a number"),
         ({"kind": "slurm", "abandoned_after": True}, "'abandoned_after' is true or false"),
         ({"kind": "local", "slots": 10**12}, r"training_service\.slots: Input should be less than or equal to 10000"),
+        ({"kind": "slurm", "gpus_per_job": 2}, "training_service: 'gpus_per_job' is 2, but a job of evaluator.kind"),
+        (
+            [{"kind": "ray", "gpus_per_job": 1.5}],
+            "training_service: 'gpus_per_job' is 1.5, but a job of evaluator.kind",
+        ),
         ({"kind": "slurm", "max_jobs": 10**12}, r"training_service\.max_jobs: Input should be less than or equal to"),
         ({"kind": "ssh", "hosts": [{"host": "a", "slots": 10**12}]}, r"hosts\.0\.slots: Input should be less than"),
     ],
@@ -243,7 +248,7 @@ def test_a_url_that_chains_too_many_file_systems_opens_no_store():
         UrlStore("memory://" + "a::" * 1000)
 
 
-@pytest.mark.parametrize("precision", ["16-mixed", "16-true", 16])
+@pytest.mark.parametrize("precision", ["16-true", 16])
 def test_half_precision_is_refused_with_what_to_use(precision):
-    with pytest.raises(ConfigError, match=r"evaluator\.precision: half precision needs .*; use bf16-mixed"):
+    with pytest.raises(ConfigError, match=r"evaluator\.precision: weights in half precision can't .*; use 16-mixed"):
         parse_config(values(evaluator={"kind": "classification", "data": {"target": "a.py:b"}, "precision": precision}))

@@ -21,8 +21,8 @@ from nasflow.evaluator.loading.data_source import load_data
 from nasflow.job.events import Event, Final, Planned
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.load_target import load_target
+from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.program.job import ProgramJob
-from nasflow.training.seeded_loader import SeededLoader
 from nasflow.training.training_job import TrainingJob
 
 TEXT = (Path(__file__).parents[2] / "docs" / "evaluators.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.end_to_end import parse
-from benchmarks.merging_command import make_parser
+from benchmarks.merging.command import make_parser
 from nasflow.config.search import load_config
 from nasflow.evaluator.check import check_search
 from nasflow.flows.cli import main

@@ -1,11 +1,13 @@
 """What the tests of the evaluator room name as targets."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torchmetrics
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
@@ -25,6 +27,17 @@ def no_model(pick: Pick) -> Any:
 def pair(size: int = 8, batch_size: int = 4) -> tuple[TensorLoader, TensorLoader]:
     tensors = (torch.arange(3.0 * size).reshape(size, 3), torch.arange(size) % 2)
     return TensorLoader(tensors, batch_size), TensorLoader(tensors, batch_size)
+
+
+class Stream(IterableDataset[Any]):
+    """Has no length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.zeros(3), torch.tensor(1))] * 8)
+
+
+def stream() -> tuple[DataLoader[Any], TensorLoader]:
+    return DataLoader(Stream(), batch_size=4), pair()[1]
 
 
 def one_loader() -> TensorLoader:

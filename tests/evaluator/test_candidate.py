@@ -137,6 +137,9 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
     assert list(space.sample(random.Random(0))) == ["bias", "optimizer.lr"]
     custom = {"kind": "custom", "target": "targets.py:Custom", "data": DATA}
     check_search(search(evaluator=custom, objectives=[{"metric": "anything"}]))
+    check_search(search(**{"evaluator.data.target": "targets.py:stream"}))
+    by_step = {"evaluator.schedule": {"name": "cosine", "interval": "step"}, "evaluator.batches_per_epoch": 2}
+    check_search(search(**{"evaluator.data.target": "targets.py:stream"} | by_step))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +159,13 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
         ({"evaluator.epochs": 0}, "evaluator.epochs: is 0; it should be at least 1"),
         ({"evaluator.stop_after": 0}, "evaluator.stop_after: is 0; it should be at least 1"),
         ({"evaluator.early_stopping": {"metric": "val_f1"}}, "evaluator.early_stopping.metric: no metric 'val_f1'"),
+        (
+            {
+                "evaluator.data.target": "targets.py:stream",
+                "evaluator.schedule": {"name": "cosine", "interval": "step"},
+            },
+            "loader does not know its length; give the loader a __len__, or use 'interval: epoch'",
+        ),
         ({"objectives": [{"metric": "val_f1"}]}, "objectives: no metric 'val_f1' is logged; there are: train_loss"),
         ({"evaluator.data.target": "targets.py:one_loader"}, "objectives: 'val_accuracy' needs validation data"),
     ],

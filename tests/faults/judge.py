@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from nasflow.report.leaderboard import leaderboard_rows
-from nasflow.study.store import parse_url
+from nasflow.study.database.store import parse_url
 from nasflow.study.study import Study
 from nasflow.trial import Trial
 from tests.faults.search import NAME, TroubledSearch

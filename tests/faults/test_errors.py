@@ -4,12 +4,14 @@ import subprocess
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nasflow.flows.server.client import prefect_client
-from nasflow.flows.server.errors import PrefectApiError
+from nasflow.flows.server.errors import PrefectApiError, clear_prefect_errors
 from tests.faults.proxy import Proxy
 from tests.flows.searches import NASFLOW
 
@@ -28,6 +30,27 @@ def test_a_server_that_fails_is_named(broken_server: str) -> None:
         with prefect_client() as client:
             client.read_flows()
     assert str(error.value).startswith(f"Prefect's API at {broken_server} answers 500 Internal Server Error: ")
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (httpx.HTTPStatusError, "Prefect's own server answers 503 Service Unavailable: "),
+        (httpx.ConnectError, "Prefect's own server has ended: run the command again"),
+        (RuntimeError, "Prefect's own server has ended: run the command again"),
+    ],
+)
+def test_prefects_own_server_that_ends_has_no_url(raised: type[Exception], says: str) -> None:
+    """As on SIGTERM for a whole process group."""
+    request = httpx.Request("GET", "http://127.0.0.1:8123/api/flows")
+    options: dict[type[Exception], dict[str, Any]] = {
+        httpx.HTTPStatusError: {"request": request, "response": httpx.Response(503, request=request)},
+        httpx.ConnectError: {"request": request},
+    }
+    with temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(PrefectApiError) as error:  # noqa: SIM117
+        with clear_prefect_errors():
+            raise raised("Failed to reach API", **options.get(raised, {}))
+    assert str(error.value).startswith(says)
 
 
 def test_a_disk_that_is_full_is_one_line() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import uuid
@@ -12,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.flows.forked_commands import run_forked
-from tests.flows.searches import NASFLOW, PrefectServer
+from tests.flows.forked_commands import ForkedProgram, run_forked, start_forked
+from tests.flows.searches import PrefectServer
 
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PATIENCE = 900  # seconds, for machines that do much beside
 
@@ -26,6 +23,8 @@ class Deployments:
     def __init__(self, folder: Path, server: PrefectServer):
         self.folder = folder
         self.server = server
+        self._env = {**server.env, "PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        self._programs: list[ForkedProgram] = []
 
     def prefect(self, *arguments: object, code: int = 0) -> str:
         """The output of a command of Prefect's that ends with `code`."""
@@ -68,15 +67,15 @@ class Deployments:
         return run
 
     @contextmanager
-    def worker(self, pool: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process worker of the pool."""
-        with self._running([*PREFECT, "worker", "start", "--pool", pool]) as process:
+    def worker(self, pool: str) -> Iterator[ForkedProgram]:
+        """A process worker of the pool. It and its flow runs are forks."""
+        with self._running("prefect", "--no-prompt", "worker", "start", "--pool", pool) as process:
             yield process
 
     @contextmanager
-    def served(self, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        """`nasflow serve`, once its deployment is there."""
-        with self._running([*NASFLOW, "serve", *map(str, arguments)]) as process:
+    def served(self, *arguments: object) -> Iterator[ForkedProgram]:
+        """`nasflow serve`, once its deployment is there. It and its flow runs are forks."""
+        with self._running("nasflow", "serve", *arguments) as process:
             deadline = time.monotonic() + PATIENCE
             while "are being served" not in self.log:
                 assert process.poll() is None, self.log
@@ -87,13 +86,12 @@ class Deployments:
     @property
     def log(self) -> str:
         """What the programs said."""
-        return "".join(file.read_text(errors="replace") for file in sorted(self.folder.glob("program-*.log")))
+        return "".join(program.said() for program in self._programs)
 
     @contextmanager
-    def _running(self, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-        env = {**self.server.env, "PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}
-        with (self.folder / f"program-{time.monotonic_ns()}.log").open("wb") as log:
-            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
+    def _running(self, *command: object) -> Iterator[ForkedProgram]:
+        process = start_forked(command, self.folder, self._env)
+        self._programs.append(process)
         try:
             yield process
         finally:

@@ -1,90 +1,31 @@
 """Programs in forks of one that has imported nasflow: what `nasflow ...` does, without its seconds of imports.
 
-A test that checks how a command starts, or what memory it takes, starts a program instead (`Searches.start_program`).
+So are the workers of the local service that such a command starts (forked_workers.py), and the flow runs that a worker
+of Prefect or `nasflow serve` starts (forked_flow_runs.py). A test that checks how a command starts, or what memory it
+takes, starts a program instead (`Searches.start_program`).
 """
 
 import atexit
 import functools
 import gc
 import importlib
-import json
 import os
 import runpy
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
-_REQUEST_BYTES = 2**17
+from tests.flows import forked_workers
+from tests.flows.forked_flow_runs import fork_flow_runs, run_flow_run
+from tests.flows.forks import Fork, ForkedProgram, ask, forked_on_request
 
-
-class ForkedProgram:
-    """A running fork, with those methods of `subprocess.Popen` that tests use.
-
-    Attributes:
-        pid: of its process.
-        returncode: once it has ended and was waited for; negative after a signal.
-    """
-
-    def __init__(self, connection: socket.socket, output: IO[bytes]):
-        self._connection = connection  # to the process that waits for it
-        self._output = output
-        self.returncode: int | None = None
-        self.pid = self._receive(60)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code.
-
-        Raises:
-            TimeoutError: it runs on after so many seconds.
-        """
-        if self.returncode is None:
-            self.returncode = self._receive(timeout)
-            self._connection.close()
-        return self.returncode
-
-    def poll(self) -> int | None:
-        """Its exit code, None if it runs."""
-        with suppress(BlockingIOError):
-            self.wait(0)
-        return self.returncode
-
-    def said(self) -> str:
-        """What it has written so far."""
-        return os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0).decode()
-
-    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """All that it has written, once it has ended."""
-        self.wait(timeout)
-        return self.said(), None
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, if it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """End it, if it runs."""
-        self.send_signal(signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-
-    def _receive(self, timeout: float | None) -> int:
-        self._connection.settimeout(timeout)
-        answer = self._connection.recv(64)
-        assert answer, "what waits for the fork has ended"
-        return int(answer)
+_REPOSITORY = Path(__file__).parents[2]
 
 
 class ForkingProgram:
@@ -94,9 +35,10 @@ class ForkingProgram:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, tempfile.TemporaryDirectory() as home:
             subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, "-m", "tests.flows.forked_commands", str(theirs.fileno())],
+                cwd=_REPOSITORY,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PREFECT_HOME": home, "DO_NOT_TRACK": "1"},
+                env={**os.environ, "PREFECT_HOME": home, "DO_NOT_TRACK": "1", **forked_workers.ROOM},
                 start_new_session=True,
             )
             self._connection.settimeout(300)
@@ -104,11 +46,7 @@ class ForkingProgram:
 
     def start(self, request: dict[str, Any], output: IO[bytes], errors: IO[bytes]) -> ForkedProgram:
         """A fork that writes to these files."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            files = [file.fileno() for file in (theirs, output, errors)]
-            socket.send_fds(self._connection, [json.dumps(request).encode()], files)
-        return ForkedProgram(ours, output)
+        return ForkedProgram(ask(self._connection, request, [output.fileno(), errors.fileno()]), output)
 
 
 @functools.cache
@@ -153,45 +91,22 @@ def _request(command: Sequence[object], folder: Path, env: Mapping[str, str]) ->
     return {"command": [*map(str, command)], "folder": str(folder), "env": dict(env)}
 
 
-def _serve(connection: socket.socket) -> None:
-    """Fork for each request; return in the forked processes. A fork beside each waits for it, to send its exit code."""
-    connection.send(b"0")
-    while True:
-        request, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
-        if not request:
-            os._exit(0)
-        answers, output, errors = files
-        waiting = os.fork()
-        if waiting == 0:
-            connection.close()
-            pid = os.fork()
-            if pid == 0:
-                os.close(answers)
-                _become(json.loads(request), output, errors)
-                return
-            with socket.socket(fileno=answers) as answer:
-                answer.send(str(pid).encode())
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with suppress(BrokenPipeError):  # the program that asked has ended
-                    answer.send(str(code).encode())
-            os._exit(0)
-        for file in files:
-            os.close(file)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-
-def _become(request: dict[str, Any], output: int, errors: int) -> None:
+def _become(fork: Fork, room: dict[str, int]) -> None:
     """Take over the arguments, the folder, the environment, the files and the disk of a request."""
     from prefect.context import refresh_global_settings_context
 
-    os.dup2(output, 1)
-    os.dup2(errors, 2)
+    request = fork.request
+    os.dup2(fork.files[0], 1)
+    os.dup2(fork.files[1], 2)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
-    refresh_global_settings_context()
+    if fork.second is None:
+        forked_workers.become_worker(fork, room)
+    else:
+        refresh_global_settings_context()
+        if not request.get("disk"):  # which a worker would not see
+            forked_workers.start_workers_by(fork.second)
     if request.get("disk"):
         folder, state = request["disk"]
         doctored_disk = runpy.run_path(str(Path(__file__).with_name("doctored_disk.py")))
@@ -200,18 +115,25 @@ def _become(request: dict[str, Any], output: int, errors: int) -> None:
     sys.argv = request["command"]
 
 
-def _run() -> object:
+def _run(room: dict[str, int]) -> object:
     """Run the program and return its exit code."""
     try:
         match sys.argv:
-            case ["nasflow", *_]:
-                from nasflow.flows.cli import main
+            case ["nasflow" | "prefect" as program, *arguments]:
+                fork = fork_flow_runs() if {"serve", "worker"} & set(arguments) else None
+                if fork is None:
+                    _command(program)()
+                elif fork.second is None:
+                    _become(fork, room)
+                    return _run(room)
+                else:
+                    forked_workers.start_workers_by(fork.second)
+                    run_flow_run(fork.request)
+            case [_, "-P", "-m", "nasflow.training_service.local.worker", *_]:
+                from nasflow.training_service.local.worker import main as serve
 
-                main()
-            case ["prefect", *_]:
-                from prefect.cli import app
-
-                app()
+                sys.argv = sys.argv[3:]
+                serve()
             case ["python", "-c", code, *arguments]:
                 sys.argv = ["-c", *arguments]
                 sys.path.insert(0, "")
@@ -230,6 +152,16 @@ def _run() -> object:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _command(program: str) -> Callable[[], object]:
+    if program == "nasflow":
+        from nasflow.flows.cli import main
+
+        return main
+    from prefect.cli import app
+
+    return app
 
 
 def _end(code: object) -> None:
@@ -252,6 +184,10 @@ if __name__ == "__main__":
     for module in ("nasflow.flows.search_flow", "nasflow.flows.cli", *PRELOAD):
         importlib.import_module(module)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    room = forked_workers.find_room()
+    sys.path.remove(str(_REPOSITORY))
     gc.freeze()  # else a collection in a fork copies all that was imported
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-    _end(_run())
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.send(b"0")
+    _become(forked_on_request(connection, second=True), room)
+    _end(_run(room))

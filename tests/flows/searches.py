@@ -20,7 +20,14 @@ import yaml
 
 from tests.flows.forked_commands import ForkedProgram, run_forked, start_forked
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "models"
+ONE_TRIAL = {
+    "space": {"target": "spaces.py:mixed"},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}, "epochs": 1},
+    "budget": {"rounds": 1, "trials_per_round": 1},
+    "training_service": {"kind": "debug"},
+}
+"""The config of the shortest search, but for its name."""
 NASFLOW = [sys.executable, "-m", "nasflow.flows.cli"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nasflow.errors import ConfigError, ServiceError
-from nasflow.process_id import process_id
+from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster import base

@@ -27,6 +27,7 @@ pytest.importorskip("alibabacloud_pai_dlc20201203", reason="needs PAI-DLC's SDK:
 from alibabacloud_pai_dlc20201203.models import JobItem
 
 from nasflow.training_service.hosted.dlc import DlcService, _seen
+from tests.handful import handful
 from tests.hosted.dlc import Dlc
 
 pytestmark = pytest.mark.long
@@ -66,7 +67,10 @@ def root(tmp_path: Path, dlc: Dlc) -> Iterator[Path]:
     make(folder).cleanup()
 
 
+@handful
 class TestDlcService(TrainingServiceContract):
+    """The rest: TestOpenpaiService, another hosted service, and TestSharedFolder."""
+
     factory = f"{__file__}:make"
 
     @pytest.fixture(autouse=True)

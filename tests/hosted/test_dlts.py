@@ -20,6 +20,7 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.runs import name_prefix
 from nasflow.training_service.hosted.dlts import DltsService, _seen
+from tests.handful import handful
 from tests.hosted import promises
 from tests.hosted.dlts import Dlts
 from tests.hosted.emulator import Fault
@@ -59,8 +60,11 @@ def root(tmp_path: Path, dlts: Dlts) -> Iterator[Path]:
     make(folder).cleanup()
 
 
+@handful
 @pytest.mark.long
 class TestDltsService(TrainingServiceContract):
+    """The rest: TestOpenpaiService, another hosted service, and TestSharedFolder."""
+
     factory = f"{__file__}:make"
 
     @pytest.fixture(autouse=True)

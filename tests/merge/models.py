@@ -149,6 +149,18 @@ class Stopped(nn.Module):
         return self.head(x.detach() if self.stop else x)
 
 
+class StoppedAfter(nn.Module):
+    """A trunk whose activation the gradients do not reach, or an activation in that place."""
+
+    def __init__(self, stop: bool):
+        super().__init__()
+        self.trunk, self.head, self.stop = nn.Linear(8, 8), nn.Linear(8, 4), stop
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.trunk(x))
+        return self.head(x.detach() if self.stop else torch.sin(x))
+
+
 class Unused(nn.Module):
     """Calls a layer in vain, or not."""
 

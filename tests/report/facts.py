@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.study_filling import architecture, epoch_metrics, fails
+from benchmarks.study.filling import architecture, epoch_metrics, fails
 from nasflow.config.search import SearchConfig, parse_config
 from nasflow.report.html.data import JobRun, RoundFact, RunEnd, StudyFacts
 from nasflow.report.html.plot import thinned

@@ -274,11 +274,7 @@ CHANGES = [
     ),
     *_in(
         "training/optim/native_adam.py",
-        (
-            "native Adam: ages are lost",
-            "torch.cat([slab.ages for slab in self.slabs])",
-            "torch.zeros(len(self.slots), dtype=torch.float64)",
-        ),
+        ("native Adam: ages are lost", "self._hyper[:, 5] = self.ages", "self._hyper[:, 5] = 0.0"),
     ),
     *_in(
         "training/optim/clip.py",

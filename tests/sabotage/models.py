@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.training.reused_spaces import HiddenUse
+from tests.training.models.reused_spaces import HiddenUse
 
 BATCH = 17  # odd, and over 512 pixels of 6 x 6
 CLASSES = 3

@@ -58,6 +58,11 @@ class TestHyperband(ByConfig):
     program = staticmethod(stopping_program)
 
 
+class TestBOHB(ByConfig):
+    config = HyperbandConfig(kind="bohb")
+    program = staticmethod(stopping_program)
+
+
 class TestTPE(ByConfig):
     config = OptunaConfig(kind="tpe", params={"n_startup_trials": 5})
     rounds = 3

@@ -1,7 +1,9 @@
 """ASHA and Hyperband on tables of results: who is promoted, to which rung, and what that costs."""
 
 import random
+import statistics
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +134,21 @@ def test_given_architectures_come_first() -> None:
     assert second[0].architecture == Architecture({"x": 0.0, STOP_AFTER: 3})
 
 
+@pytest.mark.parametrize("kind", ["asha", "hyperband", "bohb"])
+def test_a_given_architecture_is_not_begun_again(kind: Any) -> None:
+    def few(pick: Pick) -> None:
+        pick("x", [0.1, 0.2, 0.3])
+        pick(STOP_AFTER, [1, 3])
+
+    for seed in range(5):
+        given = Architecture({"x": 0.2, STOP_AFTER: 1})
+        made = make_strategy(HyperbandConfig(kind=kind), Space(few), LOSS, seed, Path(), first=[given])
+        trials = [trial.architecture for round in search(made, 4, per_round=4) for trial in round]
+        assert len(set(trials)) == len(trials)
+
+
 def test_a_space_without_rungs_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"asha and hyperband need evaluator\.stop_after: \{pick: \[\.\.\.\]\}"):
+    with pytest.raises(ConfigError, match=r"asha, hyperband and bohb need evaluator\.stop_after: \{pick: \[\.\.\.\]\}"):
         strategy(build=lambda pick: pick.float("x", 0.0, 1.0))
 
 
@@ -151,6 +166,12 @@ def test_the_config_gets_its_rungs() -> None:
     own = config(strategy={"kind": "hyperband"}, evaluator={"stop_after": {"pick": [5, 20]}})
     assert own.evaluator.stop_after.pick == [5, 20]  # type: ignore[union-attr]
     assert config().evaluator.stop_after is None
+
+
+def test_a_first_rung_beyond_the_end_is_refused() -> None:
+    assert config(strategy={"kind": "bohb", "min_epochs": 20}).evaluator.stop_after.pick == [20]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"'min_epochs' is 21, more than evaluator\.epochs, 20"):
+        config(strategy={"kind": "bohb", "min_epochs": 21})
 
 
 def test_rungs_end_with_a_validation() -> None:
@@ -172,3 +193,87 @@ def test_trials_that_differ_in_their_end_have_one_seed() -> None:
 def test_programs_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"strategy: asha .* which evaluator\.kind command does not"):
         config(strategy={"kind": "asha"}, evaluator={"kind": "command", "command": ["true"], "data": None})
+
+
+def new_ones(record: Sequence[Sequence[Trial]]) -> list[list[float]]:
+    """By round, `x` of the architectures that began in it."""
+    begun: dict[Architecture, int] = {}
+    for number, trials in enumerate(record):
+        for trial in trials:
+            begun.setdefault(without_stop(trial.architecture), number)
+    return [[one["x"] for one, began in begun.items() if began == number] for number in range(len(record))]
+
+
+def test_bohb_begins_where_results_were_good() -> None:
+    """Two thirds of what is new comes from the model, once a rung has ten results."""
+    begun: dict[str, list[float]] = {"bohb": [], "hyperband": []}
+    for kind, found in begun.items():
+        for seed in range(6):
+            late = new_ones(search(strategy(kind, seed), 8, per_round=12, seed=seed))[3:]
+            found += [x for round in late for x in round]
+    assert statistics.median(begun["bohb"]) < 0.35
+    assert statistics.median(begun["hyperband"]) > 0.42
+
+
+def test_bohb_learns_from_the_highest_rung_that_has_enough() -> None:
+    """The loss after one epoch says the opposite of what later ones say."""
+
+    def table(trial: Trial) -> Trial:
+        x, epochs = trial.architecture["x"], trial.architecture[STOP_AFTER]
+        return trial.model_copy(update={"metrics": {"loss": -x if epochs == 1 else 10 * x}})
+
+    found: list[float] = []
+    for seed in range(4):
+        bohb = strategy("bohb", seed)
+        record: list[list[Trial]] = []
+        for round in range(8):
+            asked = bohb.ask(12)
+            record.append([table(trained(12 * round + place, one)) for place, one in enumerate(asked)])
+            bohb.tell(record[-1])
+        found += [x for late in new_ones(record)[4:] for x in late]
+    assert statistics.median(found) < 0.4
+
+
+def odd(pick: Pick) -> None:
+    """Conditional choices of each kind, one with a single option, one with a hundred."""
+    pick.float("x", 1e-4, 1.0, log=True)
+    pick("one", ["only"])
+    pick("many", list(range(100)))
+    if pick("kind", ["a", "b"]) == "a":
+        pick.int("width", 1, 1024, log=True)
+    else:
+        pick.subset("two", ["p", "q", "r"], 2)
+        pick.subset("any", [None, True, 1.5], None)
+    pick(STOP_AFTER, [1, 2, 4])
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_bohb_goes_on_as_if_it_had_not_ended(ahead: int) -> None:
+    """In an odd space, with trials that fail or have no finite score, asked ahead or not."""
+
+    def result(number: int, one: Architecture) -> Trial:
+        if number % 5 == 3:
+            return trained(number, one, status=TrialStatus.FAILED, metrics={}, epochs=0)
+        return trained(number, one, metrics={"loss": float("nan")}) if number % 7 == 2 else trained(number, one)
+
+    def made() -> Strategy:
+        return strategy("bohb", build=odd, reduction_factor=2)
+
+    whole, record = made(), []
+    for round in range(8):
+        if round > ahead:
+            whole.tell(record[round - 1 - ahead])
+        record.append([result(10 * round + place, one) for place, one in enumerate(whole.ask(10))])
+    for ended in (3, 6):
+        resumed = made()
+        for round in range(ended):
+            if round > ahead:
+                resumed.tell(record[round - 1 - ahead])
+            if ahead:
+                resumed.proposed(record[round])
+        for round in range(ended, 8):
+            if round > ahead:
+                resumed.tell(record[round - 1 - ahead])
+            assert resumed.ask(10) == [trial.architecture for trial in record[round]]
+    trials = [trial.architecture for round in record for trial in round]
+    assert len(set(trials)) == len(trials)

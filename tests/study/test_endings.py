@@ -6,8 +6,8 @@ from dataclasses import replace
 from sqlalchemy import text
 
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import SCHEMA_VERSION, SchemaRow, Store
 from nasflow.study.records import AttemptState, Ending, FinalRecord
-from nasflow.study.store import SCHEMA_VERSION, SchemaRow, Store
 from nasflow.study.study import Study
 from nasflow.trial import FailureKind
 

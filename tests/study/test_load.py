@@ -17,9 +17,9 @@ from sqlalchemy import Engine, event, insert, literal, select, text
 
 from nasflow.config.search import SearchConfig
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import EpochRow, TrialRow
 from nasflow.study.lease import Lease
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
-from nasflow.study.store import EpochRow, TrialRow
 from nasflow.study.study import Study
 from nasflow.trial import Trial, TrialStatus
 

@@ -15,10 +15,10 @@ from sqlalchemy import func, make_url, select, text
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
-from nasflow.study import store as store_module
+from nasflow.study.database import store as store_module
+from nasflow.study.database.store import AttemptRow, EpochRow, MemberRow, Store, TrialRow
 from nasflow.study.lease import Lease
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord
-from nasflow.study.store import AttemptRow, EpochRow, MemberRow, Store, TrialRow
 from nasflow.study.study import Study
 from nasflow.trial import TrialStatus
 

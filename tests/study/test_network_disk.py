@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nasflow.study import store
-from nasflow.study.network_disk import network_file_system, network_warning
+from nasflow.study.database import store
+from nasflow.study.database.network_disk import network_file_system, network_warning
 
 
 class Mounted(NamedTuple):

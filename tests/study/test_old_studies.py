@@ -15,11 +15,11 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.recurring import config_of_run, runs_of_study
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import Base, SchemaRow, Store
 from nasflow.study.folder import claim_folder
 from nasflow.study.lease import Lease
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.retention import old_studies, remove_study
-from nasflow.study.store import Base, SchemaRow, Store
 from nasflow.study.study import Study, list_studies
 
 MakeConfig = Callable[..., SearchConfig]

@@ -16,8 +16,8 @@ from sqlalchemy import update
 from nasflow.config.search import SearchConfig
 from nasflow.errors import ConfigError, StudyError
 from nasflow.space.architecture import Architecture
+from nasflow.study.database.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
-from nasflow.study.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
 from nasflow.study.study import Study, list_studies
 from nasflow.trial import TrialStatus
 
@@ -101,7 +101,7 @@ def test_load_names_close_matches(open_study: OpenStudy, store_url: str) -> None
 
 
 def test_the_record_of_another_version_is_refused(open_study: OpenStudy, store_url: str) -> None:
-    from nasflow.study.store import StudyRow
+    from nasflow.study.database.store import StudyRow
 
     study = open_study()
     with study._store.write("x") as session:
@@ -113,7 +113,7 @@ def test_the_record_of_another_version_is_refused(open_study: OpenStudy, store_u
 def _recorded(session: Any) -> dict[str, Any]:
     from sqlalchemy import select
 
-    from nasflow.study.store import StudyRow
+    from nasflow.study.database.store import StudyRow
 
     values: dict[str, Any] = session.scalar(select(StudyRow.config))
     return values
@@ -194,7 +194,7 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
 def test_a_missing_driver_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from nasflow.study.store import Store\n"
+        "from nasflow.study.database.store import Store\n"
         "from nasflow.errors import StudyError\n"
         "try: Store('postgresql://me@localhost/db')\n"
         "except StudyError as error: print(error)\n"

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import update
 
 from nasflow.errors import StudyError
-from nasflow.study.store import SCHEMA_VERSION, SchemaRow, Store
-from nasflow.study.store_check import look_at_store
+from nasflow.study.database.store import SCHEMA_VERSION, SchemaRow, Store
+from nasflow.study.database.store_check import look_at_store
 
 
 def made(url: str, version: int = SCHEMA_VERSION) -> None:
@@ -74,7 +74,7 @@ def test_another_ones_database(tmp_path: Path) -> None:
 def test_a_locked_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "studies.db"
     made(f"sqlite:///{file}")
-    monkeypatch.setattr("nasflow.study.store_check._PATIENCE", 0.1)
+    monkeypatch.setattr("nasflow.study.database.store_check._PATIENCE", 0.1)
     holder = sqlite3.connect(file, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StudyError, match="was locked for"):

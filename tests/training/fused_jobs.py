@@ -17,8 +17,8 @@ from nasflow.job.events import Event, Planned
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member_maker import load_job_data
+from tests.training.interrupted import interrupted
 from tests.training.jobs import Outcome, evictions, make_job, outcome, sample, train
-from tests.training.test_resume import interrupted
 
 TOLERANCE = 1e-9
 
@@ -53,6 +53,27 @@ def _same(one: Any, other: Any, tolerance: float, where: str) -> None:
         assert one == other, (where, one, other)
 
 
+class Apart:
+    """Runs jobs that step their members one by one, each such job once: tests of the same members share it.
+
+    Args:
+        folder: where the jobs run.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._known: dict[str, tuple[list[Event], Path]] = {}
+
+    def train(self, spec: JobSpec) -> tuple[list[Event], Path]:
+        """A job's events, and its root."""
+        assert spec.merge.fuse == "never"
+        key = spec.model_dump_json()
+        if key not in self._known:
+            root = self._folder / str(len(self._known))
+            self._known[key] = train(spec, root), root
+        return self._known[key]
+
+
 def fused_and_apart(
     space: str,
     config: EvaluatorConfig,
@@ -61,6 +82,7 @@ def fused_and_apart(
     *,
     tolerance: float = TOLERANCE,
     all_fused: bool = True,
+    shared: Apart | None = None,
     **options: Any,
 ) -> list[Event]:
     """Train members fused and one by one: the same becomes of each.
@@ -68,6 +90,7 @@ def fused_and_apart(
     Args:
         members: how many to sample, or the members themselves.
         all_fused: whether all must have been in units with others.
+        shared: steps them one by one, once for several comparisons; by default in `root/apart`, for this one only.
         options: of the fused job.
 
     Returns:
@@ -75,10 +98,11 @@ def fused_and_apart(
     """
     drawn = dict(enumerate(sample(space, config, members))) if isinstance(members, int) else members
     fused = train(make_job(space, config, drawn, **{"fuse": "always", **options}), root / "fused")
-    apart = train(make_job(space, config, drawn), root / "apart")
+    alone = make_job(space, config, drawn)
+    apart, place = shared.train(alone) if shared else (train(alone, root / "apart"), root / "apart")
     assert evictions(fused).keys() == evictions(apart).keys()
     for trial in drawn.keys() - evictions(fused).keys():
-        same(outcome(fused, root / "fused", trial), outcome(apart, root / "apart", trial), tolerance)
+        same(outcome(fused, root / "fused", trial), outcome(apart, place, trial), tolerance)
     assert not all_fused or fused_members(fused) == drawn.keys()
     reasons = [reason for event in fused if isinstance(event, Planned) for reason in event.alone.values()]
     assert not all_fused or evictions(fused) or "a unit that it was in has failed" not in reasons

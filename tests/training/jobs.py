@@ -18,7 +18,7 @@ from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.space.architecture import Architecture
 from nasflow.training.training_job import TrainingJob
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "models"
 BLOBS = {"target": "spaces.py:blobs"}
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
@@ -45,7 +45,7 @@ def make_job(
     fuse: Literal["measured", "always", "never"] = "never",
     passes: Iterable[str] = (),
     verify: Literal["start", "epoch", "never"] = "start",
-    **checkpoint: int,
+    **checkpoint: int | str,
 ) -> JobSpec:
     """A job of these members, by trial number, in this order; a trial's seed follows from its number.
 

@@ -25,11 +25,11 @@ from torch.utils.data import (
 from nasflow.config.search import DataConfig
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.loading.loaders import TensorLoader
-from nasflow.training.batch_runs import BatchRuns, training_batches
+from nasflow.training.batches.batch_runs import BatchRuns, training_batches
+from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.member_maker import load_job_data
-from nasflow.training.seeded_loader import SeededLoader
 from tests.training.jobs import HERE, evaluator, evictions, make_job, sample, train
-from tests.training.spaces import Augmented, Unsized, augmented, rows
+from tests.training.models.spaces import Augmented, Unsized, augmented, rows
 
 
 class ByEpoch(Sampler[int]):

@@ -22,11 +22,10 @@ from nasflow.training.member.trained import trained_weights
 from nasflow.training.member_maker import make_member
 from nasflow.training.repeated import first_metrics, seeded
 from nasflow.training.scoring import score_model
-from tests.training.folded_spaces import tensors
+from tests.training.interrupted import interrupted, preempted
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, sample, train
-from tests.training.test_preempted import preempted
+from tests.training.models.folded_spaces import tensors
 from tests.training.test_repeats import LOSS, finals, state
-from tests.training.test_resume import interrupted
 
 FOLDS = 3
 BLOBS = {"target": "spaces.py:blobs", "params": {"batch_size": 21}}
@@ -233,7 +232,9 @@ def test_a_rehearsal_plans_what_the_job_does(tmp_path: Path) -> None:
     spec = job(fuse="always")
     [event] = [event for event in train(spec, tmp_path) if isinstance(event, Planned)]
     plan = rehearse(spec)
-    assert [sorted(unit.trials) for unit in plan.units] == [sorted(unit.members) for unit in event.units]
+    planned = [sorted(number // plan.repeats for number in unit.members) for unit in plan.units]  # an event has trials
+    assert planned == [sorted(unit.members) for unit in event.units]
+    assert sorted(number for unit in plan.units for number in unit.members) == list(range(9))
     assert plan.batch == (21, 6) and plan.reasons == event.alone == {}
 
 

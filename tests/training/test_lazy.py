@@ -17,8 +17,8 @@ from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member_maker import MemberMaker, load_job_data
 from tests.training.fused_jobs import fused_and_apart
+from tests.training.interrupted import interrupted
 from tests.training.jobs import BLOBS, HERE, evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
 
 EXACT: dict[str, Any] = {"precision": "64-true", "data": BLOBS | {"params": {"batch_size": 24}}}
 NOISY = {"target": "spaces.py:augmented"}

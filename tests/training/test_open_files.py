@@ -20,7 +20,7 @@ from nasflow.job.spec import MemberSpec
 from nasflow.training.member.member import Member
 from nasflow.training.member_maker import MemberMaker
 from nasflow.training.runner import run_job_file
-from tests.training.test_killed import SPEC, events_of, write_job
+from tests.training.recovery.test_killed import SPEC, events_of, write_job
 
 ONE_BY_ONE = SPEC.model_copy(update={"places": 1})
 

@@ -18,9 +18,9 @@ from nasflow.training import job_driver
 from nasflow.training.runner import run_job_file
 from nasflow.training.training_job import TrainingJob
 from tests.training.fused_jobs import same
+from tests.training.interrupted import interrupted
 from tests.training.jobs import BLOBS, HERE, evaluator, evictions, make_job, outcome, train, weights
-from tests.training.outside_spaces import FINE, REFUSED
-from tests.training.test_resume import interrupted
+from tests.training.models.outside_spaces import FINE, REFUSED
 
 OUTSIDE = "outside_spaces.py:outside"
 TRUNK = "outside_spaces.py:trunk"

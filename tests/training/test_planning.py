@@ -19,7 +19,7 @@ def plans(events: list[Event]) -> list[Planned]:
 
 def units(plan: JobPlan) -> list[tuple[set[int], int, int, int, dict[str, int]]]:
     return [
-        (set(unit.trials), unit.outline.operations, unit.outline.fused, unit.outline.gathers, unit.outline.kernels)
+        (set(unit.members), unit.outline.operations, unit.outline.fused, unit.outline.gathers, unit.outline.kernels)
         for unit in plan.units
     ]
 

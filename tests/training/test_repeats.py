@@ -17,10 +17,9 @@ from nasflow.job.spec import JobSpec, PeerSpec, stop_mark, trial_dir
 from nasflow.training.member.rng import RngStream
 from nasflow.training.repeated import first_metrics, seeded
 from nasflow.training.training_job import TrainingJob
+from tests.training.interrupted import halves, interrupted, preempted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train
-from tests.training.repeated_spaces import luck
-from tests.training.test_preempted import halves, preempted
-from tests.training.test_resume import interrupted
+from tests.training.models.repeated_spaces import luck
 
 NET = "spaces.py:net"
 SETTINGS: dict[str, Any] = {

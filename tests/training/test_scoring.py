@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from nasflow.config.search import EvaluatorConfig
-from nasflow.errors import ConfigError, SpaceError
+from nasflow.errors import CheckpointError, ConfigError, SpaceError
 from nasflow.job.events import Final
 from nasflow.job.spec import trial_dir
 from nasflow.training.member.trained import trained_weights
+from nasflow.training.repeated import first_metrics
 from nasflow.training.scoring import load_model, score_model
 from tests.training.jobs import HERE, evaluator, make_job, train
 
@@ -98,6 +99,21 @@ def test_what_was_recorded(space: str, architecture: dict[str, Any], config: Eva
     scores = scored(tmp_path)
     assert {"val_loss", "val_accuracy", "parameters"} <= scores.keys()
     assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "repeats"), [("Backbone", 1), ("Wrapped", 1), ("InParts", 1), ("Backbone", 2)])
+def test_a_model_that_its_module_holds_under_another_name(name: str, repeats: int, tmp_path: Path) -> None:
+    config = evaluator(kind="lightning", module={"target": f"held_modules.py:{name}"}, epochs=2, repeats=repeats)
+    recorded = exported("spaces.py:net", config, {"width": 4, "depth": 1, "dropout": 0.3}, tmp_path)
+    assert (recorded["val_loss"] == pytest.approx(scored(tmp_path)["val_loss"], rel=1e-6)) is (repeats == 1)
+    if repeats > 1:
+        assert first_metrics(trial_dir(tmp_path, 4))["val_loss"] == pytest.approx(scored(tmp_path)["val_loss"])
+
+
+def test_a_module_that_holds_a_part_only_has_no_trained_model(tmp_path: Path) -> None:
+    config = evaluator(kind="lightning", module={"target": "held_modules.py:Half"}, epochs=1)
+    with pytest.raises(CheckpointError, match=r"does not hold all of the model .* keep the whole model in it"):
+        exported("spaces.py:net", config, {"width": 4, "depth": 1, "dropout": 0.3}, tmp_path)
 
 
 def test_other_weights_score_otherwise(tmp_path: Path) -> None:

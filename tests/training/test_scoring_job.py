@@ -17,8 +17,8 @@ from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.scoring_job import ScoringJob
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
-from tests.training.spaces import unbalanced
-from tests.training.tested_modules import unseen
+from tests.training.models.spaces import unbalanced
+from tests.training.models.tested_modules import unseen
 
 UNSEEN = {"target": "tested_modules.py:unseen"}
 LINEAR = {"classes": 3}

@@ -10,7 +10,6 @@ from nasflow.config.search import EvaluatorConfig
 from nasflow.config.strategy import MedianPrunerConfig
 from nasflow.job.events import Epoch, Event, Final
 from nasflow.job.spec import stop_mark
-from nasflow.training.training_job import TrainingJob
 from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole
 from tests.training.jobs import evaluator, make_job, sample, train, weights
 from tests.training.schedule.test_places import ACCURATE, but
@@ -109,15 +108,11 @@ def test_a_pruner_and_a_request_to_stop_wait_for_the_validation(tmp_path: Path) 
     ends = {trial: final.epochs for trial, final in finals(events).items()}
     assert set(ends) == set(range(5)) and min(ends.values()) < 8 and all(end % 2 == 0 for end in ends.values())
 
-    asked: list[Event] = []
-
-    def tell(event: Event) -> None:
-        asked.append(event)
-        if isinstance(event, Epoch) and event.epoch == 3:
-            stop_mark(tmp_path / "asked", 0).touch()
-
-    TrainingJob(make_job(NET, config, sample(NET, config, 1)), tmp_path / "asked", tell).run()
-    assert (finals(asked)[0].epochs, finals(asked)[0].stopped_early) == (4, True)
+    mark = stop_mark(tmp_path / "asked", 0)
+    mark.parent.mkdir(parents=True)
+    mark.touch()  # before its first epoch, which is not validated
+    asked = train(make_job(NET, config, sample(NET, config, 1)), tmp_path / "asked")
+    assert (finals(asked)[0].epochs, finals(asked)[0].stopped_early) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from nasflow.config.services.local import LocalServiceConfig
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.job.events import Ended, parse_event, read_lines
 from nasflow.job.spec import job_dir, trial_dir
-from nasflow.process_id import process_id
-from nasflow.small_files import write_aside
+from nasflow.system.process_id import process_id
+from nasflow.system.small_files import write_aside
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
 from nasflow.training.runner import run_job_file
 from nasflow.training_service.base import JobHandle, JobState, JobStatus, TrainingService
@@ -91,7 +91,7 @@ def test_the_record_of_a_worker(local: LocalService, first: str, caplog: pytest.
         (state.dir / "workers" / "cpu-0" / "worker.json").write_bytes(b"")
     with caplog.at_level(logging.WARNING):
         local.status(handle) if first == "status" else local.cleanup()
-        assert not any(process_id(pid) for pid in pids)
+        until(lambda: not any(process_id(pid) for pid in pids), "end of the job's processes")  # they have been killed
         assert local.status(handle).reason == "the record of the worker of slot cpu-0 is damaged"
         again(local, handle)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -277,6 +277,8 @@ class _Training:
                 for unit in units:
                     unit.train_batch(batch, index)
                 self.gradients.append(gradients(self.members, units))
+            for unit in units:
+                unit.end_run()
             self._validate(units, batches[-1])
             for unit in units:
                 unit.close_epoch()

@@ -6,7 +6,7 @@ from torch import nn
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
 from tests.zoo.images import CLASSES, NETWORKS, network, size
-from tests.zoo.transformers import MODELS, WORDS, transformer
+from tests.zoo.transformer_models import MODELS, WORDS, transformer
 
 ARCHITECTURES = [*NETWORKS, *MODELS]
 

@@ -2,8 +2,8 @@
 
 import json
 import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,8 +15,8 @@ from sqlalchemy import update
 
 from nasflow.flows.commands.doctor.prefect import clock_finding
 from nasflow.flows.server.automations import ZOMBIES
-from nasflow.study.store import SchemaRow, Store
-from tests.flows.forked_commands import run_forked
+from nasflow.study.database.store import SchemaRow, Store
+from tests.flows.forked_commands import run_forked, start_forked
 from tests.flows.searches import PrefectServer, Searches
 
 POOL = "doctored"
@@ -109,18 +109,16 @@ def set_up(server: PrefectServer) -> None:
 def sound_server(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     """The session's server, set up by `nasflow setup`, with a live worker; afterwards without the automation."""
     set_up(prefect_server)
-    worker_command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "nurse"]
-    log = tmp_path_factory.mktemp("worker") / "log"
-    with log.open("wb") as output:
-        worker = subprocess.Popen(worker_command, env=prefect_server.env, stdout=output, stderr=output)
+    worker_command = ["prefect", "worker", "start", "--pool", POOL, "--name", "nurse"]
+    worker = start_forked(worker_command, tmp_path_factory.mktemp("worker"), prefect_server.env)
     try:
         deadline = time.monotonic() + 60
         while not prefect_server.post(f"/work_pools/{POOL}/workers/filter", {}):
-            assert worker.poll() is None and time.monotonic() < deadline, log.read_text()
+            assert worker.poll() is None and time.monotonic() < deadline, worker.said()
             time.sleep(0.2)
         yield prefect_server
     finally:
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         worker.wait(60)
         for automation in automations(prefect_server):
             prefect_server.call("DELETE", f"/automations/{automation['id']}")

@@ -108,6 +108,27 @@ def test_those_that_are_not_fused_are_named_with_the_reason(plan: Plan) -> None:
     assert "the job as a whole, without the" in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "each", "units"),
+    [
+        ({"folds": 3}, "3 folds", [f"0-1 (fold {fold})" for fold in (1, 2, 3)]),
+        ({"repeats": 2}, "2 repeats", ["0-1 (repeats 1-2)"]),
+    ],
+)
+def test_which_folds_and_repeats_are_in_a_unit(plan: Plan, folder: Path, changes, each: str, units: list[str]) -> None:
+    text = plan("--trials", 2, "--draw", "plan.svg", evaluator=EVALUATOR | changes)
+    assert text.startswith(f"planned: 2 trials of {each} each in one job")
+    assert re.findall(r"unit of trials (.*\))", text) == units
+    texts = [element.text for element in ET.parse(folder / "plan.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == f"planned: trials {units[0]}"
+    lanes = sorted(text for text in texts if text and text.startswith("trial "))
+    one = each[2:-1]
+    numbers = [1] if one == "fold" else [1, 2]
+    assert lanes == [f"trial {trial} ({one} {number})" for trial in (0, 1) for number in numbers]
+    alone = plan("--trials", 2, evaluator=EVALUATOR | changes, merge={"fuse": "never"})
+    assert f"in no unit with others: trials 0-1 ({each[2:]} 1-{each[0]}): merge.fuse is never" in alone
+
+
 def test_nothing_is_fused_where_nothing_may_be(plan: Plan) -> None:
     text = plan("--trials", 3, merge={"fuse": "never"})
     assert "in no unit with others: trials 0-2: merge.fuse is never" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.study_filling import A_BATCH, architecture, fill, study_config
+from benchmarks.study.filling import A_BATCH, architecture, fill, study_config
 from nasflow.flows.cli import app
 from nasflow.study.study import Study
 

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import pytest
 from prefect.context import refresh_global_settings_context
 
 from nasflow.training_service.cluster.runs import name_prefix
+from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.flows.searches import PrefectServer
 
 _PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+Worker = psutil.Popen | ForkedProgram
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}  # states of flow runs
 PATIENCE = 300  # seconds, for machines that do much beside
 _OFTEN = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
@@ -36,17 +38,29 @@ class Pools:
             self.server.call("PATCH", f"/work_pools/{name}", is_paused=True)
         return name
 
-    def start_worker(self, pool: str, name: str) -> psutil.Popen:
-        """A worker, once it has been heard of."""
+    def start_worker(self, pool: str, name: str) -> ForkedProgram:
+        """A worker, once it has been heard of. It and its flow runs are forks."""
+        command = ["prefect", "--no-prompt", "worker", "start", "--type", "process", "--pool", pool, "--name", name]
+        worker = start_forked(command, self._folder, {**self.server.env, **_OFTEN})
+        self._await(worker, pool, name, worker.said)
+        return worker
+
+    def start_worker_program(self, pool: str, name: str) -> psutil.Popen:
+        """The same as a separate program, with programs for its flow runs."""
         command = [*_PREFECT, "worker", "start", "--pool", pool, "--name", name, "--type", "process"]
-        with (self._folder / f"{name}.log").open("ab") as log:
-            worker = psutil.Popen(command, cwd=self._folder, env={**self.server.env, **_OFTEN}, stdout=log, stderr=log)
+        log = self._folder / f"{name}.log"
+        with log.open("ab") as output:
+            env = {**self.server.env, **_OFTEN}
+            worker = psutil.Popen(command, cwd=self._folder, env=env, stdout=output, stderr=output)
+        self._await(worker, pool, name, log.read_text)
+        return worker
+
+    def _await(self, worker: Worker, pool: str, name: str, said: Callable[[], str]) -> None:
         deadline = time.monotonic() + PATIENCE
         while name not in self.online(pool):
-            assert worker.poll() is None, (self._folder / f"{name}.log").read_text()
+            assert worker.poll() is None, said()
             assert time.monotonic() < deadline, f"after {PATIENCE} s worker {name} has not been heard of"
             time.sleep(0.2)
-        return worker
 
     def online(self, pool: str) -> list[str]:
         """The pool's workers that live."""
@@ -64,20 +78,29 @@ class Pools:
         return [run["state_type"] for run in self.runs(root)]
 
     @contextmanager
-    def worker(self, pool: str, name: str = "worker") -> Iterator[psutil.Popen]:
-        """A worker that ends with this block."""
-        worker = self.start_worker(pool, name)
+    def worker(self, pool: str, name: str = "worker", *, program: bool = False) -> Iterator[Worker]:
+        """A worker that ends with this block; as a separate program if that is what is tested."""
+        worker = (self.start_worker_program if program else self.start_worker)(pool, name)
         try:
             yield worker
         finally:
-            worker.send_signal(signal.SIGINT)
             try:
-                worker.wait(PATIENCE)
+                _end(worker)
             finally:
                 kill(worker)
 
 
-def kill(process: psutil.Popen) -> None:
+def _end(worker: Worker) -> None:
+    """End a worker by SIGINT. Prefect's may miss one while it is busy, so it gets another, as from a user."""
+    worker.send_signal(signal.SIGINT)
+    try:
+        worker.wait(PATIENCE / 2)
+    except (TimeoutError, psutil.TimeoutExpired):
+        worker.send_signal(signal.SIGINT)
+        worker.wait(PATIENCE / 2)
+
+
+def kill(process: Worker) -> None:
     """Kill a process, unless it has ended."""
     if process.poll() is None:
         process.kill()

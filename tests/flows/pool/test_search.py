@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
 def test_a_search_on_a_pool_finds_the_same_as_here(searches: Searches, undisturbed, pools: Pools):
     on_pool = {"kind": "prefect", "work_pool": pools.make("search"), "max_jobs": 2, "poll_seconds": 0.5}
     searches.write("search", **CONFIG | {"training_service": on_pool})
-    with pools.worker("search", "of-search"):
+    with pools.worker("search", "of-search", program=True):
         searches.run("run", "search.yaml")
     assert searches.json("leaderboard", "search") == undisturbed
     assert set(pools.states(searches.folder / "nasflow-runs/search")) == {"COMPLETED"}
@@ -49,6 +49,6 @@ def test_setup_makes_the_pool_and_the_deployment_of_jobs(searches: Searches, poo
 
 
 def test_the_config_of_the_docs_is_valid():
-    text = (HERE.parents[1] / "docs/work-pools.md").read_text()
+    text = (HERE.parents[2] / "docs/work-pools.md").read_text()
     config = parse_config(yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0]))
     assert isinstance(config.training_service, PrefectServiceConfig)

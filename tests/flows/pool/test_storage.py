@@ -15,6 +15,7 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.storage.scratch import own_folder
 from tests.flows.pool import test_service
 from tests.flows.pool.pools import PATIENCE, Pools, kill
+from tests.handful import handful
 from tests.object_store.far import FarNodesContract, far_disks, storage
 from tests.object_store.s3 import KEY, SECRET
 
@@ -46,8 +47,11 @@ def root(scratch, tmp_path):
     make(tmp_path / "root").cleanup()
 
 
+@handful
 @pytest.mark.usefixtures("pool")
 class TestObjectStoreOfAPool(FarNodesContract):
+    """The rest: TestPrefectService, and TestObjectStore of the tests' own nodes."""
+
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):

@@ -1,8 +1,6 @@
 """Dead searches are found by facts and resumed; those that are not dead are left alone; Prefect's own retry resumes."""
 
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -198,15 +196,8 @@ def test_a_run_of_a_deployment_goes_back_to_its_worker(searches):
 def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     end_in_round(searches, "scheduled", 1, signal.SIGKILL)
     code = "from nasflow.flows import recover\nprint(recover(grace_seconds=0))"
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=searches.folder,
-        env=searches.server.env | {"NASFLOW_STORE": "sqlite:///nasflow.db"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    variables = searches.server.env | {"NASFLOW_STORE": "sqlite:///nasflow.db"}
+    ended = run_forked(["python", "-c", code], searches.folder, variables, timeout=200)
     assert (ended.returncode, ended.stdout.split()[-1]) == (0, "0"), ended.stderr
     assert searches.json("leaderboard", "scheduled") == undisturbed
     runs = searches.server.post("/flow_runs/filter", {"flows": {"name": {"any_": ["nas-recover"]}}})
@@ -229,16 +220,8 @@ def test_the_same_flow_run_again_resumes(searches, undisturbed, persist):
         (run,) = searches.server.post("/flow_runs/filter", {"flow_runs": {"name": {"any_": [study]}}})
         crashed = {"state": {"type": "CRASHED", "name": "Crashed"}, "force": True}
         searches.server.post(f"/flow_runs/{run['id']}/set_state", crashed)
-        retry = [sys.executable, "-m", "prefect", "flow-run", "retry", run["id"]]
-        ended = subprocess.run(
-            [*retry, "--entrypoint", "nasflow.flows.search_flow.search"],
-            cwd=searches.folder,
-            env=searches.server.env,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        retry = ["prefect", "flow-run", "retry", run["id"], "--entrypoint", "nasflow.flows.search_flow.search"]
+        ended = run_forked(retry, searches.folder, searches.server.env, timeout=200)
     finally:
         del searches.server.env["PREFECT_RESULTS_PERSIST_BY_DEFAULT"]
     assert ended.returncode == 0, ended.stdout + ended.stderr

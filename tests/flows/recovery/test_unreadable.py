@@ -13,8 +13,8 @@ from nasflow.flows.purge import Purge, purge_studies
 from nasflow.flows.recovery.judge import Standing
 from nasflow.flows.recovery.resume import look
 from nasflow.recurring import best_of_earlier
+from nasflow.study.database.store import Store, StudyRow
 from nasflow.study.records import RoundState
-from nasflow.study.store import Store, StudyRow
 from nasflow.study.study import Study, list_studies
 from tests.flows.searches import HERE
 

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter
 
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import ConfigError, StudyError, UserError
-from nasflow.flows.commands.schedules import When, schedule_text
+from nasflow.flows.commands.deploy.schedules import When, schedule_text
 from nasflow.flows.deployment import config_parameter
-from nasflow.study.store import Store
+from nasflow.study.database.store import Store
 from nasflow.study.study import Study
 from tests.flows.deployed_searches import PATIENCE, Deployments
 from tests.flows.searches import PrefectServer, Searches

@@ -42,7 +42,11 @@ def test_a_signal_to_all_processes_of_the_terminal_ends_it_soon_and_it_goes_on(
     while not any(event["kind"] == "epoch" for event in searches.events("search")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    (server,) = (each for each in psutil.Process(process.pid).children() if "uvicorn" in each.cmdline())
+    (server,) = (
+        each
+        for each in psutil.Process(process.pid).children()
+        if "nasflow.flows.server.server_program" in each.cmdline()
+    )
     os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[0]
     assert process.returncode != 0

@@ -11,7 +11,7 @@ from nasflow.flows.commands.doctor.machine import check_slots
 from nasflow.flows.commands.plan.command import slot_environment
 from nasflow.flows.commands.setup.pool import searches_at_once
 from tests.flows.searches import Searches
-from tests.flows.test_ssh_search import CONFIG, assert_whole, kill, processes, wait_for_epochs
+from tests.flows.services.test_ssh_search import CONFIG, assert_whole, kill, processes, wait_for_epochs
 from tests.sshd import start_sshd
 
 __all__ = ["CONFIG"]  # of `undisturbed`, which trains it on this machine alone

@@ -26,6 +26,8 @@ CONFIG: dict[str, Any] = {
     "training_service": {"kind": "local", "slots": 3},
     "retry": {"delay_seconds": [0.1]},
 }
+pytestmark = pytest.mark.long
+
 TRIALS = 6
 DROPPED = 60.0  # seconds
 
@@ -104,7 +106,6 @@ def assert_whole(searches: Searches, undisturbed: list[dict[str, Any]]) -> None:
     assert rows == {number: [1, 2, 3, 4, 5, 6] for number in range(TRIALS)}, "one row of metrics a trial and epoch"
 
 
-@pytest.mark.long
 def test_three_hosts_and_nothing_is_left_on_them(searches, undisturbed, hosts):
     write(searches, hosts)
     searches.run("run", "search.yaml")
@@ -130,7 +131,6 @@ def test_a_host_is_lost_in_the_middle_of_an_epoch(searches, undisturbed, hosts):
         assert not files(host)
 
 
-@pytest.mark.long
 def test_a_connection_drops_for_a_minute(searches, undisturbed, hosts):
     write(searches, hosts)
     controller = searches.start("run", "search.yaml")
@@ -147,7 +147,6 @@ def test_a_connection_drops_for_a_minute(searches, undisturbed, hosts):
     assert set(starts) == {1}
 
 
-@pytest.mark.long
 def test_kill_of_the_controller(searches, undisturbed, hosts):
     """Its jobs live on, and the next one finds them."""
     kill_controller(searches, hosts)
@@ -156,7 +155,6 @@ def test_kill_of_the_controller(searches, undisturbed, hosts):
     assert not any(attempt["restarts"] for attempt in searches.json("show", "search")["attempts"])
 
 
-@pytest.mark.long
 def test_kill_of_the_controller_and_cleanup(searches, undisturbed, hosts):
     kill_controller(searches, hosts)
     searches.run("cleanup", "search")
@@ -166,7 +164,6 @@ def test_kill_of_the_controller_and_cleanup(searches, undisturbed, hosts):
     assert_whole(searches, undisturbed)
 
 
-@pytest.mark.long
 def test_interrupt(searches, undisturbed, hosts):
     write(searches, hosts)
     controller = searches.start("run", "search.yaml")

@@ -1,17 +1,14 @@
 """Cancel, pause, suspend and resume, as Prefect's UI asks for them, of searches with and without a worker."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.flows.recovery.test_kill import CONFIG, assert_nothing_lost_or_repeated, processes, wait_for_epochs
 from tests.flows.searches import PrefectServer, Searches
 
@@ -157,20 +154,14 @@ def test_sigterm_leaves_a_resumable_study(searches, undisturbed):
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServer) -> Iterator[Path]:
-    """A worker of the pool 'control'; the file that it writes."""
-    log = tmp_path_factory.mktemp("worker") / "worker.log"
+def worker(tmp_path_factory: pytest.TempPathFactory, prefect_server: PrefectServer) -> Iterator[ForkedProgram]:
+    """A worker of the pool 'control'."""
     prefect_server.post("/work_pools/", {"name": "control", "type": "process"})
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "worker", "start", "--pool", "control", "--type", "process"],
-            env=prefect_server.env | {"PREFECT_WORKER_QUERY_SECONDS": "1"},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    yield log
-    os.killpg(process.pid, signal.SIGTERM)
+    variables = prefect_server.env | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    command = ["prefect", "worker", "start", "--pool", "control", "--type", "process"]
+    process = start_forked(command, tmp_path_factory.mktemp("worker"), variables)
+    yield process
+    process.send_signal(signal.SIGTERM)
     process.wait(30)
 
 
@@ -198,8 +189,8 @@ def test_a_suspended_run_is_resumed_by_its_worker(searches, undisturbed, worker)
     assert (state["name"], state["state_details"]["pause_timeout"]) == ("Suspended", None)
     assert rounds_of(searches.server, run) == ["CANCELLED"]
     searches.server.post(f"/flow_runs/{run['id']}/resume", {})
-    wait_until(lambda: state_of(searches.server, run)["type"] in FINAL, worker.read_text(), 120)
-    assert state_of(searches.server, run)["type"] == "COMPLETED", worker.read_text()
+    wait_until(lambda: state_of(searches.server, run)["type"] in FINAL, worker.said(), 120)
+    assert state_of(searches.server, run)["type"] == "COMPLETED", worker.said()
     assert {"COMPLETED"} <= set(rounds_of(searches.server, run)) <= {"COMPLETED", "CANCELLED"}
     assert_nothing_lost_or_repeated(searches, undisturbed)
 
@@ -210,8 +201,8 @@ def test_a_run_cancelled_by_its_worker_can_be_resumed(searches, undisturbed, wor
     set_state(searches.server, run, CANCELLING)
     waited = wait_until(lambda: not processes(searches), "the jobs go on")
     assert waited < 5
-    wait_until(lambda: state_of(searches.server, run)["type"] in FINAL, worker.read_text())
-    assert state_of(searches.server, run)["type"] == "CANCELLED", worker.read_text()
+    wait_until(lambda: state_of(searches.server, run)["type"] in FINAL, worker.said())
+    assert state_of(searches.server, run)["type"] == "CANCELLED", worker.said()
     assert rounds_of(searches.server, run) == ["CANCELLED"]
     searches.run("run", "search.yaml")
     assert_nothing_lost_or_repeated(searches, undisturbed)

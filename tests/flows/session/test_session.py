@@ -6,7 +6,7 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import SpaceError
 from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
-from tests.flows.spaces import mixed
+from tests.flows.models.spaces import mixed
 
 BUILT = []
 
@@ -34,7 +34,7 @@ def session(tmp_path, monkeypatch):
 
 def test_what_the_strategy_has_built_is_not_built_again(session):
     BUILT.clear()
-    proposals = session.ask(5)
+    proposals = session.ask(0, 5)
     built = len(BUILT)
     assert built >= 5
     session.study.begin_round(0)
@@ -48,7 +48,7 @@ def test_what_the_strategy_has_built_is_not_built_again(session):
 
 
 def test_what_it_has_not_built_is_checked(session):
-    session.ask(2)
+    session.ask(0, 2)
     session.study.begin_round(0)
     right, wrong = session.study.submit_trials(
         0, [Architecture({"kind": "ok", "width": 5}), Architecture({"kind": "ok", "width": 1000})]

@@ -18,7 +18,7 @@ from nasflow.job.spec import trial_dir
 from nasflow.study.study import Study
 from tests.flows.recovery.test_kill import processes, workers
 from tests.flows.searches import PrefectServer, Searches
-from tests.flows.test_hyperband import CONFIG, trained_epochs
+from tests.flows.strategies.test_hyperband import CONFIG, trained_epochs
 
 pytestmark = pytest.mark.long
 
@@ -41,12 +41,14 @@ class Found:
         rows: epoch and metrics on record, by trial.
         states: of the newest checkpoint, by trial that has one.
         trained: the epochs that were trained, without those that a promoted trial takes over.
+        reported: the epochs that jobs have reported, trained or taken over.
     """
 
     architectures: list[dict[str, Any]]
     rows: Rows
     states: dict[int, State]
     trained: Counter[tuple[int, int]]
+    reported: set[tuple[int, int]]
 
 
 def on_record(searches: Searches) -> tuple[list[dict[str, Any]], Rows]:
@@ -66,7 +68,8 @@ def found(searches: Searches) -> Found:
         if state is not None:
             del state["seconds"]
             states[trial] = pack(state)
-    return Found(architectures, rows, states, trained_epochs(searches, "search"))
+    epochs = {(event["trial"], event["epoch"]) for event in searches.events("search") if event["kind"] == "epoch"}
+    return Found(architectures, rows, states, trained_epochs(searches, "search"), epochs)
 
 
 def assert_same(states: dict[int, State], expected: dict[int, State]) -> None:
@@ -136,7 +139,9 @@ def test_no_kill_changes_a_bit(
     assert struck >= len(kills) - 1
     whole = found(searches)
     assert (whole.architectures, whole.rows) == (expected.architectures, expected.rows)
-    assert whole.trained == expected.trained, "no epoch that had been told was trained again"
+    assert max(whole.trained.values()) == 1, "no epoch that had been reported was trained again"
+    assert whole.trained.keys() <= expected.trained.keys()
+    assert whole.reported == expected.reported  # an epoch that a killed job had only saved, its successor takes over
     assert_same(whole.states, expected.states)
     assert not processes(searches), "workers are left behind"
     kept = [path for path in (searches.folder / "nasflow-runs" / "search" / "trials").rglob("*") if path.is_file()]

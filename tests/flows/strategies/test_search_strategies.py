@@ -8,7 +8,7 @@ import pytest
 from tests.flows.forked_commands import run_forked
 from tests.flows.searches import Searches
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "strategies"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "strategies"
 STRATEGIES = ["grid", "random", "evolution", "tpe", "nsga2"]
 
 # In one process, for what a search costs beside its imports is what is looked at.

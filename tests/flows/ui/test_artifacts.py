@@ -82,7 +82,7 @@ def test_trials_that_differ_are_told_to_be_reported(tmp_path, prefect_server):
     seen = {"SEEN_BY_A_PASS": str(tmp_path / "seen")}
     searches = Searches(tmp_path, replace(prefect_server, env=prefect_server.env | seen))
     space = {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}}
-    merge = {"fuse": "always", "passes": ["../training/fused_passes.py:mixing_up"]}
+    merge = {"fuse": "always", "passes": ["../../training/models/fused_passes.py:mixing_up"]}
     budget = {"rounds": 1, "trials_per_round": 3}
     searches.write("mixed-up", space=space, evaluator=SEARCH["evaluator"], budget=budget, merge=merge)
     searches.run("run", "mixed-up.yaml")

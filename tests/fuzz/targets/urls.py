@@ -7,7 +7,7 @@ from pathlib import Path
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.config.search import parse_config
 from nasflow.errors import UserError
-from nasflow.study.store import parse_url, shown_url
+from nasflow.study.database.store import parse_url, shown_url
 from tests.fuzz.target import Target
 
 _SEEDS = (

@@ -12,14 +12,18 @@ from nasflow.testing.training_service import (
     script,
 )
 from nasflow.training_service.cluster.runs import name_prefix
+from tests.handful import handful
 from tests.hosted import promises
 from tests.hosted.azureml import service as making
 from tests.hosted.azureml.emulator import WORKSPACE
 from tests.hosted.azureml.service import make, submissions
 
 
+@handful
 @pytest.mark.long
 class TestAzuremlService(TrainingServiceContract):
+    """The rest: TestOpenpaiService, another hosted service, and TestSharedFolder."""
+
     factory = f"{making.__file__}:make"
 
     @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from torch import nn
 from nasflow.merge.run import merged_model
 from tests.merge.layers import ACTIVATIONS, IMAGES, ROWS, SEQUENCES, TOKENS, conv, has_batch_norm, hidden, pooled
 from tests.merge.merging import Make, check, images, rows, sequences, tokens
-from tests.merge.models import Stopped, Unused
+from tests.merge.models import Stopped, StoppedAfter, Unused
 
 LAYERS: dict[str, tuple[str, Make, Callable[[int], torch.Tensor]]] = {
     name: (kernel, make, inputs)
@@ -66,4 +66,5 @@ def test_images_of_one_channel_and_one_pixel() -> None:
 @pytest.mark.usefixtures("engine")
 def test_members_that_differ_in_what_gets_gradients() -> None:
     check([lambda: Stopped(True), lambda: Stopped(False), lambda: Stopped(True)], rows())
+    check([lambda: StoppedAfter(True), lambda: StoppedAfter(False), lambda: StoppedAfter(True)], rows())
     check([lambda: Unused(True), lambda: Unused(False)], rows())

@@ -13,8 +13,8 @@ from nasflow.job.events import Epoch, Final, Planned
 from nasflow.training.member_maker import load_job_data, make_member
 from nasflow.training.unit.lockstep.unit import ENDS_EPOCH
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
+from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
 
 FUSED = ["Watches", "Mixed", "ScalesGradients", "Perturbs", "Schedules", "Remembers", "BringsCallbacks", "Plans"]
 APART = {

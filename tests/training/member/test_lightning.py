@@ -12,7 +12,7 @@ from nasflow.job.events import Ended, Epoch, Event, Final
 from nasflow.job.spec import JobSpec
 from nasflow.training.member_maker import load_job_data, make_member
 from tests.training.jobs import evaluator, evictions, make_job, train, weights
-from tests.training.lightning_modules import CONFIGURED
+from tests.training.models.lightning_modules import CONFIGURED
 
 ARCHITECTURE = {"classes": 3}
 

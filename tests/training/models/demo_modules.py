@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
-from tests.training.fused_spaces import mixed
+from tests.training.models.fused_spaces import mixed
 
 _WORDS, _LENGTH = 20, 6
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Subset
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
-from tests.training.spaces import Augmented, TakenBack, TransferAugmented, rows
+from tests.training.models.spaces import Augmented, TakenBack, TransferAugmented, rows
 
 SEED = 5
 """Of the order of batches, as in `make_job`."""

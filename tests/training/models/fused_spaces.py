@@ -11,7 +11,7 @@ from torch import nn
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.job import activity
 from nasflow.space.pick import Pick
-from tests.training.spaces import Fault, rows
+from tests.training.models.spaces import Fault, rows
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "inplace": lambda: nn.ReLU(inplace=True)}
 NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda width: nn.Identity()}
@@ -89,7 +89,7 @@ def ragged(pick: Pick) -> nn.Module:
 
 def failing(pick: Pick) -> nn.Module:
     """`mixed` that does something bad after a number of steps."""
-    fault = Fault(pick("fault", ["none", "raise", "exit", "nan"]), pick("after", [1, 2, 6]), training=True)
+    fault = Fault(pick("fault", ["none", "raise", "exit", "nan", "memory"]), pick("after", [1, 2, 6]), training=True)
     return nn.Sequential(fault, mixed(pick))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_avg_fn
 
-from tests.training.lightning_modules import Plain
+from tests.training.models.lightning_modules import Plain
 
 
 class Watches(Plain):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from tests.training.lightning_modules import Plain
+from tests.training.models.lightning_modules import Plain
 
 SEEN: list[int] = []
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.space.pick import Pick
-from tests.training.lightning_modules import Plain
-from tests.training.spaces import rows as rows_of_blobs
+from tests.training.models.lightning_modules import Plain
+from tests.training.models.spaces import rows as rows_of_blobs
 
 
 def doubles(batch_size: int = 16) -> tuple[TensorLoader, TensorLoader]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.training.lightning_modules import Plain
+from tests.training.models.lightning_modules import Plain
 
 
 class CustomLoss(Plain):

@@ -12,7 +12,7 @@ from torch import nn
 
 from nasflow.merge.planning.logical_plan import LogicalPlan
 from nasflow.space.pick import Pick
-from tests.training.lightning_modules import Plain
+from tests.training.models.lightning_modules import Plain
 
 BODY = nn.Linear(6, 6)
 BODY_OF_A_MODEL = nn.Linear(6, 6)

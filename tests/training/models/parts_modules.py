@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.space.pick import Pick
-from tests.training.fused_spaces import ACTIVATIONS
-from tests.training.lightning_modules import Plain
+from tests.training.models.fused_spaces import ACTIVATIONS
+from tests.training.models.lightning_modules import Plain
 
 
 class Autoencoder(nn.Module):

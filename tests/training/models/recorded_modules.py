@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.image import PeakSignalNoiseRatio
 
-from tests.training.lightning_modules import Plain
+from tests.training.models.lightning_modules import Plain
 
 WEIGHT = 1.0
 

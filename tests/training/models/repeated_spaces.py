@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from nasflow.space.pick import Pick
-from tests.training.spaces import net
+from tests.training.models.spaces import net
 
 
 class Unlucky(nn.Module):

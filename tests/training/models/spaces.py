@@ -246,6 +246,8 @@ class Fault(nn.Module):
             os._exit(1)
         if self.kind == "nan":
             return x * float("nan")
+        if self.kind == "memory":
+            raise torch.OutOfMemoryError("no room")
         return x
 
 
@@ -288,3 +290,37 @@ class Secretive(nn.Module):
 
 def secretive(pick: Pick) -> nn.Module:
     return nn.Sequential(Secretive(pick("after", [0, 6, 1000])), net(pick))
+
+
+class Unused(nn.Module):
+    """A layer that no step uses, and one that is used twice, once without being called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unused, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        return self.last(nn.functional.linear(x, self.first.weight, self.first.bias))
+
+
+def unused(pick: Pick) -> nn.Module:
+    return Unused()
+
+
+class Pairs(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    def __init__(self, x: torch.Tensor, y: torch.Tensor):
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index], self.y[index]
+
+
+def sampled(workers: int = 0) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    """The blobs by a DataLoader that draws batches of 21 from a data set."""
+    x, y = rows()
+    train = DataLoader(Pairs(x[:64], y[:64]), batch_size=21, shuffle=True, num_workers=workers)
+    return train, DataLoader(Pairs(x[64:], y[64:]), batch_size=9)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.evaluator.loading.loaders import TensorLoader
-from tests.training.recorded_modules import Base
-from tests.training.spaces import rows
+from tests.training.models.recorded_modules import Base
+from tests.training.models.spaces import rows
 
 
 class Pair(NamedTuple):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics import classification
 
-from tests.training.recorded_modules import Base
+from tests.training.models.recorded_modules import Base
 
 
 class Thresholds(Base):

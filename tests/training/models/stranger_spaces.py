@@ -306,6 +306,27 @@ class Bag(nn.Module):
         return out
 
 
+class LookUp(nn.Module):
+    """A function with a sparse gradient looks up rows of a parameter."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.table, self.last = nn.Parameter(torch.randn(9, width)), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = F.embedding((x.abs() * 4).long().clamp(max=8), self.table, sparse=True)
+        out: Tensor = self.last(rows.mean(1))
+        return out
+
+
+class HiddenLookUp(LookUp):
+    """The same where it can't be traced."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out * 2 if float(out.detach().sum()) > 1e9 else out
+
+
 def _counted(width: int) -> nn.Module:
     calls = 0
 
@@ -333,7 +354,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     for kind in (
         *(NumpyRouted, PythonRouted, TorchRouted, WarmedUp, CountedByHook, AsksForGradients),
         *(MeanTeacher, Centred, OwnStatistics, Frozen, Stateful, FrozenNorm, Experts, Spectral, Reversed, Called),
-        *(Rerun, Gumbel, BySize, Squeezed, TiedByData, Bag),
+        *(Rerun, Gumbel, BySize, Squeezed, TiedByData, Bag, LookUp, HiddenLookUp),
     )
 } | {"closure": _counted, "scripted": _scripted, "parametrized": _normalized}
 

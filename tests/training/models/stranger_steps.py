@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torchmetrics import classification
 
 from nasflow.evaluator.loading.loaders import TensorLoader
-from tests.training.recorded_modules import Base
-from tests.training.spaces import rows
+from tests.training.models.recorded_modules import Base
+from tests.training.models.spaces import rows
 
 SCALE = 1.0
 

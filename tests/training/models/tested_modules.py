@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from nasflow.evaluator.loading.loaders import TensorLoader
-from tests.training.lightning_modules import Plain
-from tests.training.spaces import rows
+from tests.training.models.lightning_modules import Plain
+from tests.training.models.spaces import rows
 
 
 def unseen(batch_size: int = 7) -> TensorLoader:

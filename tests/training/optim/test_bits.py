@@ -33,6 +33,8 @@ MAKES = [
     made(torch.optim.SGD, lr=0.2, momentum=0.9, dampening=0.5),
     made(torch.optim.RMSprop, lr=0.01, momentum=0.3),
     made(torch.optim.RMSprop, lr=0.02, centered=True, weight_decay=0.1),
+    made(torch.optim.Adagrad, lr=0.05, weight_decay=0.1),
+    made(torch.optim.Adagrad, lr=0.1, lr_decay=0.2),
     made(torch.optim.NAdam, lr=0.01),
     split({"betas": (0.5, 0.6)}),
 ]

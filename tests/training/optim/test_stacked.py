@@ -35,6 +35,15 @@ RMSPROP = st.fixed_dictionaries(
     {"lr": RATES, "weight_decay": st.sampled_from([0.0, 0.1]), "centered": st.booleans()},
     optional={"alpha": st.sampled_from([0.9, 0.4]), "momentum": st.sampled_from([0.9, 0.2]), "eps": st.just(1e-3)},
 )
+ADAGRAD = st.fixed_dictionaries(
+    {"lr": RATES, "weight_decay": st.sampled_from([0.0, 0.1]), "lr_decay": st.sampled_from([0.0, 0.3])},
+    optional={
+        "initial_accumulator_value": st.just(0.5),
+        "eps": st.just(1e-3),
+        "maximize": st.just(True),
+        "foreach": st.booleans(),
+    },
+)
 
 
 def made(kind: type[torch.optim.Optimizer], **options: Any) -> Make:
@@ -51,6 +60,8 @@ MAKES = st.one_of(
     ADAM.map(lambda o: made(torch.optim.Adam, **o)),
     ADAM.map(lambda o: made(torch.optim.AdamW, **o)),
     RMSPROP.map(lambda o: made(torch.optim.RMSprop, **o)),
+    ADAGRAD.map(lambda o: made(torch.optim.Adagrad, **o)),
+    st.builds(lambda first: grouped(torch.optim.Adagrad, first, lr=0.1, lr_decay=0.2), ADAGRAD),
     st.builds(lambda first, o: grouped(torch.optim.AdamW, first, **o), ADAM, ADAM),
     st.builds(lambda first: grouped(torch.optim.SGD, first, lr=0.1, momentum=0.9), SGD),
     st.just(made(torch.optim.NAdam, lr=0.01)),
@@ -140,6 +151,8 @@ KINDS = {
     "adamw-betas": made(torch.optim.AdamW, lr=0.1, betas=(0.8, 0.9)),
     "adamw-fused": made(torch.optim.AdamW, lr=0.1, fused=True),
     "rmsprop": made(torch.optim.RMSprop, lr=0.1, momentum=0.9, centered=True),
+    "adagrad": made(torch.optim.Adagrad, lr=0.1, weight_decay=0.1, initial_accumulator_value=0.1),
+    "adagrad-decay": made(torch.optim.Adagrad, lr=0.1, lr_decay=0.3, eps=1e-6),
 }
 
 
@@ -181,6 +194,20 @@ def test_leaves_with_its_own_optimizer_or_its_state_dict(kind: str) -> None:
     same_state(loaded.state_dict(), unit.joint[1].state_dict(), tolerance=0)
     for parameter, twin in zip(copies, unit.twins[1], strict=True):
         assert torch.equal(parameter, twin.joint)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw-betas", "adagrad-decay"])
+def test_counts_that_a_hook_has_set(kind: str) -> None:
+    unit = Unit([KINDS[kind]] * 3, LAYERS)
+    for step in range(6):
+        if step == 3:
+            for optimizer in (unit.joint[1], unit.solo[1]):
+                for state in optimizer.state.values():
+                    state["step"].fill_(1)
+            unit.optimizer.reread()
+        unit.give_grads()
+        unit.step()
+        unit.check()
 
 
 def test_counts_have_the_default_type_as_in_torch() -> None:
@@ -228,13 +255,13 @@ def _hooked(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     "make",
     [
         made(torch.optim.NAdam, lr=0.1),
-        made(torch.optim.Adagrad, lr=0.1),
+        made(torch.optim.Adamax, lr=0.1),
         made(torch.optim.Adam, lr=0.1, amsgrad=True),
         made(torch.optim.SGD, lr=0.1, momentum=0.9, maximize=True),
         made(MyAdam, lr=0.1),
         _hooked,
     ],
-    ids=["nadam", "adagrad", "amsgrad", "maximize", "subclass", "hook"],
+    ids=["nadam", "adamax", "amsgrad", "maximize", "subclass", "hook"],
 )
 def test_other_optimizers_step_on_their_own(make: Make) -> None:
     unit = Unit([make, made(torch.optim.Adam, lr=0.1), make], LAYERS, [Clip(0.1), None, Clip(0.1, "value")])

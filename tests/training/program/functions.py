@@ -1,6 +1,7 @@
 """Training functions as strangers write them, and the spaces of their models."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -199,3 +200,18 @@ def lingers(report, checkpoint, epochs=4):
 def exits(report):
     report(loss=torch.tensor([0.5]))
     sys.exit(0)
+
+
+def in_child(report):
+    """Trains in a process that it forks."""
+    child = multiprocessing.get_context("fork").Process(target=plain, args=(report,))
+    child.start()
+    child.join()
+
+
+def in_children(report):
+    """Each of its processes counts from the first epoch on."""
+    for _ in range(3):
+        child = multiprocessing.get_context("fork").Process(target=lambda: report(loss=1.0))
+        child.start()
+        child.join()

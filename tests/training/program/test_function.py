@@ -181,3 +181,15 @@ def test_a_function_that_does_not_return_is_ended(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(program_trial, "_LEAVES", 0.1)
     events = train(make_job(function("parent", epochs=1), tmp_path), tmp_path)
     assert final(events).epochs == 1
+
+
+@pytest.mark.long
+def test_a_process_that_it_forks_may_report(tmp_path: Path) -> None:
+    events = train(make_job(function("in_child"), tmp_path), tmp_path)
+    assert (curve(events), final(events).epochs) == ([3.0, 2.0, 1.0], 3)
+
+
+def test_several_processes_that_report_are_refused_at_once(tmp_path: Path) -> None:
+    events = train(make_job(function("in_children"), tmp_path), tmp_path)
+    assert error(events).startswith("epoch 1 was reported twice: several processes call 'report'")
+    assert curve(events) == [1.0]

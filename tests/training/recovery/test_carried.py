@@ -11,8 +11,8 @@ from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Epoch, Started
 from nasflow.job.spec import trial_dir
 from tests.training.fused_jobs import fused_members
-from tests.training.hooked_modules import Average
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train
+from tests.training.models.hooked_modules import Average
 
 SPACE = "fused_spaces.py:mixed"
 SETTINGS: dict[str, dict[str, Any]] = {

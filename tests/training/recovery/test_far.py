@@ -13,8 +13,8 @@ from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import give
 from nasflow.job.events import Alert, Epoch, Started
 from nasflow.job.spec import JobSpec, trial_dir
+from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, make_job, outcome, sample, train
-from tests.training.test_resume import interrupted
 
 NET = "spaces.py:net"
 CONFIG = evaluator(epochs=4, optimizer={"lr": {"float": [0.01, 0.1]}})

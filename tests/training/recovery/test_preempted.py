@@ -10,29 +10,14 @@ from typing import Any
 import pytest
 
 from nasflow.checkpoint.store import CheckpointStore
-from nasflow.errors import PreemptedError
-from nasflow.job.events import Ended, Epoch, Event, Planned, Started, parse_event
+from nasflow.job.events import Ended, Epoch, Planned, Started, parse_event
 from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.training.runner import run_job_file
-from nasflow.training.training_job import TrainingJob
 from nasflow.training_service.machine.job_process import become_job
+from tests.training.interrupted import halves, preempted
 from tests.training.jobs import EvaluatorConfig, evaluator, evictions, make_job, outcome, sample, train
 
 LR = {"float": [0.01, 0.1]}
-
-
-def preempted(spec: JobSpec, root: Path, saved: bool = True) -> list[Event]:
-    events: list[Event] = []
-    with pytest.raises(PreemptedError) as caught:
-        TrainingJob(spec, root, events.append).run()
-    assert caught.value.saved is saved
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    return events
-
-
-def halves(root: Path, trial: int = 0) -> list[str]:
-    """The names of a trial's states within an epoch."""
-    return [path.name for path in sorted(trial_dir(root, trial).glob("*.within.*"))]
 
 
 def job_of(
@@ -54,6 +39,12 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "fused in float32": ("spaces.py:net", {"optimizer": {"name": "sgd", "momentum": 0.9, "lr": LR}}, "always", {}),
     "images": ("fused_spaces.py:images", {"optimizer": {"name": "rmsprop", "lr": LR}}, "always", {"of": "images"}),
     "first epoch": ("spaces.py:net", {"optimizer": {"name": "adamw", "lr": LR}}, "always", {"passed": 0}),
+    "a part of a pass": (
+        "spaces.py:net",
+        {"optimizer": {"name": "adamw", "lr": LR}, "batches_per_epoch": 3},
+        "always",
+        {},
+    ),
     "last batch": ("spaces.py:net", {"optimizer": {"name": "adamw", "lr": LR}}, "always", {"passed": 2, "batch": 4}),
 }
 

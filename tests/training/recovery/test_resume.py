@@ -12,9 +12,9 @@ from nasflow.config.search import EvaluatorConfig
 from nasflow.errors import InfrastructureError
 from nasflow.job.events import Ended, Epoch, Event, Final, Started
 from nasflow.job.spec import JobSpec, trial_dir
-from nasflow.training.training_job import TrainingJob
+from tests.training.interrupted import interrupted
 from tests.training.jobs import Outcome, evaluator, evictions, make_job, outcome, sample, train
-from tests.training.lightning_modules import CONFIGURED
+from tests.training.models.lightning_modules import CONFIGURED
 
 NET = "spaces.py:net"
 OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam", "radam", "adamax"]
@@ -27,24 +27,6 @@ CONFIG = evaluator(
     schedule={"name": "cosine", "warmup_epochs": 2},
     early_stopping={"patience": 2, "min_delta": 0.3},
 )
-
-
-class Interrupted(BaseException):
-    """Ends a job from within, as Ctrl-C would."""
-
-
-def interrupted(spec: JobSpec, root: Path, trial: int, epoch: int) -> list[Event]:
-    """Train until an epoch of a trial was told; the events."""
-    events: list[Event] = []
-
-    def tell(event: Event) -> None:
-        events.append(event)
-        if isinstance(event, Epoch) and (event.trial, event.epoch) == (trial, epoch):
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        TrainingJob(spec, root, tell).run()
-    return events
 
 
 def told(events: list[Event], replayed: bool) -> list[tuple[int, int]]:
@@ -161,6 +143,24 @@ def test_checkpoints_every_second_epoch(finished: Finished, tmp_path: Path) -> N
     for trial in range(3):
         last = len(outcome(again, tmp_path, trial).epochs)
         assert CheckpointStore(trial_dir(tmp_path, trial)).epochs() == sorted({*range(0, last, 2), last})
+
+
+def test_checkpoints_as_often_as_their_cost_suggests(
+    finished: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs that rarely fail are saved when they begin and end; those that fail all the time after every epoch."""
+    spec, root, events = finished
+    architectures = [member.architecture for member in spec.members]
+    for between_failures, rarely in ((86_400, True), (1e-9, False)):
+        caplog.clear()
+        folder = tmp_path / str(rarely)
+        auto = make_job(NET, CONFIG, architectures, every_epochs="auto", between_failures=between_failures, keep=99)
+        assert outcomes(auto, train(auto, folder), folder) == outcomes(spec, events, root)
+        assert caplog.text.count("checkpoint.every_epochs auto: a checkpoint of 3 trials costs ") >= 1
+        for trial in range(3):
+            last = len(outcome(events, root, trial).epochs)
+            expected = [0, last] if rarely else list(range(last + 1))
+            assert CheckpointStore(trial_dir(folder, trial)).epochs() == expected
 
 
 def is_of(event: Any, epochs: set[tuple[int, int]]) -> bool:

@@ -137,9 +137,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
     make = job_module.make_member
 
-    def counted(job: Any, spec: Any, train: Any) -> Any:
+    def counted(job: Any, spec: Any, *others: Any) -> Any:
         numbers.append(spec.trial)
-        return make(job, spec, train)
+        return make(job, spec, *others)
 
     monkeypatch.setattr(job_module, "make_member", counted)
     return numbers
@@ -156,8 +156,8 @@ def test_members_that_waited_end_as_those_that_did_not(
     spec, expected = together
     make, members, alive = job_module.make_member, list[Any](), list[int]()
 
-    def watched(job: Any, spec: Any, train: Any) -> Any:
-        member = make(job, spec, train)
+    def watched(*arguments: Any) -> Any:
+        member = make(*arguments)
         members.append(weakref.ref(member))
         gc.collect()
         alive.append(sum(ref() is not None for ref in members))

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from nasflow.evaluator.loading.loaders import TensorLoader
-from tests.training.spaces import rows
+from tests.training.models.spaces import rows
 
 
 class Pairs(Dataset[Any]):

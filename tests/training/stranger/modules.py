@@ -181,6 +181,10 @@ class Changes(Callback):
                 trainer.optimizers[0].state.clear()
             case "rate":
                 trainer.optimizers[0].param_groups[0]["lr"] *= 0.5
+            case "restarted" if epoch == 1:
+                for state in trainer.optimizers[0].state.values():
+                    for value in state.values():
+                        value.zero_()
             case "weights" if epoch == 1:
                 layers[-1].reset_parameters()
 

@@ -8,9 +8,9 @@ import pytest
 from nasflow.job.events import Planned
 from nasflow.training.unit.lockstep.watch import CHANGES, SETTINGS
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole
-from tests.training.jobs import HERE, evaluator, evictions, make_job, sample
+from tests.training.jobs import evaluator, evictions, make_job, sample
 
-MODULES = HERE / "stranger" / "modules.py"
+MODULES = Path(__file__).with_name("modules.py")
 DROPPING, NORMED = f"{MODULES}:dropping", f"{MODULES}:normed"
 READY_MADE = {"optimizer": {"name": "adam", "lr": {"float": [0.01, 0.1]}}}
 LEAVE = {
@@ -23,7 +23,7 @@ LEAVE = {
     "sampled": (DROPPING, SETTINGS),
     "frozen": (DROPPING, CHANGES),
 }
-STAY = ("rate", "weights", "clipped")
+STAY = ("rate", "weights", "clipped", "restarted")
 
 
 def own(name: str, **values: Any) -> dict[str, Any]:

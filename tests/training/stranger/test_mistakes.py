@@ -7,10 +7,10 @@ import pytest
 
 from nasflow.errors import ConfigError
 from nasflow.job.events import Final
-from tests.training.jobs import HERE, evaluator, evictions, make_job, train
+from tests.training.jobs import evaluator, evictions, make_job, train
 from tests.training.stranger.test_changes import MODULES
 
-DATA = f"{HERE / 'stranger' / 'data.py'}"
+DATA = f"{Path(__file__).with_name('data.py')}"
 MEMBERS = [{"classes": 3}, {"classes": 3}]
 
 

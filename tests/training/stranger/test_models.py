@@ -10,11 +10,12 @@ from nasflow.training.unit import grouping
 from tests.training.chosen_costs import ChosenCosts
 from tests.training.fused_jobs import same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, train
-from tests.training.stranger_spaces import MODELS
+from tests.training.models.stranger_spaces import MODELS
 
 SPACE = "stranger_spaces.py:stranger"
 ROWS: dict[str, Any] = {"target": "stranger_spaces.py:rows", "params": {"target": "class"}}
-OPTIMIZERS = {"Bag": {"name": "sgd", "lr": 0.1}}
+ADAGRAD = {"name": "adagrad", "lr": 0.1}
+OPTIMIZERS = {"Bag": {"name": "sgd", "lr": 0.1}, "LookUp": ADAGRAD, "HiddenLookUp": ADAGRAD}
 
 
 @pytest.mark.parametrize("fuse", ["always", "measured"])
@@ -31,7 +32,7 @@ def test_merged_is_solo(model: str, fuse: Any, tmp_path: Path, monkeypatch: pyte
         same(outcome(events, tmp_path / "merged", trial), outcome(alone, tmp_path / "alone", trial))
 
 
-@pytest.mark.parametrize("model", ["TiedByData", "Bag"])
+@pytest.mark.parametrize("model", ["TiedByData", "Bag", "LookUp"])
 def test_what_no_stack_can_hold_says_why(model: str, tmp_path: Path) -> None:
     config = evaluator(data=ROWS, optimizer={"name": "sgd", "lr": 0.1})  # another precision would part what is tied
     members = {trial: {"model": model, "width": 4} for trial in (3, 5)}
@@ -40,6 +41,7 @@ def test_what_no_stack_can_hold_says_why(model: str, tmp_path: Path) -> None:
     why = {
         "TiedByData": "'one.weight' and 'two.weight' share memory",
         "Bag": "the gradient of 'table' is sparse",
+        "LookUp": "the gradient of a look-up is sparse",
     }
     assert planned.alone == dict.fromkeys(members, why[model])
     for trial, values in members.items():

@@ -9,7 +9,7 @@ import torch
 
 from nasflow.config.search import EvaluatorConfig
 from nasflow.job import activity
-from nasflow.job.events import Planned
+from nasflow.job.events import Final, Planned
 from nasflow.merge.kernels.linear import BatchedLinear
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.training.unit.fused import FusedUnit
@@ -20,6 +20,7 @@ EXACT: dict[str, Any] = {"precision": "64-true", "epochs": 2, "data": BLOBS | {"
 IMAGES = {"data": {"target": "spaces.py:images", "params": {"batch_size": 24}}}
 LR = {"float": [1e-3, 1e-1], "log": True}
 BAD = 2
+FAILING = "fused_spaces.py:failing"
 
 
 def with_and_without(
@@ -64,6 +65,18 @@ def test_a_member_whose_own_code_fails(fault: str, after: int, tmp_path: Path) -
     none = {"fault": "none", "after": 6}
     error = with_and_without("fused_spaces.py:failing", config, tmp_path, {"fault": fault, "after": after}, none)
     assert {"raise": "a layer gave up", "exit": "SystemExit", "nan": "loss is nan"}[fault] in error
+
+
+def test_want_of_memory_in_a_members_own_code_is_nobodys(tmp_path: Path) -> None:
+    """All of them have filled the memory: they go on in smaller units."""
+    config = evaluator(**EXACT)
+    members = {trial: {**values, "fault": "none"} for trial, values in enumerate(sample(FAILING, config, 4))}
+    members[BAD] |= {"fault": "memory", "after": 6}
+    events = train(make_job(FAILING, config, members, fuse="always"), tmp_path)
+    assert not evictions(events)
+    assert {event.trial for event in events if isinstance(event, Final)} == members.keys()
+    *_, last = [event for event in events if isinstance(event, Planned)]
+    assert max((len(unit.members) for unit in last.units), default=1) <= 2
 
 
 @pytest.mark.parametrize("fuse", ["always", "measured"])

@@ -9,7 +9,7 @@ import torch
 
 from nasflow.merge.planning import planner
 from nasflow.native import library as native
-from nasflow.training import batch_runs
+from nasflow.training.batches import batch_runs
 from nasflow.training.optim.native_adam import NativeAdam
 from nasflow.training.unit.fused import FusedUnit
 from tests.training.fused_jobs import fused_and_apart, same

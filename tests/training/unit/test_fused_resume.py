@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from nasflow.job.events import Epoch, Final
 from tests.training.fused_jobs import TOLERANCE, fused_members, plain_training, same
+from tests.training.interrupted import interrupted
 from tests.training.jobs import BLOBS, evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
 
 LR = {"float": [1e-3, 1e-1], "log": True}
 EXACT: dict[str, Any] = {"precision": "64-true", "data": BLOBS | {"params": {"batch_size": 24}}}

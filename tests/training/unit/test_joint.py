@@ -7,9 +7,9 @@ import pytest
 from nasflow.job.events import Planned
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.unit import LockstepUnit
-from tests.training import joint_modules
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evictions, make_job, outcome, sample, train
+from tests.training.models import joint_modules
 from tests.training.unit.test_lockstep import lightning
 
 SPACE = "fused_spaces.py:mixed"

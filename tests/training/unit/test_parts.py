@@ -9,8 +9,8 @@ from nasflow.job.events import Planned
 from nasflow.training.dry_run import JobPlan, rehearse
 from nasflow.training.unit.lockstep.watch import CHANGES
 from tests.training.fused_jobs import fused_and_apart, fused_members, same
+from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
-from tests.training.test_resume import interrupted
 
 MIXED, CODED = "fused_spaces.py:mixed", "parts_modules.py:autoencoder"
 VARIATIONAL = "parts_modules.py:variational"

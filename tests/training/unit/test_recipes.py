@@ -220,18 +220,18 @@ def alone(events: Any) -> dict[int, str]:
 
 def test_an_optimizer_of_the_users_goes_by_itself(tmp_path: Path) -> None:
     """It replaces the data of parameters, which would tear them out of a stack."""
-    config = evaluator(**EXACT, optimizer={"target": "../evaluator/targets.py:Signs", "lr": RATE})
+    config = evaluator(**EXACT, optimizer={"target": "../../evaluator/targets.py:Signs", "lr": RATE})
     spec = make_job(MIXED, config, sample(MIXED, config, 2), fuse="always")
     events = train(spec, tmp_path)
     assert alone(events) == dict.fromkeys((0, 1), "its optimizer Signs is none of torch's")
-    kind = load_target("../evaluator/targets.py:Signs", spec.base_dir)
+    kind = load_target("../../evaluator/targets.py:Signs", spec.base_dir)
     for trial in (0, 1):
         model, _ = plainly(spec, trial, lambda model, _: (kind(model.parameters(), RATE), nothing))
         for key, tensor in weights(tmp_path, trial).items():
             torch.testing.assert_close(tensor, model.state_dict()[key.removeprefix("model.")], rtol=0, atol=TOLERANCE)
 
 
-TARGETS = "../evaluator/targets.py"
+TARGETS = "../../evaluator/targets.py"
 METRICS: list[Any] = [
     "accuracy",
     {"name": "top2", "top_k": 2},

@@ -10,8 +10,8 @@ from nasflow.training.unit.lockstep.joint.recorded import Recording
 from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole, same
+from tests.training.interrupted import interrupted
 from tests.training.jobs import make_job, outcome, sample, train
-from tests.training.test_resume import interrupted
 from tests.training.unit.test_lockstep import lightning
 
 SPACE = "fused_spaces.py:mixed"

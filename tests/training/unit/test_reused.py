@@ -9,10 +9,10 @@ from nasflow.checkpoint.packing import unpack
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.job.events import DIFFERS, Event, Planned
 from nasflow.training.unit import grouping
-from tests.training import reused_spaces
 from tests.training.chosen_costs import ChosenCosts, RandomCosts
-from tests.training.fused_jobs import fused_and_apart, fused_members
+from tests.training.fused_jobs import Apart, fused_and_apart, fused_members
 from tests.training.jobs import evaluator, make_job, outcome, sample, train
+from tests.training.models import reused_spaces
 
 IMAGES = ("conv_twice", "image_block_for_all", "scales")
 SPACES = sorted(
@@ -38,13 +38,22 @@ def first_gradients(events: list[Event], root: Path, trial: int) -> list[torch.T
     return [entry["momentum_buffer"] for _, entry in sorted(state.items())]
 
 
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Apart:
+    return Apart(tmp_path_factory.mktemp("apart"))
+
+
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
-def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_layers_and_tied_weights(
+    space: str, fuse: str, apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if COSTS.get(fuse):
         monkeypatch.setattr(grouping, "CostModel", COSTS[fuse])
     mode = "always" if fuse == "always" else "measured"
-    events = fused_and_apart(f"reused_spaces.py:{space}", config(space), tmp_path, 6, fuse=mode, all_fused=False)
+    events = fused_and_apart(
+        f"reused_spaces.py:{space}", config(space), tmp_path, 6, fuse=mode, all_fused=False, shared=apart
+    )
     reasons = [why for event in events if isinstance(event, Planned) for why in event.alone.values()]
     assert not [why for why in reasons if why.startswith(DIFFERS)]
     if fuse in ("always", "batched"):
@@ -54,7 +63,7 @@ def test_reused_layers_and_tied_weights(space: str, fuse: str, tmp_path: Path, m
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("fuse", ["always", "measured", "batched", "random"])
 def test_the_first_gradients_of_reused_layers_in_float32(
-    space: str, fuse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    space: str, fuse: str, apart: Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Float32 is what native kernels run."""
     if COSTS.get(fuse):
@@ -70,15 +79,14 @@ def test_the_first_gradients_of_reused_layers_in_float32(
     )
     drawn = dict(enumerate(sample(f"reused_spaces.py:{space}", one_step, 6)))
     mode = "always" if fuse == "always" else "measured"
-    events = {}
-    for name, options in (("fused", {"fuse": mode}), ("apart", {})):
-        events[name] = train(make_job(f"reused_spaces.py:{space}", one_step, drawn, **options), tmp_path / name)
-    reasons = [why for event in events["fused"] if isinstance(event, Planned) for why in event.alone.values()]
+    events = train(make_job(f"reused_spaces.py:{space}", one_step, drawn, fuse=mode), tmp_path)
+    alone, place = apart.train(make_job(f"reused_spaces.py:{space}", one_step, drawn))
+    reasons = [why for event in events if isinstance(event, Planned) for why in event.alone.values()]
     assert not [why for why in reasons if why.startswith(DIFFERS)]
     for trial in drawn:
-        fused, apart = (first_gradients(events[name], tmp_path / name, trial) for name in ("fused", "apart"))
-        largest = max(float(grad.abs().max()) for grad in apart)
-        assert len(fused) == len(apart) > 0
-        for one, other in zip(fused, apart, strict=True):
+        fused, wanted = first_gradients(events, tmp_path, trial), first_gradients(alone, place, trial)
+        largest = max(float(grad.abs().max()) for grad in wanted)
+        assert len(fused) == len(wanted) > 0
+        for one, other in zip(fused, wanted, strict=True):
             size = max(float(other.abs().max()), 1e-2 * largest)
             assert float((one - other).abs().max()) <= 1e-4 * size

@@ -18,11 +18,11 @@ from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.space.architecture import Architecture
 from nasflow.training.member_maker import load_job_data, make_member, samples_of
 from nasflow.training.training_job import TrainingJob
+from nasflow.training.unit import grouping
 from tests.training.fused_jobs import TOLERANCE, fused_and_apart, fused_members, resumed_exactly
+from tests.training.interrupted import halves, interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 from tests.training.member.test_hooks import FUSED, as_lightning, hooked
-from tests.training.test_preempted import halves
-from tests.training.test_resume import interrupted
 from tests.training.unit.test_recipes import BOTH, EPOCHS, EXACT, LR, MIXED, RATE, alone
 
 WEIGHTS = [0.2, 1.0, 3.5]
@@ -298,3 +298,16 @@ def test_a_module_that_steps_by_itself_is_refused(tmp_path: Path) -> None:
 def test_mistakes_of_the_config(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         evaluator(**values)
+
+
+@pytest.mark.parametrize(("recipe", "kept"), [({}, 0), (RECIPES["averaged"], 1), (RECIPES["all"], 2)])
+def test_units_leave_memory_for_what_is_kept_of_each_weight(
+    recipe: dict[str, Any], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(grouping, "members_that_fit", lambda parts, device, kept: asked.append(kept) or 2)
+    config = evaluator(epochs=1, **recipe)
+    events = train(make_job(MIXED, config, sample(MIXED, config, 4), fuse="always"), tmp_path)
+    assert set(asked) == {kept}
+    units = [unit.members for event in events if isinstance(event, Planned) for unit in event.units]
+    assert [len(members) for members in units] == [2, 2]

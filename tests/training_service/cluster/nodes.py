@@ -11,7 +11,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from nasflow.config.services.storage import StorageConfig
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 from nasflow.testing.training_service import running
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterService

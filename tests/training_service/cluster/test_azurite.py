@@ -7,6 +7,7 @@ import pytest
 
 from nasflow.errors import ServiceError
 from nasflow.testing.service_jobs import epochs, script, until
+from tests.handful import handful
 from tests.object_store import azurite
 from tests.object_store.far import FarNodesContract
 from tests.object_store.s3 import on_nodes
@@ -37,7 +38,10 @@ def scratch(s3, tmp_path, monkeypatch):
     return folder
 
 
+@handful
 class TestAzurite(FarNodesContract):
+    """The rest: TestObjectStore, on an S3 server."""
+
     factory = f"{nodes.__file__}:make"
 
     def lose(self, service, handle):

@@ -16,7 +16,7 @@ from nasflow.attempt.verdict import judge
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.process_id import process_id
+from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
     await_status,

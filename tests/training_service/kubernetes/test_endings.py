@@ -8,8 +8,8 @@ import pytest
 
 from nasflow.attempt.verdict import judge
 from nasflow.errors import ServiceError
-from nasflow.process_id import process_id
 from nasflow.study.records import FailureKind
+from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster import base

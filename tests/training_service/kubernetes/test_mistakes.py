@@ -7,6 +7,8 @@ import pytest
 from nasflow.errors import ServiceError
 from tests.training_service.kubernetes.service import make
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # the first test to start may have to build Kubernetes
+
 TEMPLATES = {
     "spec: should be a mapping": {"spec": None},
     "metadata: should be a mapping": {"metadata": ["labels"]},

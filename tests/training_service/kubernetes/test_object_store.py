@@ -9,6 +9,7 @@ from nasflow.job.events import parse_event
 from nasflow.testing.training_service import epochs, finish, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import RUNNER
+from tests.handful import handful
 from tests.object_store.far import FarNodesContract, far_disks, storage
 from tests.object_store.s3 import KEY, SECRET
 from tests.training import jobs
@@ -40,7 +41,10 @@ def root(scratch, tmp_path):
     make(tmp_path / "it's a $(root) 100%d").cleanup()
 
 
+@handful
 class TestObjectStoreOfPods(FarNodesContract):
+    """The rest: TestKubernetesService, and TestObjectStore of the tests' own nodes."""
+
     factory = f"{__file__}:make"
 
     @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.process_id import process_id
+from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import TrainingServiceContract, await_status, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import LocalService

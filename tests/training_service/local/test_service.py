@@ -14,7 +14,7 @@ from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.job.events import parse_event
 from nasflow.job.spec import JobSpec, MemberSpec
-from nasflow.process_id import ProcessId, process_id
+from nasflow.system.process_id import ProcessId, process_id
 from nasflow.testing.training_service import (
     TrainingServiceContract,
     await_status,
@@ -131,7 +131,8 @@ def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
         assert service.fetch(f"trials/{trial:05d}/epoch-0002.safetensors").is_file()
     worker = psutil.Process(workers(root)["cpu-0"].process.pid)
     assert any("libtorch" in part.path for part in worker.memory_maps())
-    assert worker.num_threads() == 1  # a process that has started threads can't fork safely
+    threads = [file.read_text().strip() for file in Path(f"/proc/{worker.pid}/task").glob("*/comm")]
+    assert len(threads) == 1, threads  # a process that has started threads can't fork safely
 
 
 def test_cpu_slots_share_the_cores(root, monkeypatch):
@@ -158,6 +159,7 @@ def test_gpu_slots_see_their_gpu_only(root, monkeypatch):
         finish(service, handle)
         environment = json.loads(service.fetch(f"jobs/{handle.job_id}/report.json").read_text())["environment"]
         assert environment["CUDA_VISIBLE_DEVICES"] == slot[4]
+        assert environment["NASFLOW_GPU_SHARE"] == "0.5"
         assert environment["OMP_NUM_THREADS"] == "2"
 
 
@@ -245,6 +247,18 @@ def test_a_worker_killed_between_claim_and_fork_loses_its_job(root):
     assert await_status(service, handle, JobStatus.LOST).slot == "cpu-0"
     service.submit(script("job"))
     assert finish(service, handle).exit_code == 0
+
+
+def test_a_worker_whose_environment_can_not_be_read_yet_is_ended(root):
+    """Else the clean-up would wait for it, and it for the lock."""
+    service = make(root)
+    service.prepare()
+    until((root / "local/workers/cpu-0/ready").exists, "ready worker")
+    worker = workers(root)["cpu-0"]
+    stop(root, worker.process)  # so that it does not see that it is dismissed
+    with LocalState(root).lock():
+        service._bury(worker.model_copy(update={"token": "carried by none"}))
+    assert not worker.process.alive()
 
 
 def test_a_dead_idle_worker_is_replaced_for_a_job_that_waits(root):

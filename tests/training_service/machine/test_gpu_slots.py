@@ -11,7 +11,7 @@ import pytest
 
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.process_id import process_id
+from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.local import active_gpus

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nasflow.process_id import ProcessId, process_id
+from nasflow.system.process_id import ProcessId, process_id
 from nasflow.training_service.machine.processes import carriers, descendants, end_all
 
 STUBBORN = (

@@ -11,7 +11,7 @@ import pytest
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ServiceError
-from nasflow.small_files import write_aside
+from nasflow.system.small_files import write_aside
 from nasflow.testing.training_service import epochs, finish, script, until
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run

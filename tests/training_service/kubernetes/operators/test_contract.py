@@ -6,6 +6,7 @@ from nasflow.testing.training_service import TrainingServiceContract
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
+from tests.handful import handful
 from tests.training_service.kubernetes.operators import services
 
 # the first test to start may have to build Kubernetes
@@ -13,6 +14,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 class OnAnOperator(TrainingServiceContract):
+    """One operator keeps all of it, the others what they do of it; the rest is theirs all (`PodService`)."""
+
     @pytest.fixture(autouse=True)
     def cluster(self, operators):
         self.kubernetes = operators
@@ -31,13 +34,16 @@ class TestPyTorchJobs(OnAnOperator):
     factory = f"{services.__file__}:pytorch_job"
 
 
+@handful
 class TestTrainJobs(OnAnOperator):
     factory = f"{services.__file__}:train_job"
 
 
+@handful
 class TestAdaptDLJobs(OnAnOperator):
     factory = f"{services.__file__}:adaptdl_job"
 
 
+@handful
 class TestFrameworks(OnAnOperator):
     factory = f"{services.__file__}:framework"

@@ -1,0 +1,1 @@
+"""Spaces, data and programs that searches of the tests name by import path."""

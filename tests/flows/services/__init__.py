@@ -1,0 +1,1 @@
+"""Searches on hosts, and on several services at once."""

@@ -1,0 +1,1 @@
+"""Searches by each strategy."""

@@ -1,0 +1,65 @@
+"""Searches whose trials are trained on several devices each."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.flows.searches import Searches
+
+CONFIG: dict[str, Any] = {
+    "space": {"target": "nasflow.space.ready:mlp", "params": {"in_features": 64, "classes": 10}},
+    "evaluator": {
+        "kind": "classification",
+        "data": {"target": "nasflow.evaluator.data:DigitsRows"},
+        "epochs": 3,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "parallel": {"strategy": "fsdp", "devices": 2},
+    },
+    "budget": {"rounds": 1, "trials_per_round": 3},
+    "objectives": [{"metric": "val_accuracy", "direction": "maximize"}],
+    "retry": {"delay_seconds": [0.1]},
+    "training_service": {"kind": "local", "slots": 2},
+}
+
+
+@pytest.mark.long
+def test_a_rank_is_killed_and_all_go_on(searches: Searches) -> None:
+    searches.write("wide", **CONFIG)
+    reason = " ".join(searches.run("plan", "wide.yaml", code=2).split())
+    assert "evaluator.parallel trains every trial on 2 devices, in a job of its own: there is nothing to plan" in reason
+    with searches.start("run", "wide.yaml") as process:
+        while not (killed := _ranks(searches)):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.kill(killed[-1].pid, signal.SIGKILL)
+        output = process.communicate(timeout=300)[0]
+        assert process.wait() == 0, output
+    trials = searches.json("show", "wide")["trials"]
+    assert [trial["status"] for trial in trials] == ["trained"] * 3
+    told = [
+        (event["trial"], event["epoch"])
+        for event in searches.events("wide")
+        if event["kind"] == "epoch" and not event["replayed"]
+    ]
+    assert sorted(told) == [(trial, epoch) for trial in range(3) for epoch in (1, 2, 3)], "each epoch once"
+    searches.run("export", "wide", "--out", "best")
+    assert list((searches.folder / "best").rglob("*.safetensors"))
+
+
+def _ranks(searches: Searches) -> list[psutil.Process]:
+    """The ranks of a job of which an epoch is on record."""
+    if not any(event["kind"] == "epoch" for event in searches.events("wide")):
+        return []
+    pids = [event["pid"] for event in searches.events("wide") if event["kind"] == "started"]
+    for pid in reversed(pids):
+        try:
+            children = psutil.Process(pid).children()
+        except psutil.NoSuchProcess:
+            continue
+        if len(children) == 2:
+            return children
+    return []

@@ -1,0 +1,1 @@
+"""Spaces, LightningModules, data and passes that jobs of the tests name by import path."""

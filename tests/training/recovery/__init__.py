@@ -1,0 +1,1 @@
+"""Jobs that are interrupted, resumed, killed or left by a member."""

@@ -1,0 +1,67 @@
+"""Several ranks train a trial as one process with the whole batches does."""
+
+from pathlib import Path
+
+import pytest
+
+from nasflow.job.events import Ended, Epoch, Final, Planned
+from tests.training.wide.jobs import assert_equal, job, own_module, run, solo, state, wide
+
+SCORES = {"metrics": ["accuracy", "f1", "auroc"]}
+
+
+@pytest.mark.parametrize(("strategy", "devices"), [("ddp", 3), ("fsdp", 2)])
+def test_as_one_process(strategy: str, devices: int, tmp_path: Path) -> None:
+    spec = wide(strategy, devices, gradient_clip_val=0.5, **SCORES)
+    code, events = run(spec, tmp_path / "wide")
+    assert code == 0
+    planned = next(event for event in events if isinstance(event, Planned))
+    assert planned.alone == {0: f"evaluator.parallel trains it on {devices} devices"}
+    assert [event.epoch for event in events if isinstance(event, Epoch)] == [1, 2, 3]
+    assert any(isinstance(event, Final) for event in events)
+    assert_equal(state(tmp_path / "wide"), solo(spec, tmp_path / "solo"))
+    pickles = [path for path in tmp_path.rglob("*") if path.suffix in {".pt", ".pkl", ".distcp", ".metadata"}]
+    assert not pickles
+    assert not list(tmp_path.rglob(".metadata"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("strategy", "devices", "values"),
+    [
+        ("ddp", 2, {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": {"name": "cosine"}}),
+        ("ddp", 4, {"accumulate_grad_batches": 2}),
+        ("fsdp", 4, {"optimizer": {"name": "adamw", "lr": 0.01}}),
+        ("fsdp", 2, {"accumulate_grad_batches": 2}),
+        ("ddp", 2, {"data": {"target": "spaces.py:sampled"}}),
+        ("fsdp", 3, {"data": {"target": "spaces.py:sampled", "params": {"workers": 1}}}),
+        ("ddp", 2, {"space": "unused"}),
+        ("fsdp", 2, {"space": "unused"}),
+        ("ddp", 2, {"validate_every": 3}),
+    ],
+)
+def test_as_one_process_however_it_is_trained(strategy: str, devices: int, values: dict, tmp_path: Path) -> None:
+    spec = wide(strategy, devices, **{**SCORES, **values})
+    code, events = run(spec, tmp_path / "wide")
+    assert code == 0
+    assert events[-1] == Ended(at=events[-1].at)
+    assert_equal(state(tmp_path / "wide"), solo(spec, tmp_path / "solo"), 1e-11)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_module_of_the_users_own(strategy: str, tmp_path: Path) -> None:
+    spec = wide(strategy, 2, **own_module("Sharding" if strategy == "fsdp" else "Plain"))
+    assert run(spec, tmp_path / "wide")[0] == 0
+    assert_equal(state(tmp_path / "wide"), solo(spec, tmp_path / "solo"), 1e-11)
+
+
+@pytest.mark.long
+def test_early_stop_is_that_of_one_process(tmp_path: Path) -> None:
+    stops = {"metric": "val_loss", "patience": 1, "min_delta": 1e9}
+    spec = wide(early_stopping=stops)
+    code, events = run(spec, tmp_path / "wide")
+    assert code == 0
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert (final.epochs, final.stopped_early) == (2, True)
+    assert_equal(state(tmp_path / "wide"), solo(job(early_stopping=stops), tmp_path / "solo"))
