@@ -53,7 +53,7 @@ test: ## install nasflow and its development tools, run all tests but the long o
 test-quick: $(VENV)/dev.stamp ## the tests that start no server, no cluster and no browser
 	$(PYTEST) --numprocesses $(WORKERS) -m "not long" $(addprefix tests/,$(QUICK)) $(ARGS)
 
-# Those of work pools by themselves: each job starts a program that imports Prefect, and most tests have several.
+# Those of work pools by themselves: a job begins when a server of Prefect, its worker and its flow run let it.
 test-long: $(VENV)/long.stamp ## the long tests: faults, hosts, a team's server, the UI in a browser, Ray, models of other libraries
 	$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(ARGS),$(ARGS),--ignore tests/flows/pool)
 	$(if $(ARGS),,$(PYTEST) --numprocesses 1 -m long tests/flows/pool)
