@@ -14,6 +14,16 @@ from nasflow.clean_text import one_line
 from nasflow.errors import ConfigError
 
 _DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
+_added: list[str] = []  # folders that are on sys.path for targets
+
+
+def import_path_without_targets() -> list[str]:
+    """Return `sys.path` without the folders that are on it for targets.
+
+    Another process that loads a target puts its folder last, as this one did. In PYTHONPATH it would come before
+    installed packages, and a user's `yaml.py` would hide the library.
+    """
+    return [entry for entry in sys.path if entry not in _added]
 
 
 def target_file(target: str, base_dir: Path) -> Path | None:
@@ -55,8 +65,7 @@ def check_params(key: str, target: str, function: Callable[..., Any], /, *args: 
 def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
     if place.count(".") > _DEEPEST:
         raise ConfigError(f"target '{target}': the name of a module has at most {_DEEPEST} dots")
-    if str(base_dir) not in sys.path:
-        sys.path.append(str(base_dir))
+    _make_importable(base_dir)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -83,11 +92,17 @@ def _import_file(file: Path, target: str) -> ModuleType:
         raise ConfigError(f"target '{target}': {file} can't be imported as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+    _make_importable(file.parent)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+def _make_importable(folder: Path) -> None:
+    """Let a target's module import those beside it; installed packages come first."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+        _added.append(str(folder))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 FIRST = (
+    "tests/training_service/kubernetes/test_endings.py",  # builds servers that other files wait for
     "tests/training/unit/test_recipe_pairs.py",
     "tests/zoo/test_zoo.py",
     "tests/trust/test_trust.py",
@@ -12,7 +13,6 @@ FIRST = (
     "tests/sabotage/test_sabotage.py",
     "tests/training_service/kubernetes/operators/test_contract.py",
     "tests/training_service/kubernetes/test_service.py",
-    "tests/training_service/kubernetes/test_endings.py",
     "tests/training_service/cluster/test_slurm.py",
 )
 """From the root of the repository."""

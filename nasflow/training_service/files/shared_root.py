@@ -8,6 +8,7 @@ from nasflow.clean_text import clean_text
 from nasflow.errors import ServiceError
 from nasflow.job.events import read_lines
 from nasflow.job.spec import job_dir, stop_mark
+from nasflow.load_target import import_path_without_targets
 from nasflow.training_service.base import JobHandle, TrainingService
 
 
@@ -69,6 +70,10 @@ def _unusable(root: Path, error: Exception) -> str:
 
 
 def import_path() -> str:
-    """Return the PYTHONPATH for another process to import what this one can, without the interpreter's own folders."""
+    """Return the PYTHONPATH for another process to import what this one can.
+
+    The interpreter's own folders are left out, and those of targets, which come last where they are loaded.
+    """
     own = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    return os.pathsep.join(place for entry in sys.path if not (place := str(Path(entry).absolute())).startswith(own))
+    entries = (str(Path(entry).absolute()) for entry in import_path_without_targets())
+    return os.pathsep.join(entry for entry in entries if not entry.startswith(own))

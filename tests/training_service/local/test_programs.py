@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.load_target import load_target
 from nasflow.system.process_id import process_id
-from nasflow.testing.training_service import TrainingServiceContract, await_status, numbers, script, until
+from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState
@@ -53,3 +54,15 @@ def test_each_job_is_a_program_of_its_own(root):
         assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 500
     worker.process.send(signal.SIGKILL)
     until(lambda: process_id(pid) is None, "end of the job with its worker")
+
+
+def test_a_file_beside_the_space_does_not_hide_a_library_from_jobs(root, tmp_path, monkeypatch):
+    """The controller, which imports it last, trains with the library; so do its jobs."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "pydantic.py").write_text("raise RuntimeError('not the library')\n")
+    (tmp_path / "space.py").write_text("import beside\n\n\ndef build(pick):\n    return beside.NAME\n")
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    assert load_target("space.py:build", tmp_path)(None) == "beside"
+    service = make(root)
+    handle = service.submit(script("job", ["epoch", 1]))
+    assert finish(service, handle).exit_code == 0, service.log_tail(handle)
