@@ -21,6 +21,7 @@ SECRETS = "NASFLOW_STORAGE_SECRETS"
 KEY = "training_service.storage"
 # Seconds, and retries of botocore below those of s3fs and of nasflow: others wait while a request does.
 _S3_PATIENCE = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}
+_AZURE_PATIENCE: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 20}
 
 
 def texts_of(config: ObjectStoreConfig) -> dict[str, str]:
@@ -82,6 +83,8 @@ class Bucket:
             options = {**options, "config_kwargs": {**_S3_PATIENCE, **given}}
         try:
             self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
+            if url.startswith(("az://", "abfs://", "abfss://")):
+                _retry_soon(self._files)
         except ImportError as error:
             raise ServiceError(f"{KEY}.url: {self._clean(error)}") from None
         except Exception as error:  # a storage may raise anything
@@ -158,3 +161,14 @@ class Bucket:
         for place, secret in self._texts.items():
             text = hide_passwords(text, secret) if place == "url" else text.replace(secret, MASK) if secret else text
         return text
+
+
+def _retry_soon(files: Any) -> None:
+    """Replace the client of an adlfs file system: it repeats requests after 15 to 24 seconds, without an option."""
+    from azure.storage.blob.aio import BlobServiceClient, ExponentialRetry  # noqa: PLC0415 - optional
+
+    client = files.service_client
+    once = ExponentialRetry(initial_backoff=0, increment_base=1, retry_total=1, random_jitter_range=1)  # 0 to 2 s
+    files.service_client = BlobServiceClient(
+        client.url, credential=client.credential, retry_policy=once, **_AZURE_PATIENCE
+    )
