@@ -47,6 +47,7 @@ def same_labels(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # twelve of its 18 trials are programs that import PyTorch
 def test_the_same_search_three_ways_gives_the_same_leaderboard(searches: Searches) -> None:
     for kind in EVALUATORS:
         searches.write(kind, **config(kind))

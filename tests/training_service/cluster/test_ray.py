@@ -15,7 +15,7 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.ray import RayService
 from tests.ray_head import TOKEN, ray_head
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first test may have to install Ray
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_RAY"
 HEADER = "NASFLOW_TEST_RAY_HEADER"
