@@ -9,8 +9,8 @@ from nasflow.config.search import HyperbandConfig, Objective, OptunaConfig
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.hyperband import Hyperband
-from nasflow.strategy.optuna_asking import ask, finished, make_study
-from nasflow.strategy.optuna_sampler import make_sampler
+from nasflow.strategy.optuna.asking import ask, finished, make_study
+from nasflow.strategy.optuna.sampler import make_sampler
 
 _ENOUGH = 10  # results of a rung for a model, as Optuna's TPE begins after so many
 _AT_RANDOM = 1 / 3  # of the new architectures, as in the paper

@@ -63,7 +63,7 @@ def make_strategy(
         case HyperbandConfig():
             return Hyperband(space, config, objectives, seed, first)
         case OptunaConfig():
-            from nasflow.strategy.optuna_sampler import OptunaStrategy, make_sampler  # noqa: PLC0415  # slow
+            from nasflow.strategy.optuna.sampler import OptunaStrategy, make_sampler  # noqa: PLC0415  # slow
 
             return OptunaStrategy(space, make_sampler(config, len(objectives), seed), objectives, first)
         case CustomStrategyConfig():

@@ -18,7 +18,7 @@ from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.strategy.optuna_asking import ask, finished, make_study, parameters
+from nasflow.strategy.optuna.asking import ask, finished, make_study, parameters
 from nasflow.strategy.scores import losses
 from nasflow.trial import Trial
 

@@ -13,7 +13,7 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Domain
 from nasflow.space.pick import Pick
 from nasflow.space.space import Space
-from nasflow.strategy.optuna_params import distributions, encode, suggest
+from nasflow.strategy.optuna.params import distributions, encode, suggest
 
 _TRIES = 1000  # before a sampler that proposes only invalid architectures is given up
 
