@@ -12,6 +12,7 @@ from typing import Any
 
 from nasflow.clean_text import one_line
 from nasflow.errors import ConfigError
+from nasflow.system.gc_control import uncollected
 
 _DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
 _added: list[str] = []  # folders that are on sys.path for targets
@@ -43,7 +44,8 @@ def load_target(target: str, base_dir: Path) -> Any:
     if not place or not name:
         raise ConfigError(f"target '{shown}' should read 'package.module:Name' or 'file.py:Name'")
     file = target_file(target, base_dir)
-    module = _import_file(file, shown) if file else _import_module(place, shown, base_dir)
+    with uncollected():  # nearly all that an import makes stays
+        module = _import_file(file, shown) if file else _import_module(place, shown, base_dir)
     try:
         return getattr(module, name)
     except AttributeError:

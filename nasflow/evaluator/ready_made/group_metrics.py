@@ -169,22 +169,32 @@ class SupervisedGroup:
 
 
 class _Sum:
-    """A sum over batches, kept in one place; the first dimension of its tensors is the members."""
+    """A sum over batches, kept in one place; the first dimension of its tensors is the members.
+
+    Its memory stays where it is from batch to batch and from epoch to epoch.
+    """
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
+        self._has_any = False
 
     def __bool__(self) -> bool:
-        return self._total is not None
+        return self._has_any
 
     def add(self, part: Tensor) -> None:
-        """Add a batch; the first one's tensor becomes the sum."""
-        self._total = part if self._total is None else self._total.add_(part)
+        """Add a batch."""
+        if self._total is None:
+            with torch.inference_mode(False):  # or only validation in inference mode could write to it
+                self._total = torch.zeros_like(part)
+        self._total.add_(part)
+        self._has_any = True
 
     def take(self) -> Tensor:
         """Return the sum, and reset it."""
-        total, self._total = self._total, None
-        assert total is not None  # noqa: S101 - for the type checker
+        assert self._total is not None  # noqa: S101 - for the type checker
+        total = self._total.clone()
+        self._total.zero_()
+        self._has_any = False
         return total
 
 
@@ -210,6 +220,7 @@ class _Means(_Sum):
         self._samples = max(samples for _, samples in sums)
         if self._samples:
             self._total = torch.tensor([total for total, _ in sums], dtype=torch.float64, device=device)
+            self._has_any = True
 
     def take_means(self) -> list[float]:
         """Return the means, and reset them."""

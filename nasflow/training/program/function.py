@@ -1,9 +1,9 @@
-"""The process of a trial of `kind: function`: `python -m nasflow.training.program.function FILE`.
+"""A trial of `kind: function`, in a process of its own (`function_program`).
 
-FILE says what to train (`Task`). Reports go to a file, and after each the process waits for a line on its standard
-input: whether to go on.
+Reports go to a file, and after each the process waits for a line on its standard input: whether to go on.
 """
 
+import gc
 import inspect
 import json
 import os
@@ -122,6 +122,7 @@ def train(task: Task, answers: IO[str]) -> None:
     report = Report(task.folder / "reports", task.reported, answers)
     checkpoint = Checkpoint(CheckpointStore(task.folder / "checkpoint", 1), report, rng)
     function = load_function(config, job.base_dir)
+    gc.freeze()  # what was imported stays, so that collections need not look at it
     with rng:
         candidate: Candidate = space.build(member.architecture)
         ours = {"model": candidate.model, "report": report, "checkpoint": checkpoint, "seed": member.seed}
@@ -133,12 +134,12 @@ def train(task: Task, answers: IO[str]) -> None:
             return
 
 
-def main() -> None:
-    """Train the trial of the file that the command line names. What is raised is written into the file `error`."""
+def run(file: Path) -> None:
+    """Train the trial of the task in this file. What is raised is written into `error` in the folder of the task."""
     answers = os.fdopen(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    task = Task.model_validate_json(Path(sys.argv[1]).read_bytes())
+    task = Task.model_validate_json(file.read_bytes())
     try:
         train(task, answers)
     except (Exception, SystemExit) as error:
@@ -165,7 +166,3 @@ def _paused(rng: RngStream) -> Iterator[None]:
         yield
     finally:
         rng.__enter__()
-
-
-if __name__ == "__main__":
-    main()

@@ -162,7 +162,7 @@ class ProgramTrial(FollowedTrial):
         )
         file = self._folder / "task.json"
         file.write_text(task.model_dump_json())
-        command = [sys.executable, "-P", "-m", "nasflow.training.program.function", str(file)]
+        command = [sys.executable, "-P", "-m", "nasflow.training.program.function_program", str(file)]
         return Process(command, self._job.base_dir, environment, turn, asks=True)
 
     def _start_command(self, config: CommandConfig, environment: dict[str, str], turn: BinaryIO) -> Process:

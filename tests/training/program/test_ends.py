@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from nasflow.job.spec import program_dir
 from nasflow.training.program import turn
 from nasflow.training.program.job import ProgramJob
 from nasflow.training.runner import run_job_file
+from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.training.program.jobs import command, curve, events_of, function, make_job, train, write_job
 
 PARENT = """
@@ -45,18 +47,17 @@ KINDS = {
 }
 
 
-def until(true: Callable[[], bool], runner: subprocess.Popen[bytes] | None = None) -> None:
+def until(true: Callable[[], bool], runner: ForkedProgram | None = None) -> None:
     deadline = time.monotonic() + 120
     while not true():
-        assert runner is None or runner.poll() is None, "the job ended too early"
+        assert runner is None or runner.poll() is None, f"the job ended too early: {runner.said()}"
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def start(job_file: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start(job_file: Path, folder: Path) -> ForkedProgram:
     """Run a job up to what it does after its first report."""
-    program = [sys.executable, "-m", "nasflow.training.runner", str(job_file)]
-    runner = subprocess.Popen(program, start_new_session=True)
+    runner = start_forked(["python", "-m", "nasflow.training.runner", job_file], Path.cwd(), os.environ)
     until(lambda: (folder / "second").exists() and len(told(job_file)) > 0, runner)
     return runner
 
@@ -142,7 +143,7 @@ def test_a_function_whose_job_is_killed_goes_on_to_the_same_bits(tmp_path: Path)
         job_file = write_job(folder, make_job(function("train", {"epochs": 300}, epochs=300), folder))
         if name == "killed":
             runner = subprocess.Popen([sys.executable, "-m", "nasflow.training.runner", str(job_file)])
-            until(lambda file=job_file: len(told(file)) > 5, runner)
+            until(lambda file=job_file: len(told(file)) > 5)
             runner.kill()
             runner.wait()
         assert run_job_file(job_file) == 0
