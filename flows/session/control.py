@@ -121,6 +121,19 @@ class Control:
         return True
 
     def _watch(self) -> None:
+        """Look until the session ends; begin again when this process could open no file, as for a connection."""
+        while True:
+            try:
+                self._look()
+                return
+            except OSError as error:
+                get_run_logger().warning(
+                    "The states of the search's runs can't be read, which is tried again: %s", error
+                )
+            if self._session.interrupted or self._ended.wait(POLL_SECONDS):
+                return
+
+    def _look(self) -> None:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),  # the next look is the retry
             get_client(httpx_settings={"timeout": _ANSWER_SECONDS}, sync_client=True) as client,

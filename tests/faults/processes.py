@@ -20,6 +20,7 @@ _PREEMPTED_WITHIN = 20.0  # seconds
 
 _REFUSED = "another controller runs study"
 _TRACEBACK = "Traceback (most recent call last)"
+_NO_FILES = "Too many open files"  # of another fault, under which a later controller may have started
 
 
 def end(*processes: psutil.Process) -> None:
@@ -146,6 +147,12 @@ def second_controller(scene: Scene, rng: random.Random) -> str:
     return "two controllers started at once: the second was refused" if at_once else "a second controller was refused"
 
 
+def _errors(said: str) -> list[str]:
+    """The last line of each traceback, which names the error."""
+    parts = (part.splitlines()[1:] for part in said.split(_TRACEBACK)[1:])
+    return [next((line for line in lines if line and not line.startswith(" ")), "") for lines in parts]
+
+
 def upgrade(scene: Scene, rng: random.Random) -> str:
     """nasflow is replaced by another version while the search trains, or after its controller was killed."""
     package, search = scene.package, scene.search
@@ -163,7 +170,7 @@ def upgrade(scene: Scene, rng: random.Random) -> str:
         for log in sorted(search.folder.glob("controller-*.log")):
             said = log.read_text()
             found_nothing = said.startswith(_TRACEBACK) and "No module named 'nasflow" in said  # when it was started
-            if _TRACEBACK in said and not found_nothing:
+            if any(_NO_FILES not in error for error in _errors(said)) and not found_nothing:
                 return f"a traceback in {log.name} after an upgrade: {said[-2000:]}"
         return None
 

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from tests.flows.forked_commands import ForkedProgram, run_forked, start_forked
+from tests.flows.migrated_database import copy_kept, keep
 
 HERE = Path(__file__).parent / "models"
 ONE_TRIAL = {
@@ -105,6 +106,7 @@ class PrefectProcess:
         self._url = f"http://127.0.0.1:{self.port}/api"
         self._log = home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._database = home / "prefect.db"
         env = {
             **os.environ,
             "PREFECT_HOME": str(home),
@@ -125,10 +127,13 @@ class PrefectProcess:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        is_first = "PREFECT_SERVER_DATABASE_CONNECTION_URL" not in self.server.env and copy_kept(self._database)
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "prefect", "server", "start", *address]
             self._process = subprocess.Popen(command, env=self.server.env, stdout=log, stderr=log)
         _wait_for(f"{self._url}/health", self._process, self._log)
+        if is_first:
+            keep(self._database)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it by a signal."""
