@@ -14,6 +14,8 @@ BIN    := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # the folders of tests that need no programs but Python
 QUICK  := attempt checkpoint config evaluator fuzz job merge native space strategy
+# those of the long tests that need the packages of the extras zoo and dlc
+ZOO    := zoo hosted/test_dlc.py evaluator docs
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --no-compile
 EMPTY  :=
 COMMA  := ,
@@ -54,9 +56,14 @@ test-quick: $(VENV)/dev.stamp ## the tests that start no server, no cluster and 
 	$(PYTEST) --numprocesses $(WORKERS) -m "not long" $(addprefix tests/,$(QUICK)) $(ARGS)
 
 # Those of work pools by themselves: a job begins when a server of Prefect, its worker and its flow run let it.
-test-long: $(VENV)/long.stamp ## the long tests: faults, hosts, a team's server, the UI in a browser, Ray, models of other libraries
-	$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(ARGS),$(ARGS),--ignore tests/flows/pool)
-	$(if $(ARGS),,$(PYTEST) --numprocesses 1 -m long tests/flows/pool)
+# What the zoo needs comes last: torchmetrics imports transformers wherever it is installed, a second at each start of a worker.
+test-long: $(VENV)/dev.stamp ## the long tests: faults, hosts, a team's server, the UI in a browser, Ray, models of other libraries
+ifeq ($(ARGS),)
+	$(PYTEST) --numprocesses $(WORKERS) -m long $(addprefix --ignore tests/,flows/pool $(ZOO))
+	$(PYTEST) --numprocesses 2 -m long tests/flows/pool
+endif
+	@$(MAKE) --no-print-directory $(VENV)/long.stamp
+	$(PYTEST) --numprocesses $(WORKERS) -m long $(if $(ARGS),$(ARGS),$(addprefix tests/,$(ZOO)))
 
 test-repeat: $(VENV)/dev.stamp ## the tests of ARGS='...' TIMES times, while something else keeps the machine busy
 	@(while :; do :; done) & busy=$$!; trap "kill $$busy" EXIT; \
@@ -102,7 +109,6 @@ $(VENV)/dev.stamp: $(VENV)/venv.stamp
 	$(call install,dev)
 	@touch $(VENV)/search.stamp $@
 
-# Apart from the others: where transformers is installed, torchmetrics imports it, a second at each start of a worker.
 $(VENV)/long.stamp: $(VENV)/dev.stamp
 	$(call install,zoo dlc)
 	@touch $@

@@ -22,10 +22,10 @@ def own_environment(name: str, requirements: Path) -> Path:
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "made").exists():
-            pip = [place / "bin" / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+            install = ["install", "-qq", "--disable-pip-version-check", "--no-compile"]
             for command in (
                 [sys.executable, "-m", "venv", "--clear", place],
-                [*pip, "--require-hashes", "--no-deps", "-r", requirements],
+                [place / "bin" / "python", "-m", "pip", *install, "--require-hashes", "--no-deps", "-r", requirements],
             ):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:

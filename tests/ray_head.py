@@ -17,6 +17,13 @@ from tests.own_environment import own_environment
 REQUIREMENTS = Path(__file__).with_name("ray_requirements.txt")
 TOKEN = "let-me-in-to-the-ray-dashboard"
 CPUS = 3
+PATIENT = {
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+}
+"""On a busy machine Ray's programs answer one another late: taken for dead, one of them ends the whole head."""
 
 
 @contextmanager
@@ -32,7 +39,7 @@ def ray_head(environment: dict[str, str]) -> Iterator[str]:
     gcs, dashboard, client = (each.getsockname()[1] for each in sockets)
     for each in sockets:
         each.close()
-    own = {"HOME": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    own = {"HOME": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, **PATIENT}
     with (folder / "head.log").open("wb") as log:
         head = subprocess.Popen(
             [

@@ -16,6 +16,7 @@ from nasflow.training_service.base import JobHandle, JobState, JobStatus, Traini
 T = TypeVar("T")
 
 _PAUSE = 0.01  # seconds between two looks that cost nothing
+_PATIENCE = 120.0  # seconds; a busy machine takes long to start a program
 
 
 def script(job_id: str, *steps: list[Any]) -> JobSpec:
@@ -34,7 +35,7 @@ def script(job_id: str, *steps: list[Any]) -> JobSpec:
     )
 
 
-def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
+def until(condition: Callable[[], T], what: str, seconds: float = _PATIENCE) -> T:
     """Wait until `condition` is true and return its value; after `seconds`, fail with a message that names `what`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -47,7 +48,7 @@ def until(condition: Callable[[], T], what: str, seconds: float = 30.0) -> T:
         time.sleep(min(max(_PAUSE, 4 * (now - begun)), 10 * _PAUSE))  # a costly look leaves the processors to jobs
 
 
-def finish(service: TrainingService, handle: JobHandle, seconds: float = 30.0) -> JobState:
+def finish(service: TrainingService, handle: JobHandle, seconds: float = _PATIENCE) -> JobState:
     """Wait for a job's end and return its state."""
     until(lambda: service.status(handle).status.finished, f"end of {handle.job_id}", seconds)
     return service.status(handle)

@@ -1,6 +1,6 @@
 """Kubernetes' own programs, built once from Debian 12's source package with Debian's Go, into a folder of the user's.
 
-No package has them ready. The build takes some four minutes on two cores, and needs no root.
+No package has them ready. The build takes some three minutes on two cores, and needs no root.
 """
 
 import fcntl
@@ -75,14 +75,10 @@ def _build(work: Path) -> None:
     _generate_openapi(work, tree, go)
     facts = {"gitVersion": f"v{_VERSION}", "gitMajor": "1", "gitMinor": "20", "gitTreeState": "clean"}
     variables = [f"-X k8s.io/kubernetes/vendor/k8s.io/component-base/version.{key}={facts[key]}" for key in facts]
+    options = ["-trimpath", "-tags", "providerless", "-ldflags", " ".join(["-s -w", *variables])]  # without the clouds
+    _run(["go", "build", *options, "-o", f"{work}/made/", *(f"./cmd/{name}" for name in PROGRAMS)], tree, go)
     for name in PROGRAMS:
-        made = work / name
-        _run(
-            ["go", "build", "-trimpath", "-ldflags", " ".join(["-s -w", *variables]), "-o", made, f"./cmd/{name}"],
-            tree,
-            go,
-        )
-        made.rename(FOLDER / name)
+        (work / "made" / name).rename(FOLDER / name)
 
 
 def _unpack(work: Path, tree: Path) -> None:

@@ -9,6 +9,7 @@ from nasflow.config.services.prefect import PrefectServiceConfig
 from nasflow.flows.pool.service import PrefectService
 from nasflow.testing.training_service import TrainingServiceContract, numbers
 from tests.flows.pool.pools import Pools
+from tests.handful import handful
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("worker")]
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
@@ -32,7 +33,10 @@ def make(root: Path, slots: int = 1, **options):
     return PrefectService(PrefectServiceConfig(**options), root, runner=SCRIPTED)
 
 
+@handful
 class TestPrefectService(TrainingServiceContract):
+    """What depends on Prefect: Slurm keeps the whole contract with the same `ClusterService`."""
+
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):

@@ -98,9 +98,9 @@ def test_the_page_of_a_round_links_to_its_jobs(page: "Page", on_pool: Searches, 
     open_run(page, on_pool, "digits: round 1")
     page.get_by_text("its job is in slot prefect-").first.scroll_into_view_if_needed()
     page.screenshot(path=screenshots / "pool-round.png")
-    with page.expect_popup(timeout=30_000) as opened:
+    with page.expect_popup() as opened:
         page.locator("a[href*='/runs/flow-run/']").get_by_text("/runs/flow-run/").first.click()
-    opened.value.get_by_text("nas-job").first.wait_for(timeout=30_000)
+    opened.value.get_by_text("nas-job").first.wait_for(timeout=PATIENCE)
 
 
 def test_the_page_of_a_round_names_its_jobs_on_kubernetes(

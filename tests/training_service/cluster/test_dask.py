@@ -21,6 +21,7 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobStatus
+from tests.handful import handful
 
 pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
 dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
@@ -31,7 +32,7 @@ SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
 ADDRESS = "NASFLOW_TEST_DASK"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def dask(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PGPASSWORD", "hush")  # of who started the cluster, too
@@ -56,7 +57,10 @@ def make(root: Path, slots: int = 1, **options):
 
 
 @pytest.mark.long
+@handful
 class TestDaskService(TrainingServiceContract):
+    """What depends on Dask: Slurm keeps the whole contract with the same `ClusterService`."""
+
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):

@@ -13,6 +13,7 @@ from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.ray import RayService
+from tests.handful import handful
 from tests.ray_head import TOKEN, ray_head
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first test may have to install Ray
@@ -21,7 +22,7 @@ ADDRESS = "NASFLOW_TEST_RAY"
 HEADER = "NASFLOW_TEST_RAY_HEADER"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def ray(tmp_path_factory):
     with ray_head({"PGPASSWORD": "hush"}) as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv(ADDRESS, address)
@@ -51,7 +52,10 @@ def make(root: Path, slots: int = 1, **options):
     return RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
 
 
+@handful
 class TestRayService(TrainingServiceContract):
+    """What depends on Ray: Slurm keeps the whole contract with the same `ClusterService`."""
+
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):

@@ -10,7 +10,7 @@ from tests.kubernetes.cluster import Cluster, kubernetes_cluster
 __all__ = ["kubernetes_cluster"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(kubernetes_cluster: Cluster) -> Iterator[Cluster]:
     """The cluster, which this process and its children take by default."""
     with pytest.MonkeyPatch.context() as patch:

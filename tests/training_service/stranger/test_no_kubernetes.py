@@ -48,14 +48,14 @@ class Portal(ThreadingHTTPServer):
     """Answers every request in the same way, as the login page of a proxy does."""
 
     def __init__(self) -> None:
-        self.code, self.body = 200, b""
+        self.code, self.body, self.missing = 200, b"", 0
         portal = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self.send_response(portal.code)
-                self.send_header("Content-Length", str(len(portal.body)))
+                self.send_header("Content-Length", str(len(portal.body) + portal.missing))
                 self.end_headers()
                 self.wfile.write(portal.body)
 
@@ -107,6 +107,16 @@ def test_what_a_proxy_answers_is_no_word_on_jobs(
         service.validate()
     assert len(str(said.value)) < 500
     assert "hush" not in f"{said.value} {caplog.text}"
+
+
+def test_a_server_that_breaks_off_its_answer(tmp_path: Path, portal: Portal) -> None:
+    """As one for https may do, to which http is spoken."""
+    portal.code, portal.body, portal.missing = 400, b"Client sent an HTTP request", 24
+    file = written(tmp_path, {"token": "t"}, where := f"http://127.0.0.1:{portal.server_port}")
+    with pytest.raises(
+        ClusterSilentError, match=rf"^training_service\.kubeconfig: {where} breaks .*; if it expects https, correct its"
+    ):
+        make(tmp_path / "root", kubeconfig=file).validate()
 
 
 @pytest.mark.parametrize("name", [["job"], 3, None])

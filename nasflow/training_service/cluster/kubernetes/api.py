@@ -128,11 +128,9 @@ class KubernetesApi:
         except client.ApiException as error:
             raise self._refusal(error, connected.configuration) from error
         except urllib3.exceptions.MaxRetryError as error:
-            raise ClusterSilentError(_unreached(error, where)) from error
+            raise ClusterSilentError(_unreached(error.reason or error, where)) from error
         except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise ClusterSilentError(
-                f"training_service: Kubernetes' API server at {where} does not answer: {quoted(str(error))}"
-            ) from error
+            raise ClusterSilentError(_unreached(error, where)) from error
         return parsed
 
     def _refusal(self, error: client.ApiException, settings: client.Configuration) -> ServiceError:
@@ -208,10 +206,15 @@ def _object(data: bytes) -> Object:
     return found
 
 
-def _unreached(error: urllib3.exceptions.MaxRetryError, where: str) -> str:
-    """Return the sentence for a server to which no connection could be made."""
-    why = quoted(str(error.reason or error))
-    if isinstance(error.reason, urllib3.exceptions.SSLError):
+def _unreached(error: Exception, where: str) -> str:
+    """Return the sentence for a server that gives no whole answer, because of `error`."""
+    why = quoted(str(error))
+    if isinstance(error, urllib3.exceptions.ProtocolError) and where.startswith("http://"):
+        return (
+            f"training_service.kubeconfig: {where} breaks the connection off: {why}; if it expects https, correct its "
+            "cluster's server"
+        )
+    if isinstance(error, urllib3.exceptions.SSLError):
         return (
             f"training_service.kubeconfig: no secure connection to {where}: {why}; correct its "
             "certificate-authority, client-certificate and client-key"

@@ -7,7 +7,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def operators(server: Cluster) -> Iterator[Cluster]:
     """The cluster, with the operators' custom resources and the operators."""
     from tests.kubernetes.crds import install
