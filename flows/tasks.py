@@ -3,7 +3,7 @@
 How often and after which delay a task is tried again, `round_flow` sets from the config's `retry`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -67,7 +67,8 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
 def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
     """Return the batches of a round: those recorded, or else its untrained trials, grouped by data and cost.
 
-    There are `merge.jobs_per_slot` jobs per slot, or one job per trial if merging is disabled.
+    There are `merge.jobs_per_slot` jobs per slot, or one job per trial if merging is disabled. Trials that are trained
+    on several devices at once have jobs of their own, which come first.
     """
     tag_task_run()
     if present := session.study.batches(number):
@@ -77,10 +78,12 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
         if trial.replayed_from is None:
             outline = session.outline(trial)
             loads.append(Load(trial.number, fingerprint(outline.data), outline.parameters))
-    merged = session.config.merge.enabled
-    jobs = len(session.service.slots()) * session.config.merge.jobs_per_slot
-    groups = place(loads, jobs) if merged else [[load.trial] for load in loads]
-    return session.study.plan_batches(number, groups)
+    config = session.config
+    wide = [load for load in loads if config.is_wide(int(load.cost))]
+    others = [load for load in loads if load not in wide]
+    jobs = len(session.service.slots()) * config.merge.jobs_per_slot
+    groups = place(others, jobs) if config.merge.enabled else [[load.trial] for load in others]
+    return session.study.plan_batches(number, [[load.trial] for load in wide] + groups)
 
 
 def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
@@ -179,7 +182,12 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             if (ended := session.study.stopped_before(trial)) is not None:
                 folder = trial_dir(config.study_dir, trial.number)
                 carry_over(trial_dir(config.study_dir, ended.number), folder, session.study.generation)
-        members = [MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed) for t in trials]
+        wide = config.is_wide(session.outline(trials[0]).parameters)
+        device = _devices(session, [*trials, *left], 1 if wide else config.devices_of_job)
+        members = [
+            MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed, device=device[t.number])
+            for t in trials
+        ]
         data = session.outline(trials[0]).data
         return JobSpec.of_search(
             config,
@@ -187,9 +195,10 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             data,
             members,
             places=attempt.places,
-            peers=_peers(session, left),
+            peers=_peers(session, left, device),
             generation=session.study.generation,
             kernel_costs=session.kernel_costs.given() if config.merge.fuse == "measured" else None,
+            wide=wide,
         )
 
     def on_event(event: Event) -> None:
@@ -235,7 +244,14 @@ def _progress_names(study: str, attempt: Attempt) -> tuple[str, str]:
     return key, f"Epochs of batch {attempt.number} of round {attempt.round}: trials {trials}"
 
 
-def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
+def _devices(session: SearchSession, trials: Sequence[Trial], count: int) -> dict[int, int]:
+    """Return by trial which of its job's devices trains it: the same in each start of the job."""
+    loads = [Load(trial.number, "", session.outline(trial).parameters) for trial in trials]
+    groups = place(loads, count)
+    return {number: index for index, group in enumerate(groups) for number in group}
+
+
+def _peers(session: SearchSession, trials: Sequence[Trial], device: Mapping[int, int]) -> list[PeerSpec]:
     """Return the peers: members that no longer train in this job, with their recorded epochs."""
     known = session.study.epochs([trial.number for trial in trials])
     return [
@@ -243,6 +259,7 @@ def _peers(session: SearchSession, trials: Sequence[Trial]) -> list[PeerSpec]:
             trial=trial.number,
             architecture=trial.architecture,
             seed=trial.seed,
+            device=device[trial.number],
             history=[dict(record.metrics) for record in known[trial.number]],
             parameters=session.outline(trial).parameters,
             failed=not trial.status.finished,

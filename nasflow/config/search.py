@@ -179,15 +179,20 @@ class SearchConfig(Section):
 
     @model_validator(mode="after")
     def _several_devices(self) -> "SearchConfig":
-        """Give each trial that is trained on several devices a job of its own, with so many slots of the service."""
+        """Give each job as many devices of the service as a trial that is trained on several has."""
         parallel, service = self.evaluator.parallel, self.training_service
-        devices = 1 if parallel is None else parallel.devices
+        if isinstance(service, LocalServiceConfig) and service.devices < service.devices_per_job:
+            raise ValueError(
+                f"training_service: a job takes {service.devices_per_job} devices ('devices_per_job'), and there are "
+                f"{service.devices}; give it less, or more '{'gpus' if service.gpus else 'slots'}'"
+            )
+        if parallel is None:
+            return self
+        devices = parallel.devices
         if isinstance(service, LocalServiceConfig) and service.devices_per_job not in (1, devices):
             raise ValueError(
                 "training_service: 'devices_per_job' follows from evaluator.parallel.devices; leave it out"
             )
-        if parallel is None:
-            return self
         if not isinstance(service, LocalServiceConfig):
             raise ValueError(
                 f"evaluator: 'parallel' needs training_service.kind local so far, and it is {service.kind}; change one"
@@ -210,9 +215,15 @@ class SearchConfig(Section):
         for key in ("best", "url"):
             if getattr(self.checkpoint, key) is not None:
                 raise ValueError(f"checkpoint: '{key}' can't be combined with evaluator.parallel yet; leave one out")
-        self.__dict__["merge"] = self.merge.model_copy(update={"enabled": False})
+        if not parallel.min_parameters:
+            self.__dict__["merge"] = self.merge.model_copy(update={"enabled": False})
         self.__dict__["training_service"] = service.model_copy(update={"devices_per_job": devices})
         return self
+
+    def is_wide(self, parameters: int) -> bool:
+        """Whether a trial with so many parameters is trained on several devices at once, in a job of its own."""
+        parallel = self.evaluator.parallel
+        return parallel is not None and parameters >= parallel.min_parameters
 
     @field_validator("work_dir", "base_dir")
     @classmethod
@@ -231,16 +242,25 @@ class SearchConfig(Section):
         return objectives
 
     @model_validator(mode="after")
-    def _one_gpu_a_job(self) -> "SearchConfig":
+    def _devices_of_a_job(self) -> "SearchConfig":
         service = self.training_service
-        for section in service.services if isinstance(service, SeveralServicesConfig) else [service]:
-            gpus = getattr(section, "gpus_per_job", 0)
-            if gpus > 1 and not isinstance(self.evaluator, ProgramConfig):
-                raise ValueError(
-                    f"training_service: 'gpus_per_job' is {gpus:g}, but a job of evaluator.kind {self.evaluator.kind} "
-                    "trains on one GPU; use 1, and more jobs at a time (kinds command and function may use several)"
-                )
+        sections = service.services if isinstance(service, SeveralServicesConfig) else [service]
+        counts = [_devices_of_a_job(section) for section in sections]
+        if len(set(counts)) > 1 and not isinstance(self.evaluator, ProgramConfig):
+            each = ", ".join(f"{section.kind} {count}" for section, count in zip(sections, counts, strict=True))
+            raise ValueError(
+                f"training_service: a job would have unlike numbers of devices ({each}), and any job may run on any of "
+                "the services; give each the same 'gpus_per_job' or 'devices_per_job'"
+            )
         return self
+
+    @property
+    def devices_of_job(self) -> int:
+        """Over how many devices a job spreads its merged trials; 1 for programs, which use them as they like."""
+        if isinstance(self.evaluator, ProgramConfig):
+            return 1
+        service = self.training_service
+        return _devices_of_a_job(service.services[0] if isinstance(service, SeveralServicesConfig) else service)
 
     @model_validator(mode="after")
     def _room_for_a_date(self) -> "SearchConfig":
@@ -279,3 +299,8 @@ def load_config(path: Path) -> SearchConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
     return parse_config({"base_dir": path.resolve().parent, **values}, str(path))
+
+
+def _devices_of_a_job(service: Any) -> int:
+    """Return how many devices a job of a service takes; a part of one counts as one."""
+    return max(1, int(getattr(service, "devices_per_job", getattr(service, "gpus_per_job", 1))))

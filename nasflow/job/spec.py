@@ -40,13 +40,18 @@ DEVICE_FAULT = 86
 
 
 class MemberSpec(BaseModel):
-    """One trial inside a job."""
+    """One trial inside a job.
+
+    Attributes:
+        device: of the job's devices, the one that trains it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     trial: int = Field(ge=0)
     architecture: Architecture
     seed: int
+    device: int = Field(default=0, ge=0)
 
 
 class PeerSpec(MemberSpec):
@@ -116,19 +121,22 @@ class JobSpec(BaseModel):
         generation: int = 0,
         kernel_costs: KernelCosts | None = None,
         tests: bool = False,
+        wide: bool = True,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` trials and `merge.max_members` members train at a time.
 
-        The members of one trial always train together. Without `merge.enabled`, they are not fused.
+        The members of one trial always train together. Without `merge.enabled`, they are not fused. With
+        `evaluator.parallel`, a `wide` job trains its only trial on several devices at once.
         """
         repeats = config.evaluator.members_per_trial
         most = max(1, config.merge.max_members // repeats)
         apart = repeats > 1 and not config.merge.enabled
+        narrow = not wide and config.evaluator.parallel is not None
         return cls(
             job_id=job_id,
             study=config.name,
             space=config.space,
-            evaluator=config.evaluator,
+            evaluator=config.evaluator.model_copy(update={"parallel": None}) if narrow else config.evaluator,
             data=data,
             checkpoint=config.checkpoint,
             data_seed=config.seed,

@@ -24,6 +24,7 @@ from nasflow.study.trials import TrialLog
 from nasflow.trial import TrialStatus
 
 FIXED_KEYS = ("space", "evaluator", "objectives", "seed")
+_CHANGES_NO_RESULT = ("evaluator.test_data", *(f"evaluator.parallel.{key}" for key in ("strategy", "devices", "nodes")))
 
 
 class UnreadableStudyError(StudyError):
@@ -179,7 +180,7 @@ def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, value
         fixed["budget.rounds_ahead"] = recorded["budget"]["rounds_ahead"], values["budget"]["rounds_ahead"]
     for key, (known, new) in fixed.items():
         for path, before, after in _differences(key, known, new):
-            if path.startswith(("evaluator.test_data", "evaluator.parallel.")):  # they change no result
+            if path.startswith(_CHANGES_NO_RESULT):
                 continue
             raise StudyError(
                 f"study '{row.name}': {path} is {before} on record, {after} in the config; "

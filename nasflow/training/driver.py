@@ -20,7 +20,8 @@ from nasflow.job import activity
 from nasflow.merge.values.frozen_pool import FrozenPool
 from nasflow.system.open_files import lacks_files
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
-from nasflow.training.device_fault import refuse_fault
+from nasflow.training.device.devices import Copies, Devices
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
@@ -40,6 +41,7 @@ class Driver(ABC):
         data: what the members are trained and validated on; with folds, those that `Data.of` gives for their numbers.
         trainer: of the whole job.
         validate_every: epochs of a member from one validation to the next.
+        devices: of the job, over which its members are spread.
 
     Attributes:
         active: the members in the job.
@@ -47,15 +49,18 @@ class Driver(ABC):
         turn: the members that train in this turn.
     """
 
-    def __init__(self, roster: Roster, data: Data, trainer: Trainer, validate_every: int = 1):
+    def __init__(
+        self, roster: Roster, data: Data, trainer: Trainer, validate_every: int = 1, devices: Devices | None = None
+    ):
         self.roster, self.data, self.trainer = roster, data, trainer
+        self.devices = devices or Devices(1)
         self._validate_every = validate_every
         self.active: list[Member] = []
         self.modules = nn.ModuleDict()
         self.turn: list[Member] = []
         self._units: list[Unit] = []
         self._broken: set[int] = set()  # trials of units that failed as a whole
-        self._frozen = FrozenPool()
+        self._frozen = [FrozenPool() for _ in self.devices.all]
         self._batches = 0  # of this epoch, that were trained on; 0 between epochs
         self._validated = 0  # batches of this epoch
 
@@ -78,7 +83,7 @@ class Driver(ABC):
         return
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
-        """Return units of the members for batches like this one, none with members of different folds."""
+        """Return units of members of one device for batches like this one, none with members of different folds."""
         return [SoloUnit([member], self.fail) for member in members]
 
     def must_stop(self, member: Member) -> bool:
@@ -139,24 +144,27 @@ class Driver(ABC):
         activity.begin_epoch()
         self._batches = 0
         self._each(Member.start_epoch)
-        self._frozen.part()  # a hook may have unfrozen something
+        for pool in self._frozen:
+            pool.part()  # a hook may have unfrozen something
         for unit in self._turning():
             self._guard_unit(unit, unit.start_epoch)
 
     def step(self, batches: Sequence[Any]) -> None:
         """Make one optimizer step of every member on each batch, but for those on which it was made before."""
         self.look_up()
+        copies = self.devices.copies(batches)
         housed = {member for unit in self._units for member in unit.members}
         if homeless := [member for member in self.turn if member not in housed]:
-            self._assign(homeless, batches[0])
-        numbered = list(enumerate(batches, self._batches))
+            self._assign(homeless, copies)
+        first, places = self._batches, range(len(batches))
         self._batches += len(batches)
         units = self._turning()
-        steps = [(unit, *one) for one in numbered for unit in units]
+        steps = [(unit, place) for place in places for unit in units]
         if all(unit.can_wait for unit in units):  # each takes all in a row then, with what it reads in near memory
-            steps = [(unit, *one) for unit in units for one in numbered]
-        for unit, number, shared in steps:
-            if unit in self._units and (batch := own_batch(shared, unit.members[0].number)) is not None:
+            steps = [(unit, place) for unit in units for place in places]
+        for unit, place in steps:
+            if unit in self._units and (batch := _batch_of(unit, copies, place)) is not None:
+                number = first + place
                 again = number < unit.members[0].begun
                 self._guard_unit(unit, unit.pass_over if again else unit.train_batch, batch, number)
                 activity.progress()
@@ -172,8 +180,9 @@ class Driver(ABC):
         """Score every member on a batch."""
         self.look_up(validating=True)
         self._validated += 1
+        copies = self.devices.copies([batch])
         for unit in self._turning():
-            if (own := own_batch(batch, unit.members[0].number)) is not None:
+            if (own := _batch_of(unit, copies)) is not None:
                 self._guard_unit(unit, unit.validate_batch, own, index)
                 activity.progress()
 
@@ -238,23 +247,23 @@ class Driver(ABC):
             return
         self.active.append(member)
         self.modules[str(number)] = member.module
-        with guarding(member, self.fail):
+        with guarding(member, self.fail), self.devices.entered(member.device_index):
             self._start(member)
 
     def _start(self, member: Member) -> None:
         self._prepare(member)
         self.restore(member)
         member.start_fit()
-        self._frozen.share(member.module)
+        self._frozen[member.device_index].share(member.module)
 
     def _prepare(self, member: Member) -> None:
         data = self.data.of(member.number)
         member.attach(self.trainer, "fit", sized_len(data.train) or math.inf, data.module)
-        member.module.to(self.trainer.strategy.root_device)  # after setup, as in Lightning: it may add modules
+        member.module.to(self.devices.all[member.device_index])  # after setup, as in Lightning: it may add modules
         self.trainer.precision_plugin.convert_module(member.module)
         member.start()
 
-    def _assign(self, homeless: Sequence[Member], batch: Any) -> None:
+    def _assign(self, homeless: Sequence[Member], copies: Copies) -> None:
         """Assign members without a unit, regrouping each original cohort.
 
         Which kernels run, and so the last bits, may depend on the members of a unit, also on those that have left.
@@ -262,17 +271,26 @@ class Driver(ABC):
         broken = [member for member in homeless if member.number in self._broken]
         if broken:
             _release_memory()  # which larger units have left in pieces of other sizes
-            self._units += self.form(broken, batch)
+            self._units += self._formed(broken, copies)
         for cohort in dict.fromkeys(self.roster.company(m.number) for m in homeless if m not in broken):
             here = {member.number: member for member in self.turn if member.number in cohort}
             here = {number: member for number, member in here.items() if number not in self._broken}
             self._units = [unit for unit in self._units if not any(m.number in here for m in unit.members)]
             everyone = [here.get(number) or self._stand_in(number) for number in cohort]
-            units = self.form([member for member in everyone if member is not None], batch)
+            units = self._formed([member for member in everyone if member is not None], copies)
             for unit in units:
                 for stand_in in [member for member in unit.members if member.number not in here]:
                     unit.remove(stand_in)
             self._units += [unit for unit in units if unit.members]
+
+    def _formed(self, members: Sequence[Member], copies: Copies) -> list[Unit]:
+        """Return units of members, those of each device by themselves."""
+        units: list[Unit] = []
+        for index in dict.fromkeys(member.device_index for member in members):
+            here = [member for member in members if member.device_index == index]
+            with self.devices.entered(index):
+                units += self.form(here, copies.on(index)[0])
+        return units
 
     def _stand_in(self, number: int) -> Member | None:
         """A member that has left, as it was when it came."""
@@ -280,9 +298,10 @@ class Driver(ABC):
             with activity.running(self.roster.trial_of(number)):
                 member = self.rebuild(number)
                 if member is not None:
-                    self._prepare(member)
-                    member.start_fit()
-                    self._frozen.share(member.module)
+                    with self.devices.entered(member.device_index):
+                        self._prepare(member)
+                        member.start_fit()
+                        self._frozen[member.device_index].share(member.module)
         except (Exception, SystemExit) as error:
             refuse_fault(error)
             logger.warning("trial %s, which has left, can't be built again", number, exc_info=True)
@@ -303,13 +322,15 @@ class Driver(ABC):
 
     def _each(self, action: Callable[[Member], None]) -> None:
         for member in list(self.turn):
-            with guarding(member, self.fail):
+            with guarding(member, self.fail), self.devices.entered(member.device_index):
                 action(member)
 
     def _guard_unit(self, unit: Unit, action: Callable[..., None], *args: Any) -> None:
         """Call a unit; if it fails as a whole, break it up: its members leave this turn and come again."""
+        index = unit.members[0].device_index if unit.members else 0
         try:
-            action(*args)
+            with self.devices.entered(index):
+                action(*args)
         except InfrastructureError:
             raise
         except Exception as error:
@@ -325,6 +346,12 @@ class Driver(ABC):
             self.turn = [member for member in self.turn if member not in members]
             self._broken.update(member.number for member in members)
             self.split(members, error)
+
+
+def _batch_of(unit: Unit, copies: Copies, place: int = 0) -> Any:
+    """Return the batch at a place of a run as a unit takes it; None if its fold has no more."""
+    member = unit.members[0]
+    return own_batch(copies.on(member.device_index)[place], member.number)
 
 
 def _release_memory() -> None:

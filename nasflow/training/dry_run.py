@@ -96,7 +96,7 @@ class _DryRun(SpecDriver):
         """Plan units for the first batch; then all members leave."""
         numbers = {part: member.number for member in self.turn for part in member.module.modules()}
         units = self.form(self.turn, batches[0])
-        _fill(self.plan, self.former, units, own_batch(batches[0], 0), numbers)
+        _fill(self.plan, self.former_of(self.turn), units, own_batch(batches[0], 0), numbers)
         self.is_planned = True
         for member in self.active:
             self.remove(member)

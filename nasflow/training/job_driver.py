@@ -15,7 +15,8 @@ from nasflow.job.events import Entered, Evicted
 from nasflow.job.spec import JobSpec, stop_mark
 from nasflow.resumable.job import JobRunner, State
 from nasflow.space.shared_layers import Owners
-from nasflow.training.device_fault import refuse_fault
+from nasflow.training.device.devices import Devices
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.driver import Driver
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
@@ -39,7 +40,7 @@ class SpecDriver(Driver):
     """Drives the members of a spec, in the units that its merge section asks for.
 
     Attributes:
-        former: forms the units.
+        formers: form the units of each device.
         limits: the most members that a unit of a trial may have, where a larger one has failed.
     """
 
@@ -49,10 +50,11 @@ class SpecDriver(Driver):
         trainer = make_trainer(spec.evaluator.precision)
         evaluator, self._member_name = spec.evaluator, spec.evaluator.member_name
         data = load_job_data(spec.data, spec.base_dir, spec.data_seed, evaluator)
-        super().__init__(roster, data, trainer, evaluator.validate_every)
+        devices = Devices(1 + max(member.device for member in [*spec.members, *spec.peers]))
+        super().__init__(roster, data, trainer, evaluator.validate_every, devices)
         self.limits: dict[int, int] = {}
-        self.former = Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs)
-        self._maker = MemberMaker(spec, self.data, trainer)
+        self.formers = [Former(spec.merge, spec.base_dir, self.limits, spec.kernel_costs) for _ in devices.all]
+        self._maker = MemberMaker(spec, self.data, trainer, devices=devices)
         self._specs = {
             number: seeded(member, repeat)
             for member in [*spec.members, *spec.peers]
@@ -79,18 +81,23 @@ class SpecDriver(Driver):
 
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
         """Return units of the members, merged where that is possible and faster."""
+        former = self.former_of(members)
         if not isinstance(batch, ByFold):
-            return self.former.form(members, batch, self.fail)
+            return former.form(members, batch, self.fail)
         units: list[Unit] = []
         reasons: dict[int, str] = {}
         for fold, own in enumerate(batch):
             if own is None:
                 raise ConfigError(f"evaluator.folds: fold {fold + 1} has no batch to train on")
             here = [member for member in members if member.number % len(batch) == fold]
-            units += self.former.form(here, own, self.fail)
-            reasons |= self.former.reasons
-        self.former.reasons = reasons
+            units += former.form(here, own, self.fail)
+            reasons |= former.reasons
+        former.reasons = reasons
         return units
+
+    def former_of(self, members: Sequence[Member]) -> Former:
+        """Return what forms the units of the device that these members train on."""
+        return self.formers[members[0].device_index]
 
 
 class JobDriver(SpecDriver):
@@ -207,8 +214,9 @@ class JobDriver(SpecDriver):
     def form(self, members: Sequence[Member], batch: Any) -> list[Unit]:
         """Return units of the members and report them."""
         units = super().form(members, batch)
-        self._checkpoints.tell(planned(units, self.former))
-        for event in measured(self.former):  # also by what was reported just now
+        former = self.former_of(members)
+        self._checkpoints.tell(planned(units, former))
+        for event in measured(former):  # also by what was reported just now
             self._checkpoints.tell(event)
         return units
 

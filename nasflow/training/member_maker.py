@@ -22,6 +22,7 @@ from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
+from nasflow.training.device.devices import Devices
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
@@ -35,10 +36,19 @@ class MemberMaker:
         data: what they are trained on.
         trainer: the job's.
         kind: the class of the members.
+        devices: of the job; none: there is one.
     """
 
-    def __init__(self, job: JobSpec, data: Data, trainer: Trainer, kind: type[Member] = Member):
+    def __init__(
+        self,
+        job: JobSpec,
+        data: Data,
+        trainer: Trainer,
+        kind: type[Member] = Member,
+        devices: Devices | None = None,
+    ):
         self._job = job
+        self._devices = devices or Devices(1)
         self._kind = kind
         self._data = data
         self._trainer = trainer
@@ -46,11 +56,14 @@ class MemberMaker:
     def make(self, spec: MemberSpec, number: int) -> Member:
         """Return a member before its training. It does not depend on which others are made."""
 
+        index = self._devices.index(spec.device)
+        draws_on = _drawing(self._devices.all[index])
+
         def make() -> Member:
-            return make_member(self._job, spec, lambda: samples_of(self._data.of(number)), self._kind)
+            return make_member(self._job, spec, lambda: samples_of(self._data.of(number)), self._kind, draws_on)
 
         member = make()
-        member.number = number
+        member.number, member.device_index = number, index
         if lazy_layers(member.module):
             complete_member(member, make(), self._first_batch, self._trainer)
         return member
@@ -65,7 +78,11 @@ class MemberMaker:
 
 
 def make_member(
-    job: JobSpec, spec: MemberSpec, train: Callable[[], Iterable[Any]], kind: type[Member] = Member
+    job: JobSpec,
+    spec: MemberSpec,
+    train: Callable[[], Iterable[Any]],
+    kind: type[Member] = Member,
+    draws_on: torch.device | None = None,
 ) -> Member:
     """Build one member, drawing its initial weights from its own stream. Lazy layers have no weights yet.
 
@@ -74,8 +91,9 @@ def make_member(
         spec: the member.
         train: gives the loader of its training samples, if its evaluator asks for something about them.
         kind: its class.
+        draws_on: the GPU on which it draws random numbers; None for the first, if there is one.
     """
-    rng = RngStream(spec.seed, _device())
+    rng = RngStream(spec.seed, draws_on or _device())
     space = candidate_space(job.space, job.evaluator, job.base_dir)
     with rng:
         candidate = space.build(spec.architecture)
@@ -138,5 +156,9 @@ def seeded_data(
 
 
 def _device() -> torch.device | None:
-    """The device where members draw random numbers, None if only on the CPU."""
+    """The first GPU, where random numbers are drawn; None if they are drawn on the CPU only."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else None
+
+
+def _drawing(device: torch.device) -> torch.device | None:
+    return device if device.type == "cuda" else None

@@ -16,8 +16,8 @@ from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
 from nasflow.job.spec import CANNOT_WRITE, DEVICE_FAULT, JobSpec
 from nasflow.system.open_files import lacks_files
-from nasflow.training.device_fault import DeviceFaultError, refuse_fault
-from nasflow.training.device_settings import device_settings
+from nasflow.training.device.fault import DeviceFaultError, refuse_fault
+from nasflow.training.device.settings import device_settings
 from nasflow.training.program.job import ProgramJob
 from nasflow.training.scoring_job import ScoringJob
 from nasflow.training.training_job import TrainingJob
@@ -63,7 +63,7 @@ def _settings(spec: JobSpec) -> AbstractContextManager[None]:
     """Return the settings of this process's device, if the job computes here and not in processes of its own."""
     evaluator = spec.evaluator
     if isinstance(evaluator, TrainingConfig) and (spec.tests or evaluator.parallel is None):
-        return device_settings(evaluator)
+        return device_settings(evaluator, 1 + max(member.device for member in spec.members))
     return contextlib.nullcontext()
 
 

@@ -18,7 +18,7 @@ from nasflow.job.spec import DEVICE_FAULT, JobSpec, MemberSpec, job_dir
 from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptState
 from nasflow.study.study import Study
-from nasflow.training.device_fault import DeviceFaultError, refuse_fault
+from nasflow.training.device.fault import DeviceFaultError, refuse_fault
 from nasflow.training.runner import run_job_file
 from nasflow.training_service import debug_run
 from nasflow.training_service.local.service import LocalService

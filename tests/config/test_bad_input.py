@@ -163,10 +163,13 @@ def test_text_that_is_read_as_a_number_that_is_none(text):
         ({"kind": "slurm", "poll_seconds": False}, "training_service: 'poll_seconds' is true or false; give a number"),
         ({"kind": "slurm", "abandoned_after": True}, "'abandoned_after' is true or false"),
         ({"kind": "local", "slots": 10**12}, r"training_service\.slots: Input should be less than or equal to 10000"),
-        ({"kind": "slurm", "gpus_per_job": 2}, "training_service: 'gpus_per_job' is 2, but a job of evaluator.kind"),
         (
-            [{"kind": "ray", "gpus_per_job": 1.5}],
-            "training_service: 'gpus_per_job' is 1.5, but a job of evaluator.kind",
+            [{"kind": "slurm", "gpus_per_job": 2}, {"kind": "local", "slots": 1}],
+            r"training_service: a job would have unlike numbers of devices \(slurm 2, local 1\)",
+        ),
+        (
+            {"kind": "ray", "gpus_per_job": 1.5},
+            r"training_service\.gpus_per_job: Ray gives a part of one GPU, or whole",
         ),
         ({"kind": "slurm", "max_jobs": 10**12}, r"training_service\.max_jobs: Input should be less than or equal to"),
         ({"kind": "ssh", "hosts": [{"host": "a", "slots": 10**12}]}, r"hosts\.0\.slots: Input should be less than"),

@@ -32,6 +32,38 @@ def test_each_trial_has_a_job_with_so_many_slots() -> None:
     assert parse_config(parsed.model_dump(mode="json")) == parsed
 
 
+def test_only_large_trials_are_not_merged() -> None:
+    parsed = config({"parallel": {"devices": 2, "min_parameters": 1000}})
+    assert parsed.merge.enabled and parsed.devices_of_job == 2
+    assert [parsed.is_wide(parameters) for parameters in (0, 999, 1000, 10**9)] == [False, False, True, True]
+    assert parse_config(parsed.model_dump(mode="json")) == parsed
+    assert config().is_wide(0)
+    assert not config({"parallel": None}).is_wide(10**9)
+
+
+@pytest.mark.parametrize(
+    ("service", "devices"),
+    [
+        (LOCAL, 1),
+        ({**LOCAL, "devices_per_job": 2}, 2),
+        ({"kind": "local", "gpus": [0, 1, 2], "devices_per_job": 3}, 3),
+        ({"kind": "slurm"}, 1),
+        ({"kind": "slurm", "gpus_per_job": 4}, 4),
+        ({"kind": "ray", "gpus_per_job": 0.5}, 1),
+        ({"kind": "ray", "gpus_per_job": 2}, 2),
+        ([LOCAL, {"kind": "slurm", "gpus_per_job": 1}], 1),
+        ([{"kind": "local", "gpus": [0, 1], "devices_per_job": 2}, {"kind": "slurm", "gpus_per_job": 2}], 2),
+    ],
+    ids=str,
+)
+def test_the_devices_over_which_a_job_spreads_its_trials(service: Any, devices: int) -> None:
+    assert config({"parallel": None}, training_service=service).devices_of_job == devices
+    program = {"kind": "function", "target": "train.py:train"}
+    search = {"name": "own", "space": {"target": "nasflow.space.ready:mlp"}, "training_service": service}
+    objectives = [{"metric": "loss", "direction": "minimize"}]
+    assert parse_config({**search, "evaluator": program, "objectives": objectives}).devices_of_job == 1
+
+
 def test_without_it_nothing_changes() -> None:
     parsed = config({"parallel": None})
     assert parsed.merge.enabled
@@ -73,7 +105,12 @@ def test_a_job_sees_its_gpus() -> None:
         ),
         ({"parallel": {"devices": 3}}, {"training_service": {"kind": "local", "gpus": [0]}}, "training_service.gpus"),
         ({}, {"training_service": {**LOCAL, "devices_per_job": 3}}, "follows from evaluator.parallel.devices"),
-        ({"parallel": None}, {"training_service": {**LOCAL, "devices_per_job": 3}}, "follows from evaluator.parallel"),
+        (
+            {"parallel": None},
+            {"training_service": {**LOCAL, "devices_per_job": 5}},
+            "training_service: a job takes 5 devices ('devices_per_job'), and there are 4; give it less, or more "
+            "'slots'",
+        ),
         ({}, {"strategy": {"kind": "asha"}}, "strategy: asha goes on with ended trials"),
         ({}, {"pruner": {"kind": "median"}}, "pruner: it compares trials that share a job"),
         ({}, {"checkpoint": {"best": {"metric": "val_loss"}}}, "checkpoint: 'best' can't be combined"),

@@ -1,5 +1,6 @@
 """Searches whose trials are trained on several devices each."""
 
+import json
 import os
 import signal
 import time
@@ -48,6 +49,40 @@ def test_a_rank_is_killed_and_all_go_on(searches: Searches) -> None:
     assert sorted(told) == [(trial, epoch) for trial in range(3) for epoch in (1, 2, 3)], "each epoch once"
     searches.run("export", "wide", "--out", "best")
     assert list((searches.folder / "best").rglob("*.safetensors"))
+
+
+def sizes(**evaluator: Any) -> dict[str, Any]:
+    """A search over models of 0.6 k to 10 M parameters."""
+    return CONFIG | {
+        "space": {"target": "spaces.py:sizes", "params": {"widths": [8, 64, 512, 3000]}},
+        "strategy": {"kind": "grid"},
+        "budget": {"rounds": 1, "trials_per_round": 4},
+        "evaluator": {**CONFIG["evaluator"], "epochs": 2, "precision": "64-true", **evaluator},
+    }
+
+
+@pytest.mark.long
+def test_large_trials_on_several_devices_beside_small_ones_that_are_merged(searches: Searches) -> None:
+    parallel = {"strategy": "ddp", "devices": 2, "min_parameters": 1_000_000}
+    searches.write("both", **sizes(parallel=parallel), merge={"fuse": "always"})
+    searches.write("alone", **sizes(parallel=None), merge={"enabled": False})
+    planned = " ".join(searches.run("plan", "both.yaml").split())
+    assert "3 trials in one job" in planned
+    for study in ("both", "alone"):
+        searches.run("run", f"{study}.yaml")
+    jobs = [json.loads(file.read_text()) for file in (searches.folder / "nasflow-runs/both/jobs").glob("*/job.json")]
+    forms = {
+        tuple(member["trial"] for member in job["members"]): (
+            job["evaluator"]["parallel"] is not None,
+            {member["device"] for member in job["members"]},
+        )
+        for job in jobs
+    }
+    assert forms == {(3,): (True, {0}), (0, 1, 2): (False, {0, 1})}, "the small ones are on both devices, too"
+    boards = [searches.json("leaderboard", study) for study in ("both", "alone")]
+    both, alone = ({row["trial"]: row["val_accuracy"] for row in board} for board in boards)
+    assert [row["trial"] for row in boards[0]] == [row["trial"] for row in boards[1]]
+    assert both == pytest.approx(alone, abs=1e-9)
 
 
 def _ranks(searches: Searches) -> list[psutil.Process]:

@@ -41,6 +41,17 @@ _EVALUATOR: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_a_trial_may_get_other_devices_but_the_same_trials_are_large(open_study: OpenStudy) -> None:
+    def opened(**parallel: Any) -> Study:
+        evaluator = {**_EVALUATOR, "parallel": {"devices": 2, "min_parameters": 1000, **parallel}}
+        return open_study(evaluator=evaluator, training_service={"kind": "local", "slots": 4})
+
+    opened()
+    opened(devices=4, strategy="fsdp")
+    with pytest.raises(StudyError, match=r"evaluator\.parallel\.min_parameters is 1000 on record, 10 in the config"):
+        opened(min_parameters=10)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

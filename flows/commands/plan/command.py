@@ -35,7 +35,7 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
         UserError: the config can't work, or there is nothing to draw.
     """
     terminal = console()
-    if (parallel := config.evaluator.parallel) is not None:
+    if (parallel := config.evaluator.parallel) is not None and not parallel.min_parameters:
         raise UserError(
             f"evaluator.parallel trains every trial on {parallel.devices} devices, in a job of its own: there is "
             "nothing to plan"
@@ -89,9 +89,16 @@ def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
     data: dict[str, Any] = {}
     for trial, architecture in enumerate(RandomSearch(space, config.seed).ask(count)):
         candidate = space.validate(architecture)
+        if config.is_wide(candidate.parameters):
+            continue
         name = fingerprint(candidate.config.data)
         data[name] = candidate.config.data
         jobs[name].append((trial, architecture))
+    if not jobs:
+        raise UserError(
+            f"evaluator.parallel.min_parameters: the first {count} trials have more, so that each trains on several "
+            "devices, in a job of its own: there is nothing to plan"
+        )
     return [_job_spec(config, data[name], members) for name, members in jobs.items()]
 
 
@@ -103,7 +110,7 @@ def _job_spec(config: SearchConfig, data: Any, members: Sequence[tuple[int, "Arc
         MemberSpec(trial=trial, architecture=architecture, seed=trial_seed(config.seed, architecture))
         for trial, architecture in members
     ]
-    return JobSpec.of_search(config, "plan", data, specs)
+    return JobSpec.of_search(config, "plan", data, specs, wide=False)
 
 
 def _draw(name: str, plans: Sequence["JobPlan"], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""One candidate over several devices of a machine."""
+"""One large candidate over several devices of a machine."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from nasflow.config.values import Section
 
 
 class ParallelConfig(Section):
-    """Each trial is trained by several processes at once, one for each device, in a job of its own.
+    """Each trial, or each large one, is trained by several processes at once, one for each device, in a job of its own.
 
     A batch is divided among them, so `batch_size` is that of all together and needs no other learning rate.
     """
@@ -18,6 +18,9 @@ class ParallelConfig(Section):
         description="ddp: each device has the whole model; fsdp: each has a part of the weights and of the optimizer",
     )
     devices: int = Field(ge=2, le=1024, description="GPUs of a trial; on the CPU, processes that share its threads")
+    min_parameters: int = Field(
+        default=0, ge=0, description="trials with fewer are merged instead, spread over the same devices"
+    )
     nodes: int = Field(default=1, ge=1, description="machines of a trial; only one so far")
 
     @field_validator("nodes")

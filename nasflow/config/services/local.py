@@ -16,7 +16,7 @@ class LocalServiceConfig(WorkersConfig):
     gpus: GpuIndices = Field(default=[], description="indices of the GPUs to use; none: the CPU")
     slots_per_gpu: JobCount = Field(default=1, description="jobs that share a GPU")
     devices_per_job: JobCount = Field(
-        default=1, description="slots or GPUs that a job takes; it follows from evaluator.parallel.devices"
+        default=1, description="GPUs, or CPU slots, that a job takes and spreads its trials over"
     )
     use_active_gpu: bool = Field(
         default=True, description="use GPUs on which others compute; false: a slot waits while its GPU is in use"

@@ -125,7 +125,7 @@ def _merging(facts: StudyFacts) -> Parts:
     if not facts.plans:
         why = "no job has run, or its files are elsewhere" if facts.config.merge.enabled else "merge.enabled is false"
         if facts.config.evaluator.parallel is not None:
-            why = "evaluator.parallel trains each trial in a job of its own"
+            why = "evaluator.parallel trains its trials in jobs of their own"
         return [paragraph(f"No merge plan of a job is available: {why}.", "missing")]
     rows, alone, figure = merging_rows(facts.plans), alone_rows(facts.plans), merging_figure(facts.plans)
     units = sum(len(plan["units"]) for plans in facts.plans.values() for plan in plans)

@@ -48,6 +48,7 @@ class Member:
         trial: the trial's number.
         begun: batches of the running epoch that it trained before the job was interrupted; 0 for none.
         config: how it is trained, without searched values.
+        device_index: of the device in its job that it trains on.
         average: of its weights, if the config asks for one.
         batch_index: of the running or last training step in its epoch.
         book: what it logs.
@@ -78,6 +79,7 @@ class Member:
         self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
         self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
         self.number = self.trial = number
+        self.device_index = 0
         self.module = module
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs

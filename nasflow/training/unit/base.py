@@ -7,7 +7,7 @@ from typing import Any
 
 from nasflow.errors import InfrastructureError, NasflowError
 from nasflow.job import activity
-from nasflow.training.device_fault import refuse_fault
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 
 

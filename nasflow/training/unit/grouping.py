@@ -31,7 +31,7 @@ from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_looked_up, why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
 from nasflow.system.gc_control import uncollected
-from nasflow.training.device_fault import refuse_fault
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import why_alone
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit

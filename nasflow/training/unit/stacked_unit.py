@@ -14,7 +14,7 @@ from nasflow.job import activity
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.values.parameter_stacks import LeftError, OwnCode
-from nasflow.training.device_fault import refuse_fault
+from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import share_of
 from nasflow.training.optim.clip import Clip

@@ -16,7 +16,7 @@ from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.training.batches.seeded_loader import SeededLoader
-from nasflow.training.device_settings import device_settings
+from nasflow.training.device.settings import device_settings
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_maker import MemberMaker, load_job_data
 from nasflow.training.wide.link import Link

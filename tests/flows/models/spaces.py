@@ -123,3 +123,9 @@ def broken_in_the_end():
     """Test data that breaks."""
     yield next(iter(unseen()))
     raise ValueError("it breaks in its second batch")
+
+
+def sizes(pick, widths):
+    """Nets for the digits, of one choice of width."""
+    width = pick("width", widths)
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))

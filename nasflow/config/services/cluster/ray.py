@@ -35,6 +35,13 @@ class RayServiceConfig(ClusterConfig):
         default=7 * DAY, description="without a controller, after which a job on a node ends itself"
     )
 
+    @field_validator("gpus_per_job")
+    @classmethod
+    def _part_or_whole(cls, gpus: float) -> float:
+        if gpus > 1 and gpus != int(gpus):
+            raise ValueError("Ray gives a part of one GPU, or whole ones")
+        return gpus
+
     @field_validator("headers")
     @classmethod
     def _headers_of_http(cls, headers: dict[str, Secret]) -> dict[str, Secret]:

@@ -13,8 +13,13 @@ from nasflow.system.gpu_share import gpu_share
 
 
 @contextmanager
-def device_settings(config: TrainingConfig) -> Iterator[None]:
-    """Within this, torch computes as an evaluator asks. Enter it before the process has used its GPU."""
+def device_settings(config: TrainingConfig, devices: int = 1) -> Iterator[None]:
+    """Within this, torch computes as an evaluator asks. Enter it before the process has used its GPUs.
+
+    Args:
+        config: the evaluator.
+        devices: how many GPUs the process uses, at most those that it sees.
+    """
     has_gpu = torch.cuda.is_available()
     with ExitStack() as stack:
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
@@ -27,7 +32,8 @@ def device_settings(config: TrainingConfig) -> Iterator[None]:
             if config.deterministic:
                 _be_deterministic(stack)
             if (share := gpu_share()) < 1:
-                torch.cuda.set_per_process_memory_fraction(share)  # more is this job's own want of memory
+                for index in range(min(devices, torch.cuda.device_count())):
+                    torch.cuda.set_per_process_memory_fraction(share, index)  # more is this job's own want of memory
             sys.stdout.write(
                 f"{torch.cuda.get_device_name()}: matmul_precision {config.matmul_precision}, "
                 f"deterministic {config.deterministic}, {share:.0%} of its memory\n"

@@ -8,7 +8,7 @@ import torch
 
 from nasflow.merge.planning.cost_model import CostModel
 from nasflow.system.gpu_share import GPU_SHARE
-from nasflow.training.device_settings import device_settings
+from nasflow.training.device.settings import device_settings
 from nasflow.training.runner import run_job_file
 from nasflow.training.training_job import TrainingJob
 from tests.training.jobs import evaluator, make_job, sample
@@ -28,12 +28,13 @@ def settings() -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Torch says that it has one; the parts of its memory that are asked for."""
-    asked: list[float] = []
+def with_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
+    """Torch says that it has two; the parts of their memory that are asked for."""
+    asked: list[tuple[float, int]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a stand-in")
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *args: asked.append(args))
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     return asked
 
@@ -47,14 +48,27 @@ def with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
 )
 def test_on_a_gpu(
-    options: dict[str, Any], found: tuple[Any, ...], with_a_gpu: list[float], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    found: tuple[Any, ...],
+    with_gpus: list[tuple[float, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(GPU_SHARE, "0.5")
     assert settings() == DEFAULTS
     with device_settings(evaluator(**options)):
         assert settings() == found
     assert settings() == DEFAULTS
-    assert with_a_gpu == [0.5]
+    assert with_gpus == [(0.5, 0)]
+
+
+@pytest.mark.parametrize(("devices", "used"), [(2, 2), (3, 2)])
+def test_on_several_gpus(
+    devices: int, used: int, with_gpus: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that wants more than there are uses those that there are."""
+    monkeypatch.setenv(GPU_SHARE, "0.25")
+    with device_settings(evaluator(), devices):
+        assert with_gpus == [(0.25, index) for index in range(used)]
 
 
 def test_a_job_computes_as_its_evaluator_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

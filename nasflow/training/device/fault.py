@@ -28,6 +28,9 @@ def refuse_fault(error: BaseException) -> None:
         return
     try:
         torch.cuda.synchronize()
+        for index in range(torch.cuda.device_count()):
+            if torch.cuda.memory_allocated(index):  # else this job does not use it, and asking would take its memory
+                torch.cuda.synchronize(index)
     except RuntimeError as fault:
         headline = str(fault).strip().partition("\n")[0]
         raise DeviceFaultError(headline) from error
