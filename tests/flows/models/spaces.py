@@ -2,8 +2,10 @@
 
 import os
 import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -72,6 +74,46 @@ class Holder(nn.Module):
 def greedy(pick, held=(1,)):
     """A network that wants memory."""
     return nn.Sequential(Holder(pick("held", list(held))), nn.Linear(64, 10))
+
+
+class Waits(nn.Module):
+    """Passes `[B, F]` through. The first network to train waits in its first step until so many others have begun to.
+
+    Those that have begun are files in a folder.
+    """
+
+    def __init__(self, folder, others):
+        super().__init__()
+        self.folder = Path(folder)
+        self.others = others
+        self.began = False
+
+    def forward(self, x):
+        if not self.began and x.device.type == "cpu" and self.training:
+            self.began = True
+            if self._begin() == "first":
+                deadline = time.monotonic() + 100
+                while len(list(self.folder.iterdir())) <= self.others:
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"fewer than {self.others} other networks began to train")
+                    time.sleep(0.05)
+        return x
+
+    def _begin(self):
+        self.folder.mkdir(exist_ok=True)
+        try:
+            (self.folder / "first").touch(exist_ok=False)
+        except FileExistsError:
+            tempfile.mkstemp(dir=self.folder)
+            return "later"
+        return "first"
+
+
+def overlapping(pick, widths, delay, begun, others):
+    """As `mixed`; the first network to train waits until so many others train, or have been trained."""
+    width = pick("width", list(widths))
+    layers = nn.Linear(64, width), nn.Dropout(0.1), nn.ReLU(), Behaviour("ok", delay), nn.Linear(width, 10)
+    return nn.Sequential(Waits(begun, others), *layers)
 
 
 def stages(pick, factor=(1.0, 2.0)):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,11 +42,17 @@ def results(shown: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:
     return [(trial["status"], trial["epochs"], trial["metrics"]) for trial in shown["trials"]]
 
 
+def overlapping(folder: Path) -> dict[str, Any]:
+    """The config whose first trial to train waits, with one of the two slots, until one of the next round trains."""
+    params = {**CONFIG["space"]["params"], "begun": str(folder / "begun"), "others": TRIALS}
+    return {**CONFIG, "space": {"target": "spaces.py:overlapping", "params": params}}
+
+
 @pytest.fixture(scope="module")
 def undisturbed_ahead(tmp_path_factory, prefect_server) -> Searches:
     """A search whose rounds overlap, with its results."""
     searches = Searches(tmp_path_factory.mktemp("ahead"), prefect_server)
-    searches.write("search", **CONFIG)
+    searches.write("search", **overlapping(searches.folder))
     searches.run("run", "search.yaml")
     return searches
 
@@ -74,7 +81,7 @@ def test_a_round_trains_while_the_one_before_ends(undisturbed_ahead):
 
 
 def test_a_killed_search_proposes_the_same(searches, undisturbed_ahead):
-    searches.write("search", **CONFIG)
+    searches.write("search", **overlapping(searches.folder))
     for epochs in (2, 12, 30):
         controller = searches.start("run", "search.yaml")
         wait_for_epochs(searches, epochs)
@@ -93,7 +100,8 @@ def test_a_killed_search_proposes_the_same(searches, undisturbed_ahead):
 
 
 def test_rounds_ahead_can_not_change_within_a_study(undisturbed_ahead):
-    other = {**CONFIG, "budget": {**CONFIG["budget"], "rounds_ahead": 2}}
+    config = overlapping(undisturbed_ahead.folder)
+    other = {**config, "budget": {**config["budget"], "rounds_ahead": 2}}
     path = undisturbed_ahead.write("search", **other)
     said = undisturbed_ahead.run("run", "search.yaml", code=2)
     path.write_text(path.read_text().replace("rounds_ahead: 2", "rounds_ahead: 1"))
@@ -148,7 +156,7 @@ def test_failed_trials_are_retried_while_others_train(searches):
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["ctrl-c", "sigterm", "cancelled round", "pause"])
 def test_a_stopped_search_ends_all_its_rounds_and_goes_on(searches, undisturbed_ahead, how):
-    searches.write("search", **CONFIG)
+    searches.write("search", **overlapping(searches.folder))
     controller = searches.start("run", "search.yaml")
     wait_for_epochs(searches, 4)
     run = searches.server.newest_run("nas-search")
