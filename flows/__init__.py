@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .result import BestTrial, SearchResult
     from .retention_flow import retention
     from .retry_flow import retry_failed
-    from .round_flow import sampling_round
+    from .rounds.round_flow import sampling_round
     from .search_flow import search
 
 __all__ = ["BestTrial", "SearchResult", "recover", "retention", "retry_failed", "sampling_round", "search"]
@@ -23,7 +23,7 @@ _HOMES = {
     "recover": "recover_flow",
     "retention": "retention_flow",
     "retry_failed": "retry_flow",
-    "sampling_round": "round_flow",
+    "sampling_round": "rounds.round_flow",
     "search": "search_flow",
 }
 

@@ -11,11 +11,11 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import InterruptedSearchError
 from nasflow.trial import Trial
 
-from .record import persist_metrics, show_search
+from .rounds.record import persist_metrics, show_search
+from .rounds.train_trials import train_alone_all
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
-from .train_trials import train_alone_all
 
 
 @flow(

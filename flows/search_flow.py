@@ -12,12 +12,12 @@ from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
 from .budget import TIME_IS_OVER, rounds_left, unfinished_text
-from .overlapping import run_overlapping
-from .record import show_search
 from .result import SearchResult
-from .round_flow import sampling_round
+from .rounds.overlapping import run_overlapping
+from .rounds.record import show_search
+from .rounds.round_flow import sampling_round
 from .run_config import config_of_this_run
-from .session.control import controlled, suspendable
+from .session.control import controlled, end_cancelling, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
 from .session.time_limit import time_limited
@@ -99,7 +99,7 @@ def _final_state(session: SearchSession, number: int) -> State[Any]:
     """
     while True:
         with without_engine_heartbeats():
-            state = sampling_round(session.config, number, return_state=True)
+            state = end_cancelling(sampling_round(session.config, number, return_state=True))
         if state.is_failed() and isinstance(error := state.result(raise_on_failure=False), SharedLayerError):
             raise error  # the round has recorded its end
         ended = {record.number for record in session.study.rounds() if record.state is not RoundState.RUNNING}

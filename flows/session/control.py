@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import httpx
@@ -46,6 +46,7 @@ _ANSWER_SECONDS = 10.0
 _UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Control:
@@ -253,6 +254,20 @@ def cancelled_if_interrupted(train: Callable[P, State[Any]]) -> Callable[P, Stat
             return Cancelled(message=str(error))
 
     return run
+
+
+def end_cancelling(state: State[R]) -> State[R]:
+    """Return the final state of a subflow run, which is set to CANCELLED if it was cancelled before it began.
+
+    Prefect's engine does not call the flow then, and leaves the run CANCELLING for ever.
+    """
+    run = state.state_details.flow_run_id
+    if not state.is_cancelling() or run is None:
+        return state
+    cancelled: State[R] = Cancelled(message="cancelled before it began")
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run, cancelled, force=True)
+    return cancelled
 
 
 def _this_run() -> FlowRun:

@@ -63,16 +63,23 @@ class PrefectServer:
                     raise
                 time.sleep(1)
 
-    def newest_run(self, flow_name: str) -> dict[str, Any]:
-        """The flow run that began last; schedules of deployments have made others, which are still to begin."""
+    def newest_run(self, flow_name: str, name: str | None = None) -> dict[str, Any]:
+        """The run of a flow that began last, of those with this name; schedules have made others that are to begin."""
+        named = {} if name is None else {"name": {"any_": [name]}}
         body = {
             "flows": {"name": {"any_": [flow_name]}},
-            "flow_runs": {"start_time": {"is_null_": False}},
+            "flow_runs": {"start_time": {"is_null_": False}, **named},
             "sort": "START_TIME_DESC",
             "limit": 1,
         }
         (run,) = self.post("/flow_runs/filter", body)
         return dict(run)
+
+    def rounds_of(self, run: dict[str, Any]) -> list[dict[str, Any]]:
+        """The flow runs of a search's rounds, in order."""
+        body = {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}, "sort": "START_TIME_ASC"}
+        found: list[dict[str, Any]] = self.post("/flow_runs/filter", body)
+        return found
 
     def task_runs(self, flow_name: str, count: int) -> list[dict[str, Any]]:
         """The task runs of a flow's newest run and of its subflows, once at least `count` have a final state.
@@ -81,9 +88,8 @@ class PrefectServer:
         """
         deadline = time.monotonic() + 240
         while True:
-            ids = [self.newest_run(flow_name)["id"]]
-            children = self.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": ids}}})
-            ids += [child["id"] for child in children]
+            newest = self.newest_run(flow_name)
+            ids = [run["id"] for run in [newest, *self.rounds_of(newest)]]
             body = {"task_runs": {"flow_run_id": {"any_": ids}}, "limit": 200}
             runs: list[dict[str, Any]] = self.post("/task_runs/filter", body)
             final = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]

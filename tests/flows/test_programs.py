@@ -82,8 +82,8 @@ def test_a_trial_whose_program_is_killed_is_trained_again(searches: Searches) ->
     (base / "train.py").write_text(code)
     (base / "program_kinds.py").write_text((HERE / "program_kinds.py").read_text())
     evaluator = {"kind": "command", "command": ["python", "train.py"], "epochs": 4}
-    searches.write("killed", **config("command", evaluator=evaluator, base_dir=str(base)))
-    with searches.start("run", "killed.yaml") as process:
+    searches.write("program-shot", **config("command", evaluator=evaluator, base_dir=str(base)))
+    with searches.start("run", "program-shot.yaml") as process:
         while not (base / "pid").exists() or not (base / "pid").read_text():
             assert process.poll() is None, process.communicate()
             time.sleep(0.1)
@@ -91,7 +91,7 @@ def test_a_trial_whose_program_is_killed_is_trained_again(searches: Searches) ->
         os.kill(int((base / "pid").read_text()), signal.SIGKILL)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    trials = searches.json("show", "killed")["trials"]
+    trials = searches.json("show", "program-shot")["trials"]
     assert [(trial["status"], trial["epochs"]) for trial in trials] == [("trained", 4)] * 3
     assert [trial["metrics"]["val_accuracy"] for trial in trials] == [0.5, 0.25, 4 / 24]
 
@@ -130,9 +130,9 @@ def test_a_program_that_hangs_is_blamed_and_the_others_go_on(searches: Searches,
         "limits": {"trial": "5s"},
         "training_service": {"kind": "local", "slots": 1},
     }
-    searches.write("hangs", **config("command", base_dir=str(base), **changes))
-    searches.run("run", "hangs.yaml")
-    trials = searches.json("show", "hangs")["trials"]
+    searches.write("program-hangs", **config("command", base_dir=str(base), **changes))
+    searches.run("run", "program-hangs.yaml")
+    trials = searches.json("show", "program-hangs")["trials"]
     assert [trial["status"] for trial in trials] == ["trained", "failed", "trained"]
     assert trials[1]["error"].startswith("a trial took longer than limits.trial allows (5s)")
     pids = [int(pid) for pid in (base / "pids").read_text().split()]

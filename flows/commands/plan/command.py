@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def plan_search(config: SearchConfig, trials: int | None, draw: Path | None) -> 
     terminal = console()
     if (parallel := config.evaluator.parallel) is not None and not parallel.min_parameters:
         raise UserError(
-            f"evaluator.parallel trains every trial on {parallel.devices} devices, in a job of its own: there is "
+            f"evaluator.parallel trains every trial on {parallel.ranks} devices, in a job of its own: there is "
             "nothing to plan"
         )
     if not config.merge.enabled:
@@ -85,30 +85,41 @@ def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
     from nasflow.strategy.random_search import RandomSearch  # noqa: PLC0415 - slow
 
     space = check_search(config)
-    jobs: defaultdict[str, list[tuple[int, Architecture]]] = defaultdict(list)
+    jobs: defaultdict[str, dict[int, Architecture]] = defaultdict(dict)
     data: dict[str, Any] = {}
+    parameters: dict[int, int] = {}
     for trial, architecture in enumerate(RandomSearch(space, config.seed).ask(count)):
         candidate = space.validate(architecture)
         if config.is_wide(candidate.parameters):
             continue
         name = fingerprint(candidate.config.data)
         data[name] = candidate.config.data
-        jobs[name].append((trial, architecture))
+        jobs[name][trial] = architecture
+        parameters[trial] = candidate.parameters
     if not jobs:
         raise UserError(
             f"evaluator.parallel.min_parameters: the first {count} trials have more, so that each trains on several "
             "devices, in a job of its own: there is nothing to plan"
         )
-    return [_job_spec(config, data[name], members) for name, members in jobs.items()]
+    return [_job_spec(config, data[name], members, parameters) for name, members in jobs.items()]
 
 
-def _job_spec(config: SearchConfig, data: Any, members: Sequence[tuple[int, "Architecture"]]) -> "JobSpec":
+def _job_spec(
+    config: SearchConfig, data: Any, members: Mapping[int, "Architecture"], parameters: Mapping[int, int]
+) -> "JobSpec":
     from nasflow.job.spec import JobSpec, MemberSpec  # noqa: PLC0415
+    from nasflow.merge.planning.placement import place_on_devices  # noqa: PLC0415
     from nasflow.trial import trial_seed  # noqa: PLC0415
 
+    device = place_on_devices({trial: parameters[trial] for trial in members}, config.devices_of_job)
     specs = [
-        MemberSpec(trial=trial, architecture=architecture, seed=trial_seed(config.seed, architecture))
-        for trial, architecture in members
+        MemberSpec(
+            trial=trial,
+            architecture=architecture,
+            seed=trial_seed(config.seed, architecture),
+            device=device[trial],
+        )
+        for trial, architecture in members.items()
     ]
     return JobSpec.of_search(config, "plan", data, specs, wide=False)
 

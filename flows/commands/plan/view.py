@@ -34,15 +34,20 @@ def print_plan(terminal: Console, name: str, trials: Sequence[int], plan: JobPla
 def _parts(name: str, trials: Sequence[int], plan: JobPlan) -> Iterator[Table | Text]:
     threads = f", {_count(torch.get_num_threads(), 'thread')}" if plan.device == "cpu" else ""
     batch = "" if plan.batch is None else f", batches of {'x'.join(map(str, plan.batch))}"
-    yield Text(f"{name}: {_counted(trials, plan)} in one job on {plan.device}{threads}{batch}", style="bold")
+    yield Text(f"{name}: {_counted(trials, plan)} in one job on {_where(plan)}{threads}{batch}", style="bold")
     for unit in plan.units:
-        yield _table(unit, names_of(plan))
+        yield _table(unit, names_of(plan), plan.devices)
         yield from map(Text, _unit_lines(unit, names_of(plan)))
     yield from map(Text, _job_lines(trials, plan))
 
 
-def _table(unit: UnitPlan, names: Names) -> Table:
-    title = f"\nunit of trials {names(unit.members)}{f': {unit.part}' if unit.part else ''}"
+def _where(plan: JobPlan) -> str:
+    return plan.device if plan.devices == 1 else f"{plan.devices} devices ({plan.device})"
+
+
+def _table(unit: UnitPlan, names: Names, devices: int) -> Table:
+    on = f" on device {unit.device}" if devices > 1 else ""
+    title = f"\nunit of trials {names(unit.members)}{on}{f': {unit.part}' if unit.part else ''}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, collapse_padding=True)
     for head in ("#", "operation", "shapes", "trials", "rows", "kernel", *_NUMBERS[2:], "why"):
         # rich narrows only columns that may wrap; each step stays on one line
@@ -98,9 +103,10 @@ def _job_lines(trials: Sequence[int], plan: JobPlan) -> Iterator[str]:
         untraced = len(plan.reasons) - len(plan.alone)
         without = f", without the {untraced} that can't be traced" if untraced else ""
         yield f"the job as a whole{without}: expected {_gain(merged, alone)}"
-    if plan.costs is not None:
-        measured, path = plan.costs.measured, plan.costs.path
-        source = f"{measured} of them were measured now, in {plan.costs.seconds:.1f} s" if measured else "none is new"
+    if plan.costs:
+        path, measured = plan.costs[0].path, sum(costs.measured for costs in plan.costs)
+        seconds = sum(costs.seconds for costs in plan.costs)
+        source = f"{measured} of them were measured now, in {seconds:.1f} s" if measured else "none is new"
         yield f"times are of forward and backward, without the optimizer; {source}; they are kept in {path}"
 
 

@@ -87,6 +87,15 @@ def test_as_many_trials_as_a_job_trains_at_a_time(plan: Plan) -> None:
     assert "wait for a place in the job (merge.max_members): trials 4-5" in text
 
 
+def test_a_job_on_several_devices_has_units_on_each(plan: Plan) -> None:
+    text = plan("--trials", 6, training_service={"kind": "local", "slots": 2, "devices_per_job": 2})
+    assert text.startswith("planned: 6 trials in one job on 2 devices (cpu), ")
+    planned = {device: trials for trials, device in re.findall(r"unit of trials ([\d, -]+) on device (\d)", text)}
+    assert planned.keys() == {"0", "1"}
+    assert len(re.findall(r"\d+", " ".join(planned.values()))) > 2
+    assert "in no unit with others" not in text
+
+
 def test_the_seed_decides_who_is_planned(plan: Plan) -> None:
     def shapes(text: str) -> list[str]:
         return re.findall(r"\d+ → \d+ +\S+", text)

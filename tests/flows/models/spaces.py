@@ -116,6 +116,50 @@ def overlapping(pick, widths, delay, begun, others):
     return nn.Sequential(Waits(begun, others), *layers)
 
 
+class Large(nn.Module):
+    """Passes `[B, F]` through where several processes share a network; one alone lacks memory at its 30th step."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps >= 30 and x.device.type == "cpu" and not torch.distributed.is_initialized():
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return x
+
+
+def large(pick):
+    """A small network for digits in rows, and a large one."""
+    middle = Large() if pick("large", [False, True]) else nn.Identity()
+    return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), middle, nn.Linear(8, 10))
+
+
+class Counted(nn.Module):
+    """Passes `[B, F]` through, and writes the number of each training step to a file."""
+
+    def __init__(self, file, delay):
+        super().__init__()
+        self.file = file
+        self.delay = delay
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        if self.training and x.device.type == "cpu":
+            time.sleep(self.delay)
+            with open(self.file, "ab", buffering=0) as file:  # noqa: PTH123  # each line is appended at once
+                file.write(f"{int(self.steps)}\n".encode())
+            self.steps += 1
+        return x
+
+
+def counted(pick, file, delay):
+    """A small network for digits in rows, of whose steps a file knows."""
+    width = pick("width", [8, 16])
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), Counted(file, delay), nn.Linear(width, 10))
+
+
 def stages(pick, factor=(1.0, 2.0)):
     """A network whose widths are tensors, as RegNet's are."""
     widths = (torch.linspace(8, 16, pick("depth", [1, 2])) * pick("factor", list(factor))).int().tolist()

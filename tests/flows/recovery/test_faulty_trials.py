@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from nasflow.testing.service_jobs import until
 from tests.flows.searches import Searches
 
 WIDTHS = [8, 16]
@@ -63,19 +64,27 @@ def test_bad_trials_end_as_failed_with_their_error(faulty):
 def test_prefect_shows_bad_trials_retried_alone_but_not_for_ever(faulty):
     shown = faulty.json("show", "faulty")
     bad = {trial["number"] for trial in shown["trials"] if trial["status"] == "failed"}
-    by_name = runs_of_study(faulty, "faulty")
-    for number in bad:
-        run = by_name[f"train trial {number} of round 0 alone"]
-        assert run["run_count"] == 2, "one retry shows that the failure repeats itself; five more would show nothing"
-        assert run["state_type"] == "FAILED"
+    names = {f"train trial {number} of round 0 alone" for number in bad}
+    by_name = task_runs(faulty, "faulty", names)
+    for name in names:
+        assert by_name[name]["run_count"] == 2, "one retry shows that it repeats itself; five more would show nothing"
     alone = {int(name.split()[2]) for name in by_name if name.startswith("train trial")}
     assert alone == bad, "members of a batch whose process died of another's code go on together"
 
 
+def task_runs(searches: Searches, study: str, names: set[str]) -> dict[str, dict[str, Any]]:
+    """By name, once those of `names` have failed; the server records task runs some seconds after they happen."""
+
+    def recorded() -> dict[str, dict[str, Any]]:
+        runs = runs_of_study(searches, study)
+        return runs if names <= {name for name, run in runs.items() if run["state_type"] == "FAILED"} else {}
+
+    return until(recorded, f"record of {names}")
+
+
 def runs_of_study(searches: Searches, study: str) -> dict[str, dict[str, Any]]:
     server = searches.server
-    flows = server.post("/flow_runs/filter", {"flow_runs": {"name": {"any_": [study]}}})
-    rounds = server.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [flows[0]["id"]]}}})
+    rounds = server.rounds_of(server.newest_run("nas-search", study))
     body = {"task_runs": {"flow_run_id": {"any_": [run["id"] for run in rounds]}}, "limit": 200}
     return {run["name"]: run for run in server.post("/task_runs/filter", body)}
 

@@ -146,18 +146,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.long
 def test_dead_searches_are_resumed(searches, undisturbed):
     end_in_round(searches, "killed", 1, signal.SIGKILL)
-    path = searches.write("hopeless", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not
+    path = searches.write("stranded", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not
     run_forked(["python", "-c", _DESERTS, path], searches.folder, searches.server.env)
 
     planned = searches.run("recover", "--dry-run", "--grace", 0).splitlines()
-    assert [line.partition(":")[0] for line in planned] == ["killed", "hopeless"]
+    assert [line.partition(":")[0] for line in planned] == ["killed", "stranded"]
     assert all("its controller died" in line and line.endswith("; would be resumed") for line in planned)
     assert dict(flow_runs(searches, "killed"))["killed"] == "RUNNING"
 
     lines = {line.partition(":")[0]: line for line in searches.run("recover", "--grace", 0, code=1).splitlines()}
-    assert lines.keys() == {"killed", "hopeless"}
+    assert lines.keys() == {"killed", "stranded"}
     assert lines["killed"].endswith("; resumed, ended well")
-    assert "resumed, ended with code 2 (see " in lines["hopeless"] and "there is no file" in lines["hopeless"]
+    assert "resumed, ended with code 2 (see " in lines["stranded"] and "there is no file" in lines["stranded"]
     assert searches.json("leaderboard", "killed") == undisturbed
     assert flow_runs(searches, "killed") == [
         ("killed", "CRASHED"),

@@ -4,7 +4,7 @@ import pytest
 from prefect.states import Completed, Failed
 
 from nasflow.errors import InfrastructureError, StudyError, TrialError
-from nasflow.flows.train_trials import job_error
+from nasflow.flows.rounds.train_trials import job_error
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import re
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -86,8 +85,7 @@ def automated(tmp_path: Path, prefect_server: PrefectServer, inbox) -> Iterator[
     assert {found["name"] for found in created} == names
     yield received
     for automation in created:
-        address = f"{prefect_server.url}/automations/{automation['id']}"
-        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30).close()
+        prefect_server.call("DELETE", f"/automations/{automation['id']}")
 
 
 def test_the_docs_show_what_setup_makes():

@@ -1,6 +1,8 @@
 """Cancel, pause, suspend and resume, as Prefect's UI asks for them, of searches with and without a worker."""
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -34,8 +36,7 @@ def state_of(server: PrefectServer, run: dict[str, Any]) -> dict[str, Any]:
 
 def rounds_of(server: PrefectServer, run: dict[str, Any]) -> list[str]:
     """The states of its rounds."""
-    children = {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}, "sort": "START_TIME_ASC"}
-    return [child["state_type"] for child in server.post("/flow_runs/filter", children)]
+    return [child["state_type"] for child in server.rounds_of(run)]
 
 
 def set_state(server: PrefectServer, run: dict[str, Any], state: dict[str, Any], force: bool = False) -> None:
@@ -56,7 +57,41 @@ def trained_seconds(searches: Searches) -> float:
     return float(sum(record["seconds"] for record in searches.json("show", "search")["rounds"]))
 
 
+CANCELLED_EARLY = """
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.states import Cancelling
+
+from nasflow.flows import search_flow
+from nasflow.flows.cli import main
+
+
+def cancel() -> str:
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
+    return "a round"
+
+
+search_flow.sampling_round = search_flow.sampling_round.with_options(flow_run_name=cancel)
+main()
+"""
+
+
 # --- a search in a process that no runner started -----------------------------------------------------------------
+
+
+def test_a_round_that_is_cancelled_before_it_begins_cancels_the_search(searches):
+    """Prefect names a run just before it sets it to RUNNING."""
+    searches.write("search", **CONFIG)
+    program = [sys.executable, "-c", CANCELLED_EARLY, "run", "search.yaml"]
+    ended = subprocess.run(
+        program, cwd=searches.folder, env=searches.server.env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert "the same command continues from here" in ended.stdout
+    run = searches.server.newest_run("nas-search")
+    assert state_of(searches.server, run)["type"] == "CANCELLED"
+    assert rounds_of(searches.server, run) == ["CANCELLED"]
 
 
 @pytest.mark.long
@@ -67,10 +102,7 @@ def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undi
     wait_for_epochs(searches, 6)
     run = cancelled = searches.server.newest_run("nas-search")
     if by_round:
-        (cancelled,) = searches.server.post(
-            "/flow_runs/filter",
-            {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}, "state": {"type": {"any_": ["RUNNING"]}}}},
-        )
+        (cancelled,) = [each for each in searches.server.rounds_of(run) if each["state_type"] == "RUNNING"]
     set_state(searches.server, cancelled, CANCELLING)
     waited = wait_until(lambda: not processes(searches), "the jobs go on")
     assert waited < 5

@@ -72,12 +72,9 @@ def test_a_round_trains_while_the_one_before_ends(undisturbed_ahead):
     for first, third in zip(range(ROUNDS - 2), range(2, ROUNDS), strict=True):
         assert rounds[third].started_at >= rounds[first].ended_at
     assert seconds <= (ends[-1] - rounds[0].started_at).total_seconds() + 0.1, "time of two rounds counts once"
-    run = undisturbed_ahead.server.newest_run("nas-search")
-    children = {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}}
-    found = {
-        (child["name"], child["state_type"]) for child in undisturbed_ahead.server.post("/flow_runs/filter", children)
-    }
-    assert found == {(f"search: round {number}", "COMPLETED") for number in range(ROUNDS)}
+    server = undisturbed_ahead.server
+    found = [(run["name"], run["state_type"]) for run in server.rounds_of(server.newest_run("nas-search"))]
+    assert found == [(f"search: round {number}", "COMPLETED") for number in range(ROUNDS)]
 
 
 def test_a_killed_search_proposes_the_same(searches, undisturbed_ahead):
@@ -168,8 +165,7 @@ def test_a_stopped_search_ends_all_its_rounds_and_goes_on(searches, undisturbed_
         searches.server.post(f"/flow_runs/{run['id']}/resume", {})
         code = 0
     elif how == "cancelled round":
-        children = {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}, "sort": "START_TIME_DESC"}
-        set_state(searches.server, searches.server.post("/flow_runs/filter", children)[0], CANCELLING)
+        set_state(searches.server, searches.server.rounds_of(run)[-1], CANCELLING)
         code = 130
     else:
         number = signal.SIGINT if how == "ctrl-c" else signal.SIGTERM

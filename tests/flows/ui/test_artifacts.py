@@ -36,10 +36,10 @@ def latest(searches: Searches, key: str) -> dict[str, object]:
 
 
 def test_rounds_are_subflows_of_the_search(shown):
-    runs = shown.server.post("/flow_runs/filter", {"flow_runs": {"name": {"any_": ["Shown_1"]}}})
-    rounds = shown.server.post("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [runs[0]["id"]]}}})
-    assert sorted(run["name"] for run in rounds) == ["Shown_1: round 0", "Shown_1: round 1"]
-    assert {run["state_type"] for run in [*runs, *rounds]} == {"COMPLETED"}
+    search = shown.server.newest_run("nas-search", "Shown_1")
+    rounds = shown.server.rounds_of(search)
+    assert [run["name"] for run in rounds] == ["Shown_1: round 0", "Shown_1: round 1"]
+    assert {run["state_type"] for run in [search, *rounds]} == {"COMPLETED"}
 
 
 def test_tasks_have_names_a_person_understands(shown):

@@ -42,7 +42,7 @@ def page(tmp_path_factory, prefect_server):
                 seen.add(float(bar["data"]))
             time.sleep(0.2)
         assert process.returncode == 0, process.said()
-    first = flow_run(prefect_server, STUDY)
+    first = prefect_server.newest_run("nas-search", STUDY)
     searches.run("run", f"{STUDY}.yaml")
     return Page(searches, first, seen)
 
@@ -50,8 +50,7 @@ def page(tmp_path_factory, prefect_server):
 class Page:
     def __init__(self, searches: Searches, run: dict[str, Any], seen: set[float]):
         self.searches, self.server, self.run, self.seen = searches, searches.server, run, seen
-        rounds = {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}}
-        (self.round,) = self.server.post("/flow_runs/filter", rounds)
+        (self.round,) = self.server.rounds_of(run)
         shown = searches.json("show", STUDY)["trials"]
         self.trials = {trial["architecture"]["kind"]: trial["number"] for trial in shown}
         self.tasks = self.tasks_of_round(count=6)
@@ -66,13 +65,6 @@ class Page:
                 return runs
             assert time.monotonic() < deadline, runs
             time.sleep(0.5)
-
-
-def flow_run(server: PrefectServer, name: str) -> dict[str, Any]:
-    """The newest flow run of this name."""
-    body = {"flow_runs": {"name": {"any_": [name]}}, "sort": "START_TIME_DESC"}
-    run: dict[str, Any] = server.post("/flow_runs/filter", body)[0]
-    return run
 
 
 def artifacts(server: PrefectServer, key: str) -> list[dict[str, Any]]:
@@ -228,7 +220,7 @@ def test_a_round_says_whether_it_brought_something(page):
 
 
 def test_a_second_run_of_the_study_repeats_no_event(page):
-    second = flow_run(page.server, STUDY)
+    second = page.server.newest_run("nas-search", STUDY)
     assert second["id"] != page.run["id"]
     of_second = {"id": [f"prefect.flow-run.{second['id']}"]}
     ended = events(page.server, "prefect.flow-run.Completed", 1, resource=of_second)

@@ -12,7 +12,7 @@ from nasflow.report.text import numbers_text
 from nasflow.study.records import Attempt
 from nasflow.trial import Trial
 
-from .session.session import SearchSession
+from ..session.session import SearchSession
 from .tasks import train_alone, train_batch
 
 

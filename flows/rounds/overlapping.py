@@ -4,8 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 
-from .budget import rounds_left
-from .session.session import SearchSession
+from ..budget import rounds_left
+from ..session.session import SearchSession
 
 _LOOK = 0.5  # seconds between two looks at what may have changed
 

@@ -18,9 +18,9 @@ from nasflow.study.base import SCORED
 from nasflow.study.records import RoundState
 from nasflow.trial import TrialStatus
 
-from .session.session import SearchSession
-from .ui.artifacts import MAX_ROWS, artifact_key, show_markdown
-from .ui.run_page import tag_task_run
+from ..session.session import SearchSession
+from ..ui.artifacts import MAX_ROWS, artifact_key, show_markdown
+from ..ui.run_page import tag_task_run
 
 _CURVES = 10
 

@@ -9,9 +9,9 @@ from nasflow.errors import InterruptedSearchError, SharedLayerError
 from nasflow.study.records import RoundState
 from nasflow.trial import Trial, TrialStatus
 
+from ..session.control import controlled
+from ..session.session import SearchSession, search_session
 from .record import RoundSummary, persist_metrics
-from .session.control import controlled
-from .session.session import SearchSession, search_session
 from .tasks import batch_trials, submit_trials
 from .train_trials import Training, train_alone_all
 

@@ -11,22 +11,23 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 from prefect.tasks import Task
 
+from nasflow.attempt.verdict import lacks_memory
 from nasflow.checkpoint.carried import carry_over
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
 from nasflow.job.spec import DEVICE_FAULT, JobSpec, MemberSpec, PeerSpec, trial_dir
-from nasflow.merge.planning.placement import Load, place
+from nasflow.merge.planning.placement import Load, place, place_on_devices
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training_service.base import JobState
 from nasflow.trial import FailureKind, Trial, TrialStatus
 
-from .session.control import cancelled_if_interrupted
-from .session.session import SearchSession
-from .ui.artifacts import Progress, artifact_key
-from .ui.run_page import tag_task_run
-from .ui.task_messages import failed, tell_retry
+from ..session.control import cancelled_if_interrupted
+from ..session.session import SearchSession
+from ..ui.artifacts import Progress, artifact_key
+from ..ui.run_page import tag_task_run
+from ..ui.task_messages import failed, tell_retry
 
 
 class RepeatedTrialError(TrialError):
@@ -176,13 +177,16 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     progress = Progress(*_progress_names(config.name, attempt))
     done = dict.fromkeys(epochs, 0)
     heard, where = False, ""
+    wide = config.is_wide(session.outline(trials[0]).parameters)
+    if not wide and _needs_more_memory(session, trials[0]):
+        wide = True
+        get_run_logger().info("trial %s needs more memory than a device has, and gets several", trials[0].number)
 
     def make_spec(job_id: str) -> JobSpec:
         for trial in trials:
             if (ended := session.study.stopped_before(trial)) is not None:
                 folder = trial_dir(config.study_dir, trial.number)
                 carry_over(trial_dir(config.study_dir, ended.number), folder, session.study.generation)
-        wide = config.is_wide(session.outline(trials[0]).parameters)
         device = _devices(session, [*trials, *left], 1 if wide else config.devices_of_job)
         members = [
             MemberSpec(trial=t.number, architecture=t.architecture, seed=t.seed, device=device[t.number])
@@ -244,11 +248,17 @@ def _progress_names(study: str, attempt: Attempt) -> tuple[str, str]:
     return key, f"Epochs of batch {attempt.number} of round {attempt.round}: trials {trials}"
 
 
+def _needs_more_memory(session: SearchSession, trial: Trial) -> bool:
+    """Whether a trial has run out of memory by itself, and can be trained on several devices instead of one."""
+    if session.config.evaluator.parallel is None:
+        return False
+    alone = [attempt for attempt in session.study.attempts(trial=trial.number) if attempt.kind is AttemptKind.ALONE]
+    return any(map(lacks_memory, [trial.error, *(attempt.error for attempt in alone)]))
+
+
 def _devices(session: SearchSession, trials: Sequence[Trial], count: int) -> dict[int, int]:
     """Return by trial which of its job's devices trains it: the same in each start of the job."""
-    loads = [Load(trial.number, "", session.outline(trial).parameters) for trial in trials]
-    groups = place(loads, count)
-    return {number: index for index, group in enumerate(groups) for number in group}
+    return place_on_devices({trial.number: session.outline(trial).parameters for trial in trials}, count)
 
 
 def _peers(session: SearchSession, trials: Sequence[Trial], device: Mapping[int, int]) -> list[PeerSpec]:
