@@ -1,8 +1,7 @@
-"""A CUDA graph's rules on a CPU: a step is recorded once, and every later one has to be the very same operations.
+"""A CUDA graph on a CPU: operations are recorded once and then replayed, without the Python that launched them.
 
-A CUDA graph replays launches: each with the numbers and addresses of the recording. So a step can be captured if its
-operations read and write memory that stays where it is, and no number that changes is baked into them. `FakeGraph` runs
-a step's Python again, but its operations write to the memory of the recording, and whatever would differ raises.
+As in a CUDA graph, recording executes nothing, and a replay makes the same operations on the same memory with the same
+numbers, so whatever else would have changed from step to step, on the host or where values are stored, is wrong then.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,114 +10,110 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.host_reads import HostReads
 
 
-class NotCapturableError(AssertionError):
-    """A step that a CUDA graph can't replay: it reads on the host, or differs from the recorded one."""
+class NotCapturableError(RuntimeError):
+    """Operations that a CUDA graph can't replay, because the host reads a result."""
 
 
 @dataclass(frozen=True)
 class _Operation:
     func: Callable[..., Any]
-    inputs: list[Any]
-    outputs: list[Any]
+    args: Any
+    kwargs: Any
+    outputs: list[torch.Tensor]
+    """In memory that it has allocated."""
 
 
-class FakeGraph:
-    """Records the operations of a step and replays them.
+class FakeRecorder:
+    """A recorder (nasflow/training/unit/step_graph.py) of operations on a CPU.
 
     Attributes:
-        size: the number of recorded operations.
-        replays: how often they were replayed.
+        operations: of each recording, how many there are.
+        replays: of all recordings.
     """
 
     def __init__(self) -> None:
-        self._operations: list[_Operation] = []
-        self.replays = -1
-
-    @property
-    def size(self) -> int:
-        """The number of recorded operations."""
-        return len(self._operations)
+        self.operations: list[int] = []
+        self.replays = 0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Record the operations inside; the next times, replay them.
+    def warming(self) -> Iterator[None]:
+        """Do nothing: a CPU has one stream."""
+        yield
+
+    def capture(self, step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+        """Record the operations of a step, which has no effect. Return its result, and what makes the operations again.
 
         Raises:
             NotCapturableError: as its docstring says.
         """
-        recording = self.replays < 0
-        mode = _Mode(self._operations, recording)
-        with HostReads() as reads, mode:
-            yield
+        recording = _Recording()
+        with recording.without_effect(), HostReads() as reads, recording:
+            result = step()
         if reads.found:
             raise NotCapturableError(f"the host reads: {', '.join(reads.found)}")
-        if mode.place != self.size:
-            raise NotCapturableError(f"{mode.place} operations instead of {self.size}")
-        self.replays += 1
+        self.operations.append(len(recording.operations))
+
+        def replay() -> None:
+            self.replays += 1
+            with torch.no_grad():
+                for operation in recording.operations:
+                    _make_again(operation)
+
+        return result, replay
 
 
-class _Mode(TorchDispatchMode):
-    def __init__(self, operations: list[_Operation], recording: bool):
+class _Recording(TorchDispatchMode):
+    def __init__(self) -> None:
         super().__init__()
-        self._operations, self._recording = operations, recording
-        self.place = 0
+        self.operations: list[_Operation] = []
+        self._known: dict[int, torch.UntypedStorage] = {}  # all that was seen, by address, so that no address is reused
+        self._before: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []  # and what it was
+
+    @contextmanager
+    def without_effect(self) -> Iterator[None]:
+        """Restore all memory afterwards that was there before."""
+        yield
+        for storage, values in self._before:
+            storage.copy_(values)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        inputs, _ = tree_flatten((args, dict(kwargs or {})))
+        for tensor in _tensors((args, dict(kwargs or {}))):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._known:
+                self._known[storage.data_ptr()] = storage
+                self._before.append((storage, storage.clone()))
+        kept = tree_map(_kept, (tuple(args), dict(kwargs or {})))
         result = func(*args, **kwargs or {})
-        outputs, form = tree_flatten(result)
-        if self._recording:
-            # copies of the tensors' descriptions, which keep the memory
-            self._operations.append(_Operation(func, [_kept(i) for i in inputs], [_kept(o) for o in outputs]))
-            self.place += 1
-            return result
-        if self.place == len(self._operations):
-            raise NotCapturableError(f"one more operation: {func}")
-        recorded = self._operations[self.place]
-        _check(recorded, func, inputs)
-        self.place += 1
-        known = {i.untyped_storage().data_ptr() for i in inputs if isinstance(i, torch.Tensor)}
-        placed = [_place(o, then, known) for o, then in zip(outputs, recorded.outputs, strict=True)]
-        return tree_unflatten(placed, form)
+        fresh = [t for t in _tensors(result) if t.untyped_storage().data_ptr() not in self._known]
+        self._known.update({tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in fresh})
+        is_view = not fresh and not any(
+            argument.alias_info and argument.alias_info.is_write for argument in func._schema.arguments
+        )
+        if not is_view:
+            self.operations.append(_Operation(func, *kept, [_kept(tensor) for tensor in fresh]))
+        return result
+
+
+def _make_again(operation: _Operation) -> None:
+    result = _tensors(operation.func(*operation.args, **operation.kwargs))
+    written = {tensor.untyped_storage().data_ptr() for tensor in _tensors((operation.args, operation.kwargs))}
+    made = [tensor for tensor in result if tensor.untyped_storage().data_ptr() not in written]
+    for then, now in zip(operation.outputs, made, strict=True):
+        then.copy_(now)
 
 
 def _kept(value: Any) -> Any:
+    """A tensor's description as it is now; it keeps the memory."""
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _place(output: Any, then: Any, known: set[int]) -> Any:
-    """The output in the recorded one's memory; a view of an input, or an input itself, is there already."""
-    if not isinstance(output, torch.Tensor) or output.untyped_storage().data_ptr() in known:
-        return output
-    then.copy_(output)
-    return then.detach()
-
-
-def _check(recorded: _Operation, func: Any, inputs: list[Any]) -> None:
-    if func is not recorded.func or len(inputs) != len(recorded.inputs):
-        raise NotCapturableError(f"{func} instead of {recorded.func}")
-    for value, then in zip(inputs, recorded.inputs, strict=True):
-        if isinstance(value, torch.Tensor) and isinstance(then, torch.Tensor):
-            if _address(value) != _address(then):
-                raise NotCapturableError(f"{func}: a tensor {tuple(value.shape)} is not where it was")
-        elif value != then and value is not then:
-            raise NotCapturableError(f"{func}: {value} instead of {then}")
-
-
-def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Within this, operations belong to no graph."""
-    with _disable_current_modes():
-        yield
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]

@@ -1,9 +1,9 @@
 """Whether members get the same results merged and alone on a device: `python -m benchmarks.gpu.equality`.
 
-Two jobs train the same members in float64: in one each trains by itself, in the other all that can be fused are. The
-members are W9's twenty kinds of models (perceptrons, convolutions with batch norm, attention, recurrent, depthwise,
-gated), by SGD, which lets rounding grow little. Compared are all metrics of every epoch, and all numbers in the last
-checkpoints.
+Jobs train the same members in float64: in one each trains by itself, in the others all that can be fused are, on a
+GPU a second time with `merge.cuda_graphs`. The members are W9's twenty kinds of models (perceptrons, convolutions
+with batch norm, attention, recurrent, depthwise, gated), by SGD, which lets rounding grow little. Compared are all
+metrics of every epoch, and all numbers in the last checkpoints.
 """
 
 import argparse
@@ -42,13 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("torch sees no CUDA GPU here; --device cpu")
     group = make_group(options.members, options.epochs)
     with tempfile.TemporaryDirectory() as folder:
-        merged = _train(group, "always", Path(folder) / "merged")
-        alone = _train(group, "never", Path(folder) / "alone")
+        alone = _train(group, MergeConfig(fuse="never"), Path(folder) / "alone")
+        merged = [_train(group, MergeConfig(fuse="always"), Path(folder) / "merged")]
+        if options.device == "cuda":
+            graphs = MergeConfig(fuse="always", cuda_graphs=True)
+            merged.append(_train(group, graphs, Path(folder) / "graphs"))
         worst: dict[str, float] = {}
-        for kind, difference in _differences(group, merged, alone):
+        for kind, difference in (found for each in merged for found in _differences(group, each, alone)):
             worst[kind] = max(difference, worst.get(kind, 0.0))
-    fused = sum(len(unit.members) for event in merged[0] if isinstance(event, Planned) for unit in event.units)
-    failed = [event.error for event in merged[0] + alone[0] if isinstance(event, Evicted)]
+    fused = sum(len(unit.members) for event in merged[0][0] if isinstance(event, Planned) for unit in event.units)
+    failed = [event.error for events, _ in [alone, *merged] for event in events if isinstance(event, Evicted)]
     bad = {kind: difference for kind, difference in worst.items() if not difference <= TOLERANCE}
     found = {"members": len(group), "fused": fused, "tolerance": TOLERANCE, "differ": bad, "failed": failed}
     sys.stdout.write(json.dumps({**found, "largest": max(worst.values(), default=0.0), "by_kind": worst}) + "\n")
@@ -65,10 +68,9 @@ def make_group(members: int, epochs: int) -> Group:
     return replace(group, evaluator=group.evaluator.model_copy(update=changes), members=members_)
 
 
-def _train(group: Group, fuse: str, root: Path) -> tuple[list[Event], Path]:
+def _train(group: Group, merge: MergeConfig, root: Path) -> tuple[list[Event], Path]:
     root.mkdir()
-    spec = group.job("job").model_copy(update={"merge": MergeConfig(fuse=fuse)})
-    return run_job(spec, root), root
+    return run_job(replace(group, merge=merge).job("job"), root), root
 
 
 def _differences(

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.merging.contestants import run_job
 from benchmarks.merging.group import NEVER, Group
 from benchmarks.merging.workloads import w6_gpu
+from nasflow.config.search import MergeConfig
 
 _EPOCHS = (2, 4)
 _SORTS = {
@@ -48,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA GPU here; --device cpu")
     torch.set_num_threads(1)
-    found = [measure(_perceptrons(members, options.device), options.device) for members in options.members]
+    ways = [MergeConfig(), MergeConfig(cuda_graphs=True)] if options.device == "cuda" else [MergeConfig()]
+    groups = [_perceptrons(members, options.device) for members in options.members]
+    found = [measure(replace(group, merge=way), options.device) for group in groups for way in ways]
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 
@@ -64,6 +67,7 @@ def measure(group: Group, device: str) -> dict[str, Any]:
         _run(fewer)
     return {
         "members": len(group),
+        "cuda_graphs": group.merge.cuda_graphs,
         "steps": steps,
         "a_step": {sort: round((after[sort] - before[sort]) / steps, 2) for sort in _SORTS if after[sort]},
         "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,

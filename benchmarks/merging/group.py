@@ -2,12 +2,19 @@
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from benchmarks.merging.plain import Trial
-from nasflow.config.search import CheckpointConfig, ClassificationConfig, DataConfig, OptimizerConfig, Target
+from nasflow.config.search import (
+    CheckpointConfig,
+    ClassificationConfig,
+    DataConfig,
+    MergeConfig,
+    OptimizerConfig,
+    Target,
+)
 from nasflow.config.values import FloatRange
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.loading.data_source import Data, load_data
@@ -28,6 +35,7 @@ class Group:
     evaluator: ClassificationConfig
     members: tuple[MemberSpec, ...]
     data_seed: int = 0
+    merge: MergeConfig = field(default_factory=MergeConfig)
 
     def __len__(self) -> int:
         return len(self.members)
@@ -64,6 +72,7 @@ class Group:
             checkpoint=CheckpointConfig(every_epochs=every_epochs),
             data_seed=self.data_seed,
             base_dir=ROOT,
+            merge=self.merge,
             members=list(self.members),
         )
 

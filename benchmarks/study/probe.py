@@ -1,7 +1,7 @@
 """Start a search on the study in a folder, in a separate process: `python -m benchmarks.study.probe`.
 
 Prints one line of JSON: seconds (and CPU seconds) until the study is open and until the search has found its next step,
-and the peak memory, without that of the imports.
+and the peak memory, with and without that of the imports.
 """
 
 import json
@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import nasflow.flows.search_flow  # noqa: F401 - part of what a controller has in memory
 from benchmarks.study.filling import study_config
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.flows.budget import rounds_left
@@ -43,6 +44,7 @@ def main(folder: Path, strategy_kind: str) -> dict[str, float]:
         "resume": ended - began,
         "resume_cpu": ended_cpu - began_cpu,
         "megabytes": (peak - before) / 1e6,
+        "peak_megabytes": peak / 1e6,
     }
 
 

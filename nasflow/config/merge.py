@@ -25,4 +25,9 @@ class MergeConfig(Section):
         description="compare fused trials with their own models before the first step; `epoch`: also one of each unit "
         "at the beginning of every epoch",
     )
+    cuda_graphs: bool = Field(
+        default=False,
+        description="on a GPU, replay steps as CUDA graphs where they draw no random numbers; no card has run this yet "
+        "(docs/devices.md)",
+    )
     passes: list[str] = Field(default=[], description="import paths of passes over the logical plan (docs/merging.md)")

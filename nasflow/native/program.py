@@ -168,7 +168,12 @@ def fits(*tensors: Tensor) -> bool:
 
 
 def _lines(tensor: Tensor) -> tuple[int, bool] | None:
-    """Return the distance between lines of `[R, a, b]`, and whether it is transposed; None if neither way is dense."""
+    """Return the distance between lines of `[R, a, b]`, and whether it is transposed; None if neither way is dense.
+
+    None also for tensors of other shapes, as of an operand without its rows.
+    """
+    if tensor.dim() != 3:
+        return None
     _, a, b = tensor.shape
     if tensor.stride(2) == 1 and (tensor.stride(1) >= b or a == 1):
         return max(tensor.stride(1), b), False

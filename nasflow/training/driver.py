@@ -4,7 +4,7 @@ import gc
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -233,11 +233,16 @@ class Driver(ABC):
         """Take a member out of the job."""
         for unit in self._units:
             unit.remove(member)
-        self._units = [unit for unit in self._units if unit.members]
+        self._drop([unit for unit in self._units if not unit.members])
         self.active = [other for other in self.active if other is not member]
         self.turn = [other for other in self.turn if other is not member]
         self.roster.leave(member.number)
         del self.modules[str(member.number)]
+
+    def _drop(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            self._units.remove(unit)
+            unit.close()
 
     def _admit(self, number: int) -> None:
         with activity.running(self.roster.trial_of(number)):
@@ -275,7 +280,7 @@ class Driver(ABC):
         for cohort in dict.fromkeys(self.roster.company(m.number) for m in homeless if m not in broken):
             here = {member.number: member for member in self.turn if member.number in cohort}
             here = {number: member for number, member in here.items() if number not in self._broken}
-            self._units = [unit for unit in self._units if not any(m.number in here for m in unit.members)]
+            self._drop([unit for unit in self._units if any(m.number in here for m in unit.members)])
             everyone = [here.get(number) or self._stand_in(number) for number in cohort]
             units = self._formed([member for member in everyone if member is not None], copies)
             for unit in units:
@@ -286,8 +291,7 @@ class Driver(ABC):
     def _formed(self, members: Sequence[Member], copies: Copies) -> list[Unit]:
         """Return units of members, those of each device by themselves."""
         units: list[Unit] = []
-        for index in dict.fromkeys(member.device_index for member in members):
-            here = [member for member in members if member.device_index == index]
+        for index, here in by_device(members):
             with self.devices.entered(index):
                 units += self.form(here, copies.on(index)[0])
         return units
@@ -342,10 +346,16 @@ class Driver(ABC):
             if unit.is_single and not isinstance(error, DiffersError):
                 self.fail(members[0], error)
                 return
-            self._units.remove(unit)
+            self._drop([unit])
             self.turn = [member for member in self.turn if member not in members]
             self._broken.update(member.number for member in members)
             self.split(members, error)
+
+
+def by_device(members: Sequence[Member]) -> Iterator[tuple[int, list[Member]]]:
+    """Yield the index of each device that trains some members, and these."""
+    for index in dict.fromkeys(member.device_index for member in members):
+        yield index, [member for member in members if member.device_index == index]
 
 
 def _batch_of(unit: Unit, copies: Copies, place: int = 0) -> Any:

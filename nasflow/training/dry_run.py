@@ -16,6 +16,7 @@ from nasflow.merge.planning.planner import Planner
 from nasflow.merge.trace.graph import NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.view.summary import Outline, Price, outline, prices
+from nasflow.training.driver import by_device
 from nasflow.training.job_driver import SpecDriver
 from nasflow.training.lightning_loop import run
 from nasflow.training.member.member import Member
@@ -34,6 +35,7 @@ class UnitPlan:
     Attributes:
         members: their numbers, as `members_of` gives them, in the order of their positions.
         part: the path of the part in their modules; empty for their models as a whole.
+        device: of the job's devices, the one that trains them.
         outline: its steps.
         prices: of the steps.
         alone: seconds of a step's forward and backward if each trial made it by itself.
@@ -41,6 +43,7 @@ class UnitPlan:
 
     members: tuple[int, ...]
     part: str
+    device: int
     outline: Outline
     prices: tuple[Price, ...]
     alone: float
@@ -64,7 +67,8 @@ class JobPlan:
         failed: the errors of members that failed before their first step.
         batch: the shape of a batch's first tensor, None if it has none.
         device: where it trains.
-        costs: the cost model that gave the seconds.
+        devices: on how many devices.
+        costs: the cost models that gave the seconds.
     """
 
     repeats: int = 1
@@ -75,7 +79,8 @@ class JobPlan:
     failed: dict[int, str] = field(default_factory=dict)
     batch: tuple[int, ...] | None = None
     device: str = "cpu"
-    costs: CostModel | None = None
+    devices: int = 1
+    costs: list[CostModel] = field(default_factory=list)
 
 
 class _DryRun(SpecDriver):
@@ -95,8 +100,13 @@ class _DryRun(SpecDriver):
     def step(self, batches: Sequence[Any]) -> None:
         """Plan units for the first batch; then all members leave."""
         numbers = {part: member.number for member in self.turn for part in member.module.modules()}
-        units = self.form(self.turn, batches[0])
-        _fill(self.plan, self.former_of(self.turn), units, own_batch(batches[0], 0), numbers)
+        copies = self.devices.copies(batches)
+        self.plan.devices = len(self.devices.all)
+        for index, here in by_device(self.turn):
+            batch = copies.on(index)[0]
+            with self.devices.entered(index):
+                units = self.form(here, batch)
+                _fill(self.plan, self.former_of(here), units, own_batch(batch, 0), numbers)
         self.is_planned = True
         for member in self.active:
             self.remove(member)
@@ -123,12 +133,13 @@ def rehearse(spec: JobSpec) -> JobPlan:
 def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, number_of: Mapping[Any, int]) -> None:
     x = batch[0] if isinstance(batch, tuple | list) and batch else batch
     if isinstance(x, torch.Tensor):
-        plan.batch, plan.device = tuple(x.shape), str(x.device)
-    plan.reasons = why_alone(units, former)
+        plan.batch, plan.device = tuple(x.shape), x.device.type
+    plan.reasons |= why_alone(units, former)
     if former.planner is None:
         return
-    plan.costs = former.planner.costs or CostModel(former.planner.device)
-    planner = Planner((), former.planner.device, plan.costs)
+    costs = former.planner.costs or CostModel(former.planner.device)
+    plan.costs.append(costs)
+    planner = Planner((), former.planner.device, costs)
     for unit in units:
         models = merged_models(unit)
         for path, model in models.items():
@@ -138,6 +149,7 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numb
                 UnitPlan(
                     members=members,
                     part=path if path != MODEL else "",
+                    device=unit.members[0].device_index,
                     outline=outline(model),
                     prices=tuple(prices(model.plan, planner)),
                     alone=alone,
@@ -145,7 +157,7 @@ def _fill(plan: JobPlan, former: Former, units: Sequence[Unit], batch: Any, numb
             )
         if not models and isinstance(x, torch.Tensor):
             plan.alone.update(_alone(unit.members, x, planner))
-    plan.costs.save()
+    costs.save()
 
 
 def _alone(members: Sequence[Member], x: torch.Tensor, planner: Planner) -> dict[int, float]:

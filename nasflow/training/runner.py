@@ -22,6 +22,7 @@ from nasflow.training.program.job import ProgramJob
 from nasflow.training.scoring_job import ScoringJob
 from nasflow.training.training_job import TrainingJob
 from nasflow.training.wide.job import WideJob
+from nasflow.training.wide.node_job import NodeJob
 
 
 def run_job_file(path: Path) -> int:
@@ -67,9 +68,11 @@ def _settings(spec: JobSpec) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob]:
+def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob] | type[NodeJob]:
     if spec.tests:
         return ScoringJob
+    if spec.node is not None and spec.node.number:
+        return NodeJob
     if spec.evaluator.parallel is not None:
         return WideJob
     return ProgramJob if isinstance(spec.evaluator, ProgramConfig) else TrainingJob

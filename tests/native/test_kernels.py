@@ -148,6 +148,13 @@ def test_other_types_are_left_to_torch(refused: torch.dtype) -> None:
     assert cross_entropies(x, torch.zeros(3, dtype=torch.long), torch.zeros(2)) is None
 
 
+def test_operands_without_rows_are_left_to_torch() -> None:
+    x = numbers(1, 2, 2)
+    assert products(x[0], x, torch.empty(1, 2, 2)) is None
+    assert products(x, x[0], torch.empty(1, 2, 2)) is None
+    assert products(x, x, torch.empty(2, 2)) is None
+
+
 def test_several_threads_are_left_to_torch() -> None:
     torch.set_num_threads(2)
     assert library() is None

@@ -298,8 +298,8 @@ CHANGES = [
         "training/unit/fused.py",
         (
             "gradients of the last step are kept",
-            "self._see(True, x, target)\n        self._clear_gradients(index)",
-            "self._see(True, x, target)",
+            'None if the model has failed."""\n        self._clear_gradients(index)',
+            'None if the model has failed."""',
         ),
     ),
     *_in(

@@ -72,6 +72,20 @@ def test_a_rehearsal_plans_what_the_job_does(tmp_path: Path) -> None:
     assert all(price.seconds > 0 for unit in plan.units for price in unit.prices[1:])
 
 
+def test_a_rehearsal_plans_what_the_job_does_on_each_of_its_devices(tmp_path: Path) -> None:
+    spec = make_job(NET, CONFIG, sample(NET, CONFIG, 6), fuse="always")
+    members = [member.model_copy(update={"device": member.trial % 2}) for member in spec.members]
+    spec = spec.model_copy(update={"members": members})
+    plan = rehearse(spec)
+    assert plan.devices == 2
+    assert {unit.device: {member % 2 for member in unit.members} for unit in plan.units} == {0: {0}, 1: {1}}
+    assert units(plan) == [
+        (set(unit.members), unit.operations, unit.fused, unit.gathers, unit.kernels)
+        for event in plans(train(spec, tmp_path))
+        for unit in event.units
+    ]
+
+
 def test_a_rehearsal_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

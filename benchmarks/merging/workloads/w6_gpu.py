@@ -1,13 +1,15 @@
 """W6: on a GPU. `--model cells`: cells as in NAS-Bench-201 on generated images, bfloat16; `--model mlp`: W1a's MLPs.
 
-The batches are on the GPU. Besides (a) to (d), of which (a) runs `--at-once` processes in parallel on the GPU (through
-MPS if its daemon runs), a sequential loop replays each member's whole step from a CUDA graph. The floor is the longer
-of two times: the group's arithmetic at the speed of a large product, or its memory traffic at the speed of a copy.
-Without a GPU, `--device cpu` only shows that everything runs.
+The batches are on the GPU. Besides (a) to (d), of which (a) runs `--at-once` processes in parallel on the GPU
+(through MPS if its daemon runs), a sequential loop replays each member's whole step from a CUDA graph. The floor is
+the longer of two times: the group's arithmetic at the speed of a large product, or its memory traffic at the speed of
+a copy. nasflow is there twice: as it is, and with `merge.cuda_graphs`. Without a GPU, `--device cpu` only shows that
+everything runs.
 """
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from benchmarks.merging.plain import Manner
 from benchmarks.merging.report import Report
 from benchmarks.merging.timing import interleave
 from benchmarks.merging.workloads import w1_mlps
-from nasflow.config.search import DataConfig, Target
+from nasflow.config.search import DataConfig, MergeConfig, Target
 from nasflow.errors import UserError
 
 GRAPHED = "(g) sequential, CUDA graphs"
@@ -107,6 +109,9 @@ def _enter(group: Group, work: Work, arguments: argparse.Namespace, folder: Path
         chosen.append(Nasflow(NASFLOW, group, folder))
     if "steps" in arguments.contestants:
         chosen.append(Nasflow(STEPS, group, folder, NEVER))
+        if arguments.device == "cuda":
+            graphed = replace(group, merge=MergeConfig(cuda_graphs=True))
+            chosen.append(Nasflow(f"{STEPS}, CUDA graphs", graphed, folder, NEVER))
     return chosen
 
 

@@ -64,6 +64,8 @@ class SupervisedGroup:
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the training losses `[N]` for outputs `[N, B, ...]` on one batch, and add them to `train_loss`.
 
+        Call `count` for the batch as well.
+
         Args:
             outputs: the output of each member's model; gradients flow back to them.
             target: the batch's targets, the same for all members.
@@ -73,7 +75,7 @@ class SupervisedGroup:
         """
         outputs, target = self._shaped(outputs, target)
         losses = self._losses(outputs, target)
-        self._trained.add_mean(losses.detach(), len(target))
+        self._trained.add_weighted(losses.detach(), len(target))
         return losses
 
     def losses_and_gradients(
@@ -88,7 +90,7 @@ class SupervisedGroup:
         if scales is None and isinstance(vectors, ClassificationLosses) and vectors.fits(outputs, target):
             found = vectors.with_gradients(outputs, target)
             if found is not None:
-                self._trained.add_mean(found[0], len(target))
+                self._trained.add_weighted(found[0], len(target))
                 return found
         with torch.enable_grad():
             given = outputs.detach().requires_grad_()
@@ -98,6 +100,10 @@ class SupervisedGroup:
             [gradients] = torch.autograd.grad(total, given)
         return losses.detach(), gradients
 
+    def count(self, samples: int) -> None:
+        """Count a training batch, on the host."""
+        self._trained.count(samples)
+
     @torch.no_grad()
     def validate(self, outputs: Tensor, target: Tensor) -> None:
         """Add a validation batch to `val_loss` and every metric; shapes as for `losses`.
@@ -106,7 +112,8 @@ class SupervisedGroup:
             TrialError: the outputs don't fit the targets or metrics; as from the module's own validation step.
         """
         outputs, target = self._shaped(outputs, target)
-        self._validated.add_mean(self._losses(outputs, target), len(target))
+        self._validated.add_weighted(self._losses(outputs, target), len(target))
+        self._validated.count(len(target))
         if self._families is None:
             made = self._modules[0].make_metrics(outputs[0])
             self._modules[0].refuse_targets(target)
@@ -205,10 +212,14 @@ class _Means(_Sum):
         super().__init__()
         self._samples = 0
 
-    def add_mean(self, values: Tensor, samples: int) -> None:
+    def add_weighted(self, values: Tensor, samples: int) -> None:
         """Add `values [N]`, means over this many samples."""
         self.add(values.double() * samples)
+
+    def count(self, samples: int) -> None:
+        """Count samples that were added, on the host."""
         self._samples += samples
+        self._has_any = True
 
     def sums(self) -> list[tuple[float, int]]:
         """Return the sums, each with the number of samples."""

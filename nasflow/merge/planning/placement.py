@@ -1,6 +1,6 @@
-"""Decides which trials share a job, and how many jobs there are."""
+"""Decides which trials share a job or one of its devices, and how many jobs there are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -37,3 +37,9 @@ def place(loads: Sequence[Load], slots: int) -> list[list[int]]:
             bins[least] = (work + load.cost, [*members, load.trial])
         groups.extend(sorted(members) for _, members in bins)
     return groups
+
+
+def place_on_devices(costs: Mapping[int, float], count: int) -> dict[int, int]:
+    """Return by trial which device of its job trains it, as `place` would spread them over jobs."""
+    groups = place([Load(trial, "", cost) for trial, cost in costs.items()], count)
+    return {trial: device for device, group in enumerate(groups) for trial in group}

@@ -135,7 +135,11 @@ class Region:
         """Run the backward: set the gradients of parameters, and return those of `imports`."""
         own = self._parameter_grads
         overwritten = {tensor: grad.clone() for tensor, grad in own.items() if tensor.grad is grad}
-        recording.tape.backward(grads, recording.exports, recording.imports)
+        try:
+            recording.tape.backward(grads, recording.exports, recording.imports)
+        except BaseException:
+            self._recordings.clear()  # its backward may be recorded in part
+            raise
         for tensor in recording.tape.graded:
             earlier = overwritten.get(tensor, tensor.grad)
             tensor.grad = own[tensor] if earlier is None else own[tensor] + earlier

@@ -16,7 +16,8 @@ from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasflow.merge.trace.node import IN_PLACE_OPERATORS, nodes_in
-from nasflow.merge.trace.signature import freeze, hidden_state, is_hooked, own_structure, untouched
+from nasflow.merge.trace.own_gradients import has_own_gradients
+from nasflow.merge.trace.signature import freeze, has_own_call, hidden_state, is_hooked, own_structure, untouched
 
 _REMEMBERED = 4_096
 _known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
@@ -128,6 +129,12 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Refuse a child whose own `__call__` was traced up to here, and would run again where the child is called."""
+        if has_own_call(type(m)):
+            raise ValueError("a part does more in its call than in its forward")
+        return super().call_module(m, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -267,17 +274,3 @@ def _named(tree: Any, names: dict[str, str]) -> Any:
     if isinstance(tree, slice):
         return slice(*(_named(part, names) for part in (tree.start, tree.stop, tree.step)))
     return tree
-
-
-def has_own_gradients(kind: type) -> bool:
-    """Whether methods of a user's class mention an autograd Function; a trace does not show its backward."""
-    return any(
-        isinstance(value, type) and issubclass(value, torch.autograd.Function)
-        for base in kind.__mro__
-        if not base.__module__.startswith("torch.")
-        for member in vars(base).values()
-        if isinstance(function := getattr(member, "__func__", member), FunctionType)
-        for name in function.__code__.co_names
-        if (named := function.__globals__.get(name)) is not None
-        for value in (named, getattr(named, "__self__", None))
-    )

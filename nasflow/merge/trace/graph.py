@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from nasflow.merge.trace.fx_template import has_own_gradients
 from nasflow.merge.trace.inlining import Expansion
 from nasflow.merge.trace.node import Node, changes_in_place
 from nasflow.merge.trace.op_properties import is_random, makes_tensor, runs_own_code
+from nasflow.merge.trace.own_gradients import has_own_gradients
 from nasflow.merge.trace.shape_inference import NotInferableError, Spec
 from nasflow.merge.trace.signature import number_of
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 _PLAIN = frozenset(
     (
@@ -143,14 +143,19 @@ def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether hooks listen to its calls or gradients, or its forward is replaced: then only a real call will do."""
+    """Whether only a real call will do: hooks listen to its calls or gradients, or `forward` or a call is replaced."""
     fields = module.__dict__
-    if any(_hooks_of(fields)) or "forward" in fields:
+    if any(_hooks_of(fields)) or "forward" in fields or has_own_call(type(module)):
         return True
     for parameter in fields["_parameters"].values():
         if parameter is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
             return True
     return False
+
+
+def has_own_call(kind: type[nn.Module]) -> bool:
+    """Whether a call of such a module does more than its forward; fx's only adds its code to errors."""
+    return kind.__call__ is not nn.Module.__call__ and not issubclass(kind, fx.GraphModule)
 
 
 def freeze(value: Any) -> Hashable:

@@ -173,7 +173,12 @@ class Sweep(ABC):
 
     Args:
         slabs: slabs of one rule, dtype and device, with equal `steps` and `shared` hyper-parameters.
+
+    Attributes:
+        form: what decides on the host which operations an update makes, and with which numbers.
     """
+
+    form: Hashable = None
 
     def __init__(self, slabs: Sequence[Slab]):
         self.slabs = slabs
@@ -207,14 +212,12 @@ class Sweep(ABC):
         """Step the rows, given as a matrix `[n, k]` per slab. The gradients may be overwritten."""
 
     def run(self, grads: Sequence[torch.Tensor | None]) -> None:
-        """Step all rows by their gradients, given as a matrix `[N, k]` per stack."""
+        """Step all rows by their gradients, given as a matrix `[N, k]` per stack. It does not count their `steps`."""
         for i, slab in self._copied:
             self._parameters[i] = slab.parameters()
         self.update(self._parameters, [slab.of(grads[slab.stack]) for slab in self.slabs])  # type: ignore[arg-type]
         for i, slab in self._copied:
             slab.write(self._parameters[i])
-        for slab in self.slabs:
-            slab.steps += 1
         if self._count is not None:
             self._count.add_(1)
 

@@ -99,6 +99,7 @@ class _L2:
         self._slabs = sweep.slabs if rates.any() else []
         self._rates, self._none = sweep.columns("decay", rates), sweep.columns("no decay", rates == 0)
         self._is_mixed = bool(self._slabs) and not rates.all()
+        self.form = (bool(self._slabs), self._is_mixed)
 
     def add(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Add it in place. Overwrites the slabs' scratch, which stays finite where the parameters are finite."""
@@ -115,6 +116,12 @@ class _L2:
 
 class Sgd(Sweep):
     """SGD; options are (momentum, nesterov)."""
+
+    @property
+    def form(self) -> Hashable:  # type: ignore[override]
+        """Whether rows decay, gradients are dampened, and there is no momentum yet."""
+        dampens = self.options[0] and self._shares is not None
+        return self._l2.form, dampens, self.options[0] and self.next_step == 1
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
@@ -155,6 +162,7 @@ class RmsProp(Sweep):
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
         self._l2 = _L2(self)
+        self.form = self._l2.form
         self._rates = self.columns("rate", -self.values(lambda group: group["lr"]))
         alphas = self.values(lambda group: group["alpha"])
         self._alphas, self._shares = self.columns("alpha", alphas), self.columns("share", 1 - alphas)
@@ -187,6 +195,11 @@ class RmsProp(Sweep):
 
 class Adagrad(Sweep):
     """Adagrad; options are (whether rates decay,)."""
+
+    @property
+    def form(self) -> Hashable:  # type: ignore[override]
+        """Whether rows decay, and the step, where rates depend on it: the host computes them."""
+        return self._l2.form, self.options[0] and self.next_step
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
@@ -226,7 +239,7 @@ class PlainAdam(Sweep):
         beta2 = self.values(lambda group: group["betas"][1])
         distinct = np.stack([self.ages, lr, beta1, beta2])[:, self._first]
         self._distinct = self.placed("distinct", distinct, torch.float64)
-        self._decay = _decay(self)
+        self._decay, self.form = _decay(self)
         self._shares1 = self.columns("share 1", 1 - beta1)
         self._betas2, self._shares2 = self.columns("beta 2", beta2), self.columns("share 2", 1 - beta2)
         self._eps = self.columns("eps", self.values(lambda group: group["eps"]))
@@ -270,7 +283,7 @@ class FusedAdam(Sweep):
 
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
-        self._decay = _decay(self)
+        self._decay, self.form = _decay(self)
         self._rates = self.columns("rate", self.values(lambda group: group["lr"]))
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
@@ -298,6 +311,7 @@ class LoneAdam(Sweep):
         """Work out what follows from the hyper-parameters."""
         group = self.groups[self.slots[0]]
         self._constants, self._rates = _constants(group), (float(group["lr"]), float(group["weight_decay"]))
+        self.form = self._constants, self._rates
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
@@ -306,17 +320,19 @@ class LoneAdam(Sweep):
         _fused(kernel, tensors, self.count(torch.float32), self._constants, self._rates)
 
 
-def _decay(sweep: Sweep) -> Callable[[list[torch.Tensor], list[torch.Tensor]], None]:
-    """Return a function that applies the weight decay of Adam (`options[0]` false) or AdamW."""
+def _decay(sweep: Sweep) -> tuple[Callable[[list[torch.Tensor], list[torch.Tensor]], None], Hashable]:
+    """Return a function that applies the weight decay of Adam (`options[0]` false) or AdamW, and its form."""
     if not sweep.options[0]:
-        return _L2(sweep).add
+        l2 = _L2(sweep)
+        return l2.add, l2.form
     rates = sweep.values(lambda group: group["lr"]) * sweep.values(lambda group: group["weight_decay"])
     kept = sweep.columns("kept", 1 - rates)
 
     def shrink(parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         torch._foreach_mul_(parameters, kept)
 
-    return shrink if rates.any() else lambda parameters, grads: None
+    decays = bool(rates.any())
+    return (shrink if decays else lambda parameters, grads: None), decays
 
 
 def _average_squares(

@@ -1,7 +1,7 @@
 """The optimizers of several members, stepped as one."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,6 +147,8 @@ class StackedOptimizer:
         self._optimizers = list(optimizers)
         self._common = common
         self._failed = failed
+        self._counts_steps = True
+        self._made = 0  # how often what steps read was made anew
         self._tensors = [stack.tensor for stack in stacks]
         self._stacks, self._clips = list(stacks), list(clips)
         self._lay([member for member, optimizer in enumerate(optimizers) if not stackable(optimizer)])
@@ -205,6 +207,29 @@ class StackedOptimizer:
             idle = {*idle, *(place.parameter for place in places)}
         with self._unchanged(idle):
             self._step(idle, skipped)
+            if self._counts_steps:
+                self.count_step()
+
+    def count_step(self) -> None:
+        """Count a step on the host, after its operations; `step` does that itself, but within `uncounted`."""
+        for slab in self._live:
+            slab.steps += 1
+        for steps, stepping in self._stepping:
+            steps.add_(stepping)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Within this, steps make their operations on the device only."""
+        self._counts_steps = False
+        try:
+            yield
+        finally:
+            self._counts_steps = True
+
+    @property
+    def form(self) -> Hashable:
+        """What decides on the host which operations a step makes; None if it runs optimizers of members."""
+        return None if self._alone else (self._made, *(sweep.form for sweep in self._sweeps))
 
     def _step(self, idle: Collection[nn.Parameter], skipped: Collection[int]) -> None:
         if sparse := {leaf.places[0].member for leaf in self._leaves if leaf.has_sparse_gradient}:
@@ -217,8 +242,6 @@ class StackedOptimizer:
         self._clip.apply(grads)
         for sweep in self._sweeps:
             sweep.run(grads)
-        for steps, stepping in self._stepping:
-            steps.add_(stepping)
         for member, alone in self._alone.items():
             if member not in skipped:
                 self._step_alone(member, alone, idle)
@@ -279,6 +302,7 @@ class StackedOptimizer:
         for row in (row for of in rows for row in of if row.kept):
             self._install(row)
         self._pattern = None
+        self._made += 1
         self._sweeps: list[Sweep] = []
 
     def _row(self, place: _Place, kind: Kind) -> Row:
@@ -297,6 +321,7 @@ class StackedOptimizer:
 
     def _plan(self, grads: Sequence[torch.Tensor | None]) -> None:
         """Prepare for steps with gradients like these."""
+        self._made += 1
         self._clip.prepare(grads)
         self._live = [slab for slab in self._slabs if grads[slab.stack] is not None]
         stepping = {id(row) for slab in self._live for row in slab.rows}
@@ -315,7 +340,9 @@ class StackedOptimizer:
             shared = slab.rule.sweep.shared(groups[slab.rows[0].slot])
             alike.setdefault((slab.rule, slab.steps, slab.whole.dtype, shared), []).append(slab)
         former = {tuple(map(id, sweep.slabs)): sweep for sweep in self._sweeps}
-        self._sweeps = [former.get(tuple(map(id, slabs))) or slabs[0].rule.sweep(slabs) for slabs in alike.values()]
+        sweeps = [former.get(tuple(map(id, slabs))) or slabs[0].rule.sweep(slabs) for slabs in alike.values()]
+        self._made += any(sweep not in self._sweeps for sweep in sweeps)
+        self._sweeps = sweeps
         for sweep in self._sweeps:
             sweep.read(groups)
 

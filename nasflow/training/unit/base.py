@@ -76,6 +76,10 @@ class Unit(ABC):
         """Report what the steps since the last call have found, which is read from the device only now."""
         return
 
+    def close(self) -> None:
+        """Release what the unit keeps besides its members: it is not used any more."""
+        return
+
     @abstractmethod
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member on a batch that all share."""

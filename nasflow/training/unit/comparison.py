@@ -6,7 +6,7 @@ must agree with those of the members' own models. Weights are changed a little f
 equal to others, hide mistakes. Members with other state (buffers, random streams) are compared in a second step too.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -190,3 +190,13 @@ def in_full_precision(device: torch.device) -> Iterator[None]:
             stack.callback(setattr, backend, "allow_tf32", backend.allow_tf32)
             backend.allow_tf32 = False
         yield
+
+
+def cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
+    """Return a few members with sets that together have all elements, found greedily."""
+    found: list[Member] = []
+    missing = set().union(*sets.values())
+    while missing:
+        found.append(max(sets, key=lambda member: len(missing & sets[member])))
+        missing -= sets[found[-1]]
+    return found

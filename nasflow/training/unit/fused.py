@@ -15,6 +15,7 @@ from nasflow.merge.run.solo_model import DirectModel
 from nasflow.training.member.member import Member
 from nasflow.training.optim.stacked import Stack
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
+from nasflow.training.unit.step_graph import StepGraphs, recorder_on
 
 _MOST_SEEN = 6
 
@@ -63,6 +64,7 @@ class FusedUnit(StackedUnit):
     Args:
         merge: as of every stacked unit.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
+        captures: whether steps are captured, where the device can do that, and replayed.
     """
 
     can_wait = True
@@ -73,7 +75,10 @@ class FusedUnit(StackedUnit):
         failed: Callable[[Member, BaseException], None],
         merge: Merge,
         compare: Callable[["FusedUnit", Any], None] | None = None,
+        captures: bool = False,
     ):
+        recorder = recorder_on(members[0].module.device) if captures else None
+        self._graphs = None if recorder is None else StepGraphs(recorder)
         self._compare = compare
         self._unread: list[tuple[int, torch.Tensor]] = []  # of batches, the index and the losses
         self._uncounted = 0  # optimizer steps
@@ -86,6 +91,11 @@ class FusedUnit(StackedUnit):
         [model] = self._models.values()
         return model
 
+    def start_epoch(self) -> None:
+        """As for every stacked unit."""
+        super().start_epoch()
+        self._note_trained()
+
     def train_batch(self, batch: Any, index: int) -> None:
         """Make one step of every member."""
         if index == 0 and self._compare is not None:
@@ -93,25 +103,69 @@ class FusedUnit(StackedUnit):
         began = time.perf_counter()
         x, target = batch
         self._see(True, x, target)
+        losses = self._step_on(x, target, index)
+        if losses is None:
+            return
+        self._group.count(len(target))
+        if self._reads_late:
+            self._unread.append((index, losses))
+        if self._pace.is_last(index):
+            self._end_steps(index + 1)
+        self._seconds += time.perf_counter() - began
+
+    def _step_on(self, x: torch.Tensor, target: torch.Tensor, index: int) -> torch.Tensor | None:
+        """Make a step, and return the losses `[n]`; None if the model has failed."""
+        graphs = self._graphs
+        if graphs is None or not self._reads_late or self._pace.accumulated > 1 or self._optimizer.form is None:
+            return self._compute(x, target, index)
+        form = (self._optimizer.form, self._cast, self._trained)
+        if graph := graphs.find(form, x, target, self._capture):
+            losses: torch.Tensor | None = graph.step(x, target)
+        else:
+            with graphs.plain_step(x, target):
+                losses = self._launch(x, target)
+        if losses is not None:
+            self._optimizer.count_step()
+            self._count_step()
+        return losses
+
+    def _capture(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self._capturing = True
+        try:
+            losses = self._launch(x, target)
+        finally:
+            self._capturing = False
+        assert losses is not None  # noqa: S101 - it raises what the model raises
+        return losses
+
+    def _launch(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
+        """Launch the operations of a step, and count nothing."""
+        counted = self._uncounted
+        try:
+            with self._optimizer.uncounted():
+                return self._compute(x, target, 0)
+        finally:
+            self._uncounted = counted
+
+    def _compute(self, x: torch.Tensor, target: torch.Tensor, index: int) -> torch.Tensor | None:
+        """Make a step by its operations, and return the losses `[n]`; None if the model has failed."""
         self._clear_gradients(index)
 
         def losses_of(outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             scales = self._loss_scales(outputs.device)
             losses, gradients = self._group.losses_and_gradients(outputs, target, scales)
-            if self._reads_late:
-                self._unread.append((index, losses))
-            else:
+            if not self._reads_late:
                 self._drop_not_finite(losses, index)
             return losses, self._share(gradients) if scales is None else gradients
 
-        if self.model.backpropagate(x, losses_of) is None:
-            return
+        losses = self.model.backpropagate(x, losses_of)
+        if losses is None:
+            return None
         self._collect_own_gradients()
         if self._accumulate(index):
             self._step(x.device, self._unscale())
             self._averages.update()
-            self._end_steps(index + 1)
-        self._seconds += time.perf_counter() - began
+        return losses
 
     def end_run(self) -> None:
         """Count the steps that were made, and report the members whose losses were not finite."""
@@ -177,6 +231,11 @@ class FusedUnit(StackedUnit):
         self._group.validate(outputs, target)
         self._seconds += time.perf_counter() - began
 
+    def close(self) -> None:
+        """Release the captured steps, which keep memory of the device."""
+        if self._graphs is not None:
+            self._graphs.clear()
+
     def close_epoch(self) -> None:
         """Give the members their losses and metrics; each gets an equal share of the time."""
         shares = self._seconds / max(1, len(self.members))
@@ -198,9 +257,14 @@ class FusedUnit(StackedUnit):
 
     def _build(self) -> None:
         super()._build()
+        self._note_trained()
+        self.close()
         own = any(member.module.own_loss is not None for member in self._rows)
         self._reads_late = not (own or self._scaled_rows or any(model.has_opaque for model in self._models.values()))
         self._group = SupervisedGroup([member.module for member in self._rows])  # type: ignore[misc]
+
+    def _note_trained(self) -> None:
+        self._trained = tuple(tensor.requires_grad for tensor in self.trained_tensors)
 
     def _probe(self) -> list[dict[Any, torch.Tensor]]:
         return [self._probe_on(*seen) for seen in self._seen.items()]

@@ -35,7 +35,7 @@ from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import why_alone
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit
-from nasflow.training.unit.comparison import differences
+from nasflow.training.unit.comparison import cover, differences
 from nasflow.training.unit.fused import FusedUnit
 from nasflow.training.unit.lockstep.comparison import differences as step_differences
 from nasflow.training.unit.lockstep.joint.recordings import Recordings
@@ -113,7 +113,7 @@ class Former:
                 chosen = [alike[index] for index in group]
                 steps = max(readings[member].steps for member in chosen)
                 units += self._fuse(_Group(chosen, graphs, replace(reading, steps=steps), batch, failed))
-        units += [_single(member, None, failed) for member in readings if member not in graphs]
+        units += [self._single(member, None, failed) for member in readings if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in readings]
 
     def _readings(self, members: Sequence[Member], batch: Any) -> dict[Member, Reading]:
@@ -204,7 +204,7 @@ class Former:
         }
         new = {member: run for member, run in runs.items() if keys[member] not in self._agreed}
         asked = [member for member in new if subjects[member].is_opaque]
-        asked += _cover(
+        asked += cover(
             {
                 member: {(index, operation.node.signature) for index, operation, _ in run}
                 for member, run in new.items()
@@ -236,7 +236,7 @@ class Former:
     def _fuse(self, group: "_Group") -> list[Unit]:
         members = group.members
         if len(members) == 1:
-            return [_single(members[0], group.graphs[members[0]], group.failed)]
+            return [self._single(members[0], group.graphs[members[0]], group.failed)]
         try:
             unit, wrong = self._compared(group)
         except Exception as error:
@@ -255,14 +255,14 @@ class Former:
         merged = self._fuse(replace(group, members=kept, choices=Choices())) if len(kept) > 1 else []
         alone = members if len(kept) == 1 else wrong
         # their graphs do not show everything
-        return [_single(member, None, group.failed) for member in alone] + merged
+        return [self._single(member, None, group.failed) for member in alone] + merged
 
     def _compared(self, group: "_Group") -> tuple[Unit, dict[Member, str]]:
         """Return a unit of a group, and the members for which it computes something else than they by themselves."""
         checks, each_epoch = self._config.verify != "never", self._config.verify == "epoch"
         if _is_ready_made(group.members[0]):
             compare = partial(self._compare_one, graphs=group.graphs) if each_epoch else None
-            fused = FusedUnit(group.members, group.failed, self._merge(group), compare)
+            fused = FusedUnit(group.members, group.failed, self._merge(group), compare, self._config.cuda_graphs)
             return fused, self._compare(fused, group.graphs, group.batch) if checks else {}
         known = self._apart.isdisjoint(member.number for member in group.members)
         if checks and known and may_be_joint(group.members, group.reading, group.graphs):
@@ -285,6 +285,17 @@ class Former:
         make = partial(JointUnit, apart=self._step_apart, recordings=self._recordings) if joint else LockstepUnit
         merge = self._merge(group)
         return make(group.members, group.failed, merge, reading=group.reading, note=self._note, compare=every)
+
+    def _single(self, member: Member, graphs: Graphs | None, failed: Failed) -> Unit:
+        """A unit of one member."""
+        if not _is_ready_made(member):
+            return SoloUnit([member], failed)
+        graph = graphs and graphs[MODEL]
+
+        def merge(positions: Sequence[int], own_code: OwnCode) -> dict[str, DirectModel]:
+            return {MODEL: DirectModel(member.module.model, graph, member.rng, own_code)}  # type: ignore[arg-type]
+
+        return FusedUnit([member], failed, merge, captures=self._config.cuda_graphs)
 
     def _merge(self, group: "_Group") -> Merge:
         planner = self._planner_on(group.reading.device)
@@ -348,16 +359,6 @@ class _Group:
     choices: Choices = field(default_factory=dict)
 
 
-def _cover(sets: Mapping[Member, set[Hashable]]) -> list[Member]:
-    """Return a few members with sets that together have all elements, found greedily."""
-    found: list[Member] = []
-    missing = set().union(*sets.values())
-    while missing:
-        found.append(max(sets, key=lambda member: len(missing & sets[member])))
-        missing -= sets[found[-1]]
-    return found
-
-
 def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
     """Return the user's own passes. Raises ConfigError for one that can't be imported or called."""
     passes = []
@@ -367,18 +368,6 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
             raise ConfigError(f"merge.passes: {target} is not callable; it should be a function of a LogicalPlan")
         passes.append(found)
     return passes
-
-
-def _single(member: Member, graphs: Graphs | None, failed: Failed) -> Unit:
-    """A unit of one member."""
-    if not _is_ready_made(member):
-        return SoloUnit([member], failed)
-    graph = graphs and graphs[MODEL]
-
-    def merge(positions: Sequence[int], own_code: OwnCode) -> dict[str, DirectModel]:
-        return {MODEL: DirectModel(member.module.model, graph, member.rng, own_code)}  # type: ignore[arg-type]
-
-    return FusedUnit([member], failed, merge)
 
 
 def _graphs(member: Member, reading: Reading) -> Graphs:

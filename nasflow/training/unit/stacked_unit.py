@@ -46,6 +46,7 @@ class StackedUnit(Unit):
         self._rows = list(members)
         self._seconds = 0.0
         self._failing: set[Member] | None = None  # in a step that is only tried
+        self._capturing = False  # launches a step that is captured, and not executed
         self._stays: int | None = None  # with so many members left, compacting would change their bits
         self._pace = members[0].pace  # all have steps of as many batches
         self._earlier: list[torch.Tensor | None] = []  # gradients of a step's earlier batches, by stack
@@ -100,6 +101,8 @@ class StackedUnit(Unit):
                 with activity.running(member.trial):
                     return run()
             except (Exception, SystemExit) as error:  # whatever a member's code raises is its own failure
+                if self._capturing:
+                    raise
                 refuse_fault(error)
                 if isinstance(error, torch.OutOfMemoryError) and len(rows) > 1:
                     raise  # all have filled the memory, whichever asks for more

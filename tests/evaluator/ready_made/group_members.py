@@ -57,6 +57,7 @@ def together(group: SupervisedGroup, training: list[Batch], validation: list[Bat
     """What the group makes of the same."""
     for outputs, target in training:
         group.losses(outputs, target)
+        group.count(len(target))
     for outputs, target in validation:
         group.validate(outputs, target)
     pairs = zip(group.close_training(), group.close_validation(), strict=True)

@@ -118,9 +118,11 @@ def test_gradients_without_autograd_are_those_with_it(make: Any, dtype: torch.dt
     for outputs, target in batches:
         leaf = outputs.clone().requires_grad_()
         losses = with_it.losses(leaf, target)
+        with_it.count(len(target))
         losses.sum().backward()
         with torch.no_grad():
             found, gradients = without.losses_and_gradients(outputs, target)
+            without.count(len(target))
         assert torch.equal(found, losses) and torch.equal(gradients, leaf.grad)  # type: ignore[arg-type]
         assert not found.requires_grad and not gradients.requires_grad
     assert with_it.close_training() == without.close_training()

@@ -1,6 +1,7 @@
 """What a trace can't see stays as it is: called by itself around the rest, or not merged at all."""
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from nasflow.merge.trace.graph import NotTraceableError, trace
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.signature import Structures
+from tests.merge import oddities
 from tests.merge.layers import hidden
 from tests.merge.merging import Group, Make, build, check, rows
 from tests.merge.oddities import (
@@ -50,6 +52,64 @@ from tests.merge.oddities import (
     reversing,
 )
 
+
+def quiet(x: torch.Tensor) -> torch.Tensor:
+    """Calls one by its class."""
+    return oddities.Silent.apply(x)
+
+
+def enclosing(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    return lambda module, x: function(x)
+
+
+class ByHelper(oddities.Odd):
+    """Calls an autograd Function whose forward calls nothing, by a helper."""
+
+    def odd(self, x: torch.Tensor) -> torch.Tensor:
+        return quiet(x)
+
+
+class ByModule(oddities.Odd):
+    """The same by the name of a module."""
+
+    def odd(self, x: torch.Tensor) -> torch.Tensor:
+        return oddities.silent(x)
+
+
+class ByClosure(oddities.Odd):
+    """The same in a method that was made by a function."""
+
+    odd = enclosing(quiet)
+
+
+class OwnCall(nn.Linear):
+    """Does more in its call than in its forward."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().__call__(x * 2)) * 3
+
+
+class InAPart(nn.Module):
+    """Has such a part, and calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.part, self.last = nn.Linear(8, 8), OwnCall(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.part(self.first(x))))
+
+
+def own_call(where: str) -> nn.Module:
+    match where:
+        case "whole":
+            return OwnCall(8, 4)
+        case "in a part":
+            return nn.Sequential(nn.Linear(8, 8), InAPart())
+        case _:
+            return nn.Sequential(nn.Linear(8, 8), OwnCall(8, 8), nn.Linear(8, 4))
+
+
 OPAQUE: dict[str, Make] = {
     "counting": Counting,
     "counting in containers": CountingInContainers,
@@ -61,9 +121,13 @@ OPAQUE: dict[str, Make] = {
     "own gradients": partial(OwnGradients, reverse),
     "own gradients in a helper": partial(OwnGradients, reversing),
     "silent gradients": SilentGradients,
+    "silent gradients, by helper": ByHelper,
+    "silent gradients, by module": ByModule,
+    "silent gradients, by closure": ByClosure,
     "checkpoint, reentrant": partial(Checkpointed, True),
     "rounded": Rounded,
     "varied": Varied,
+    **{f"own call, {where}": partial(own_call, where) for where in ("whole", "in a part", "in a sequence")},
     "defaults": Defaults,
     "mode of a part": ModeOfAPart,
     **{f"drawing with {how}": partial(Drawing, how) for how in ("python", "numpy", "torch")},

@@ -175,6 +175,13 @@ def numbers(batch_size: int = 24) -> tuple[TensorLoader, TensorLoader]:
     return TensorLoader((x[:64], target[:64]), batch_size, shuffle=True), TensorLoader((x[64:], target[64:]), 12)
 
 
+def images_to_numbers(batch_size: int = 24) -> tuple[TensorLoader, TensorLoader]:
+    """Images and three numbers each; the last batch of 64 is smaller."""
+    x, _ = rows(features=36)
+    x, target = x.reshape(-1, 1, 6, 6), x[:, :3] + x[:, 3:6]
+    return TensorLoader((x[:64], target[:64]), batch_size, shuffle=True), TensorLoader((x[64:], target[64:]), 12)
+
+
 def ones(batch_size: int = 21) -> tuple[TensorLoader, TensorLoader]:
     """The blobs with a last training batch of one."""
     x, y = rows()

@@ -211,6 +211,20 @@ def deep(pick: Pick) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+class _Slowly(nn.Module):
+    """Takes its time in training."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(0.1)
+        return x
+
+
+def slow(pick: Pick) -> nn.Module:
+    """The same, in half a second an epoch of blobs."""
+    return nn.Sequential(_Slowly(), deep(pick))
+
+
 def cnn(pick: Pick) -> nn.Module:
     width = pick("width", [2, 4])
     kernel = pick("kernel", [1, 3])

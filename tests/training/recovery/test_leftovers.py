@@ -1,12 +1,14 @@
 """A process that runs one job after the other, such as a notebook, keeps no member of an earlier one."""
 
 import gc
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nasflow.load_target import load_target
+from nasflow.system import gc_control
 from tests.training.jobs import evaluator, make_job, train
 
 SPACE = """
@@ -29,7 +31,8 @@ def alive():
 
 
 @pytest.mark.parametrize("fuse", ["never", "always"])
-def test_members_of_earlier_jobs_are_freed(fuse: Any, tmp_path: Path) -> None:
+def test_members_of_earlier_jobs_are_freed(fuse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc_control, "_shared", threading.Event())  # as for a user; tests/conftest.py sets it
     (tmp_path / f"kept_{fuse}.py").write_text(SPACE)
     target = f"{tmp_path}/kept_{fuse}.py"
     for number in range(3):

@@ -1,5 +1,6 @@
 """Models as strangers bring them train merged to what they train to alone, each in a job of its own."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from nasflow.job.events import Planned
 from nasflow.training.unit import grouping
 from tests.training.chosen_costs import ChosenCosts
-from tests.training.fused_jobs import same
+from tests.training.fused_jobs import fused_and_apart, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, train
 from tests.training.models.stranger_spaces import MODELS
 
@@ -47,3 +48,13 @@ def test_what_no_stack_can_hold_says_why(model: str, tmp_path: Path) -> None:
     for trial, values in members.items():
         alone = train(make_job(SPACE, config, {trial: values}), tmp_path / "alone")
         same(outcome(events, tmp_path / "merged", trial), outcome(alone, tmp_path / "alone", trial))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kinds_in_one_job_without_a_comparison(seed: int, tmp_path: Path) -> None:
+    """Each model's rows are right by construction: no first step is compared, which would part those that differ."""
+    rng = random.Random(seed)
+    config = evaluator(data=ROWS, precision="64-true", optimizer={"name": "adamw", "lr": 0.02, "weight_decay": 0.1})
+    kinds = rng.sample([model for model in MODELS if model not in OPTIMIZERS], 8)
+    members = [{"model": model, "width": rng.choice([4, 6])} for model in [*kinds, kinds[0]]]
+    fused_and_apart(SPACE, config, tmp_path, dict(enumerate(members)), all_fused=False, verify="never")

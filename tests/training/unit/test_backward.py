@@ -12,10 +12,11 @@ from tests.training.jobs import evaluator, make_job, outcome, train
 
 CONFIG = evaluator(precision="64-true", optimizer={"name": "sgd", "lr": 0.05})
 MEMBERS = {0: {"width": 4}, 1: {"width": 6}, 2: {"width": 4}}
+DRAWS = "a backward of its own may draw random numbers"
 REASONS = {
-    "by_class": "a backward of its own may draw random numbers",
-    "by_helper": grouping.DIFFERS,
-    "by_quiet_helper": grouping.DIFFERS,
+    "by_class": DRAWS,
+    "by_helper": DRAWS,
+    "by_quiet_helper": DRAWS,
     "by_hook": grouping.DIFFERS,
     "untraced": "it can't be traced",
 }

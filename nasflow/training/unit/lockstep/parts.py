@@ -62,4 +62,4 @@ def can_open(layer: nn.Module) -> bool:
     """Whether a layer's methods work as well with a proxy for `self`: torch's own look into it, and hooks need it."""
     kind = type(layer)
     is_plain = kind is nn.Sequential or not kind.__module__.startswith("torch.")
-    return is_plain and bool(layer._modules) and kind.__call__ is nn.Module.__call__ and not is_hooked(layer)
+    return is_plain and bool(layer._modules) and not is_hooked(layer)

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from nasflow.clean_text import error_message
 from nasflow.job import activity
-from nasflow.merge.trace.fx_template import has_own_gradients
 from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
+from nasflow.merge.trace.own_gradients import has_own_gradients
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_stacked
 from nasflow.training.member.batches import copied
