@@ -1,5 +1,7 @@
 """Real sshd programs on 127.0.0.1, one for each "host" of a test, run by the user who runs the tests.
 
+tests/networks.py gives hosts addresses of their own.
+
 Nothing outside the folder of a host is read or written, but for what its logins do: they are this user's. HOME is a
 folder of the host's own, for `~` in what runs there; sftp knows only the user's real home.
 """
@@ -25,9 +27,23 @@ _STARTS_WITHIN = 20.0  # seconds
 
 
 class Sshd:
-    """One host: `start()`, `stop()` and what a client needs to log in."""
+    """One host: `start()`, `stop()` and what a client needs to log in.
 
-    def __init__(self, folder: Path, path_prefix: Sequence[Path], environment: dict[str, str]):
+    Args:
+        address: at which it listens.
+        within: the command that starts a program there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        path_prefix: Sequence[Path],
+        environment: dict[str, str],
+        address: str = "127.0.0.1",
+        within: Sequence[str] = (),
+    ):
+        self.address = address
+        self._within = within
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir(parents=True)
@@ -52,12 +68,12 @@ class Sshd:
 
     def known_hosts_line(self) -> str:
         """The host's line for a file that knows several."""
-        return f"[127.0.0.1]:{self.port} {public_key(self.host_key)}"
+        return f"[{self.address}]:{self.port} {public_key(self.host_key)}"
 
     def config_host(self, **options: Any) -> dict[str, Any]:
         """An entry of `training_service.hosts`; `options` are added to it or stand in place of its own."""
         return {
-            "host": "127.0.0.1",
+            "host": self.address,
             "port": self.port,
             "user": self.user,
             "key_file": str(self.user_key),
@@ -73,9 +89,9 @@ class Sshd:
         config.write_text(self._config())
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(parents=True, exist_ok=True)  # where root's sshd confines its unprivileged part
-        self._listener = psutil.Popen([sshd_program(), "-D", "-f", str(config), "-E", str(log)])
+        self._listener = psutil.Popen([*self._within, sshd_program(), "-D", "-f", str(config), "-E", str(log)])
         deadline = time.monotonic() + _STARTS_WITHIN
-        while not listens(self.port):
+        while not listens(self.port, self.address):
             if self._listener.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(f"sshd did not start: {log.read_text()}")
@@ -142,7 +158,7 @@ class Sshd:
         environment = " ".join(f'"{name}={value}"' for name, value in self._environment.items())
         return f"""\
 Port {self.port}
-ListenAddress 127.0.0.1
+ListenAddress {self.address}
 HostKey {self.host_key}
 AuthorizedKeysFile {self.folder / "authorized_keys"}
 PidFile none
@@ -233,10 +249,10 @@ def free_port() -> int:
         return port
 
 
-def listens(port: int) -> bool:
+def listens(port: int, address: str = "127.0.0.1") -> bool:
     """Someone accepts connections there."""
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def alive(process: psutil.Process) -> bool:

@@ -14,6 +14,9 @@ from nasflow.trial import FailureKind
 
 # Signals that a program's own actions raise; any other was sent from outside.
 _OWN_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+_KILLED = "the kernel ended the job's process for want of memory"
+_TAKEN = "that others had taken"
+_LACKING = ("OutOfMemoryError: ", "MemoryError", _KILLED)  # of torch, and of Python
 _BYSTANDER = 0.5  # of its slot's share of memory; if a job that used less was killed, others had taken the memory
 
 
@@ -82,13 +85,18 @@ def judge(state: JobState, ended: Ended | None, evicted: bool = False, log_tail:
 
 def _out_of_memory(state: JobState) -> Verdict:
     """Attribute it to the job if it used its share of memory, or its use is unknown; else to the infrastructure."""
-    ended = "the kernel ended the job's process for want of memory"
     if state.peak_rss is None or state.memory_share is None:
-        return Verdict(AttemptState.FAILED, FailureKind.TRIAL, ended, out_of_memory=True)
+        return Verdict(AttemptState.FAILED, FailureKind.TRIAL, _KILLED, out_of_memory=True)
     held = f"it held {_gib(state.peak_rss)}, its slot's share is {_gib(state.memory_share)}"
     if state.peak_rss < _BYSTANDER * state.memory_share:
-        return _lost(f"{ended} that others had taken\n{held}")
-    return Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{ended}\n{held}", out_of_memory=True)
+        return _lost(f"{_KILLED} {_TAKEN}\n{held}")
+    return Verdict(AttemptState.FAILED, FailureKind.TRIAL, f"{_KILLED}\n{held}", out_of_memory=True)
+
+
+def lacks_memory(error: str | None) -> bool:
+    """Whether the error of a trial, or of a job that had no other, says that it needs more memory than there is."""
+    headline = (error or "").partition("\n")[0]
+    return headline.startswith(_LACKING) and _TAKEN not in headline
 
 
 def _too_long(state: JobState) -> Verdict:

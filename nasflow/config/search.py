@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nasflow.config.budget import Budget
 from nasflow.config.checkpoint import CheckpointConfig
+from nasflow.config.devices import devices_of_a_job, refuse_unlike, sections_of, with_devices
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.evaluator.own import CustomEvaluatorConfig, LightningConfig
 from nasflow.config.evaluator.program import CommandConfig, FunctionConfig, ProgramConfig
@@ -27,7 +28,6 @@ from nasflow.config.retry import RetryConfig
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.config.services.several import SeveralServicesConfig
 from nasflow.config.services.union import ServiceConfig
 from nasflow.config.strategy import (
     CustomPrunerConfig,
@@ -180,28 +180,10 @@ class SearchConfig(Section):
     @model_validator(mode="after")
     def _several_devices(self) -> "SearchConfig":
         """Give each job as many devices of the service as a trial that is trained on several has."""
-        parallel, service = self.evaluator.parallel, self.training_service
-        if isinstance(service, LocalServiceConfig) and service.devices < service.devices_per_job:
-            raise ValueError(
-                f"training_service: a job takes {service.devices_per_job} devices ('devices_per_job'), and there are "
-                f"{service.devices}; give it less, or more '{'gpus' if service.gpus else 'slots'}'"
-            )
+        parallel = self.evaluator.parallel
         if parallel is None:
             return self
-        devices = parallel.devices
-        if isinstance(service, LocalServiceConfig) and service.devices_per_job not in (1, devices):
-            raise ValueError(
-                "training_service: 'devices_per_job' follows from evaluator.parallel.devices; leave it out"
-            )
-        if not isinstance(service, LocalServiceConfig):
-            raise ValueError(
-                f"evaluator: 'parallel' needs training_service.kind local so far, and it is {service.kind}; change one"
-            )
-        if service.devices < devices:
-            raise ValueError(
-                f"evaluator: 'parallel' asks for {devices} devices, and training_service has {service.devices}; change "
-                f"evaluator.parallel.devices or training_service.{'gpus' if service.gpus else 'slots'}"
-            )
+        self.__dict__["training_service"] = with_devices(self.training_service, parallel)
         if isinstance(self.strategy, HyperbandConfig):
             raise ValueError(
                 f"strategy: {self.strategy.kind} goes on with ended trials, which evaluator.parallel can't do yet; "
@@ -217,7 +199,6 @@ class SearchConfig(Section):
                 raise ValueError(f"checkpoint: '{key}' can't be combined with evaluator.parallel yet; leave one out")
         if not parallel.min_parameters:
             self.__dict__["merge"] = self.merge.model_copy(update={"enabled": False})
-        self.__dict__["training_service"] = service.model_copy(update={"devices_per_job": devices})
         return self
 
     def is_wide(self, parameters: int) -> bool:
@@ -242,16 +223,9 @@ class SearchConfig(Section):
         return objectives
 
     @model_validator(mode="after")
-    def _devices_of_a_job(self) -> "SearchConfig":
-        service = self.training_service
-        sections = service.services if isinstance(service, SeveralServicesConfig) else [service]
-        counts = [_devices_of_a_job(section) for section in sections]
-        if len(set(counts)) > 1 and not isinstance(self.evaluator, ProgramConfig):
-            each = ", ".join(f"{section.kind} {count}" for section, count in zip(sections, counts, strict=True))
-            raise ValueError(
-                f"training_service: a job would have unlike numbers of devices ({each}), and any job may run on any of "
-                "the services; give each the same 'gpus_per_job' or 'devices_per_job'"
-            )
+    def _like_devices(self) -> "SearchConfig":
+        if not isinstance(self.evaluator, ProgramConfig):
+            refuse_unlike(self.training_service)
         return self
 
     @property
@@ -259,8 +233,7 @@ class SearchConfig(Section):
         """Over how many devices a job spreads its merged trials; 1 for programs, which use them as they like."""
         if isinstance(self.evaluator, ProgramConfig):
             return 1
-        service = self.training_service
-        return _devices_of_a_job(service.services[0] if isinstance(service, SeveralServicesConfig) else service)
+        return devices_of_a_job(sections_of(self.training_service)[0])
 
     @model_validator(mode="after")
     def _room_for_a_date(self) -> "SearchConfig":
@@ -299,8 +272,3 @@ def load_config(path: Path) -> SearchConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
     return parse_config({"base_dir": path.resolve().parent, **values}, str(path))
-
-
-def _devices_of_a_job(service: Any) -> int:
-    """Return how many devices a job of a service takes; a part of one counts as one."""
-    return max(1, int(getattr(service, "devices_per_job", getattr(service, "gpus_per_job", 1))))

@@ -6,6 +6,7 @@ Everything a job reads or writes is below one root folder, so that a service can
                          events.jsonl    what happened, one JSON object a line (nasflow.job.events)
                          job.log         standard output and error
                          activity        what it is doing and since when (nasflow.job.activity)
+                         .invitation     how the processes on a trial's other machines find this one (NodeSpec)
     <root>/trials/<number>/epoch-<n>.safetensors    the trial's checkpoint after n epochs (nasflow.checkpoint.names)
                            stop             asks the job to end the trial after its present epoch
                            program          the files of the trial's own program (nasflow.training.program)
@@ -37,6 +38,30 @@ CANNOT_WRITE = 74
 """The exit code (EX_IOERR of sysexits.h) of a job that can no longer write its events."""
 DEVICE_FAULT = 86
 """The exit code of a job that can no longer use its GPU, since one of its members computed something there."""
+INVITATION = ".invitation"
+"""The file of a job on several machines that its service brings from the first one to the others."""
+
+
+class NodeSpec(BaseModel):
+    """Which of the machines of a trial a job's process is on, if its service starts a process on each of them.
+
+    Each has a job.json, that on the first machine is the job's own.
+
+    Attributes:
+        number: of the machine; the first one, 0, follows the trial.
+        first: the name or address by which the others reach the first; None if all have the root in common, where its
+            invitation says that.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int = Field(ge=0)
+    first: str | None = None
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether all machines have the root in common, so that files need not be carried from one to another."""
+        return self.first is None
 
 
 class MemberSpec(BaseModel):
@@ -85,6 +110,8 @@ class JobSpec(BaseModel):
         generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
         kernel_costs: figures by which members are fused, so that they are fused alike wherever the job runs.
         tests: whether it scores its members, which have ended, on the evaluator's test data, and trains nothing.
+        node: this machine's place among those of a trial on several; None if the job has but one, or starts its
+            processes on others by itself.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,6 +134,13 @@ class JobSpec(BaseModel):
     generation: int = Field(default=0, ge=0)
     kernel_costs: KernelCosts = {}
     tests: bool = False
+    node: NodeSpec | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many machines train one of its trials."""
+        parallel = self.evaluator.parallel
+        return 1 if parallel is None or self.tests else parallel.nodes
 
     @classmethod
     def of_search(

@@ -8,7 +8,9 @@ pickles, so ranks must trust each other.
 import hashlib
 import json
 import re
+import secrets
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +28,12 @@ from torch.utils._pytree import tree_map_only
 from nasflow.checkpoint.bundle import Bundle, read_state
 from nasflow.checkpoint.store import retained
 from nasflow.errors import CheckpointError
+from nasflow.resumable.sent_files import exchange_device, receive_files, send_files
 
 _EPOCH = re.compile(r"epoch-(\d{4,})")
-_MANIFEST = "manifest.json"
+_ASIDE = ".aside-"
+MANIFEST = "manifest.json"
+"""The file of an epoch that is written last: the sizes and SHA-256 of the others, by name."""
 _PLAIN = "plain.bundle"  # of safetensors, but none that torch should read
 _STATE = "plain"
 
@@ -40,17 +45,20 @@ class RankedCheckpointManager:
     files. Its folder is then renamed to its final name.
 
     Args:
-        folder: a folder that all ranks share.
+        folder: a folder that all ranks share, or with `ranks_per_machine`, all of a machine.
         names: the names of the parts of the state. A part with `state_dict` and `load_state_dict` has dicts of tensors,
             of which each rank may have a part, and anything else that all ranks have. It may also have `targets`: the
             method is given the saved dicts, with tensors on the `meta` device, and returns those into which they are
             loaded, the present ones by default. Other parts are saved as they are by rank 0 (numbers, text, tensors,
             and dicts, lists and tuples of them), and replaced when loaded.
         keep: how many of the newest checkpoints are kept.
+        ranks_per_machine: of machines that share no folder. The others send their parts to the first one, which has
+            all of each epoch; an epoch can be loaded once its folder is on every machine.
     """
 
-    def __init__(self, folder: Path, names: Iterable[str], keep: int = 2):
+    def __init__(self, folder: Path, names: Iterable[str], keep: int = 2, ranks_per_machine: int | None = None):
         self._folder, self._names, self._keep = folder, list(names), keep
+        self._ranks_per_machine = ranks_per_machine
 
     def is_due(self, epoch: int) -> bool:
         """Always true: every epoch is saved."""
@@ -58,19 +66,22 @@ class RankedCheckpointManager:
 
     def save(self, state: Mapping[str, Any], epoch: int) -> None:
         """Save the parts."""
-        aside = self._folder / f".aside-{epoch:04d}"
+        own = secrets.randbits(62) if dist.get_rank() == 0 else None  # ranks of a start before may still write theirs
+        aside = self._folder / f"{_ASIDE}{epoch:04d}-{_from_rank_0(own):x}"
+        if dist.get_rank() % self._here() == 0:
+            for left in self._folder.glob(f"{_ASIDE}*"):
+                shutil.rmtree(left, ignore_errors=True)
         if dist.get_rank() == 0:
-            shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
         dist.barrier()
         tensors, plain = _apart({name: _taken(state[name]) for name in self._names})
-        with _with_causes():
-            state_dict_saver.save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+        with self._place_of_part(aside) as place, _with_causes():
+            state_dict_saver.save(tensors, storage_writer=HuggingFaceStorageWriter(str(place), save_distributed=True))
         dist.barrier()
         if dist.get_rank() == 0:
             _write_plain(aside, epoch, plain)
             files = {path.name: [path.stat().st_size, _hash(path)] for path in sorted(aside.iterdir())}
-            (aside / _MANIFEST).write_text(json.dumps({"files": files}))
+            (aside / MANIFEST).write_text(json.dumps({"files": files}))
             shutil.rmtree(self._path(epoch), ignore_errors=True)
             aside.rename(self._path(epoch))
             for old in {*self.epochs()} - retained(self.epochs(), self._keep, ()):
@@ -83,11 +94,7 @@ class RankedCheckpointManager:
         Raises:
             CheckpointError: the epoch is missing or incomplete.
         """
-        found = None
-        if dist.get_rank() == 0:
-            wanted = self.epochs() if epoch is None else [epoch]
-            found = next((one for one in reversed(wanted) if self._is_whole(one)), None)
-        found = _from_rank_0(found)
+        found = self._found(self.epochs() if epoch is None else [epoch])
         if found is None:
             if epoch is not None:
                 raise CheckpointError(f"there is no whole checkpoint {self._path(epoch)}")
@@ -108,17 +115,60 @@ class RankedCheckpointManager:
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        return sorted(int(found[1]) for path in self._folder.iterdir() if (found := _EPOCH.fullmatch(path.name)))
+        return epochs_in(self._folder)
 
     def wait(self) -> None:
         """Do nothing: `save` returns after writing."""
 
+    @contextmanager
+    def _place_of_part(self, aside: Path) -> Iterator[Path]:
+        """Give the folder into which a rank writes; then all that ranks of other machines have written is in `aside`.
+
+        Args:
+            aside: a folder of the first machine.
+        """
+        rank = dist.get_rank()
+        if rank < self._here():
+            yield aside
+            if rank == 0:
+                for other in range(self._here(), dist.get_world_size()):
+                    receive_files(aside, other)
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=self._folder) as own:
+            yield Path(own)
+            send_files(Path(own), 0)
+
+    def _found(self, wanted: list[int]) -> int | None:
+        """Return the newest of these epochs that is whole, on every machine."""
+        left = wanted if dist.get_rank() == 0 else []
+        while True:
+            found = _from_rank_0(next((one for one in reversed(left) if self._is_whole(one)), None))
+            if found is None or self._is_everywhere(found):
+                return found
+            left = [one for one in left if one < found]
+
+    def _is_everywhere(self, epoch: int) -> bool:
+        """Whether what rank 0 has of an epoch is whole on each machine."""
+        if self._ranks_per_machine is None:
+            return True
+        rank, manifest = dist.get_rank(), self._path(epoch) / MANIFEST
+        there = True
+        digest = _from_rank_0(_number(manifest) if rank == 0 else None)
+        if rank and rank % self._here() == 0:
+            there = self._is_whole(epoch) and _number(manifest) == digest
+        told = torch.tensor(int(there), device=exchange_device())
+        dist.all_reduce(told, dist.ReduceOp.MIN)
+        return bool(told)
+
+    def _here(self) -> int:
+        """Return how many ranks have the same folder."""
+        return self._ranks_per_machine or dist.get_world_size()
+
     def _is_whole(self, epoch: int) -> bool:
         folder = self._path(epoch)
         try:
-            files = json.loads((folder / _MANIFEST).read_text())["files"]
+            files = json.loads((folder / MANIFEST).read_text())["files"]
             return all(
                 [(folder / name).stat().st_size, _hash(folder / name)] == expected for name, expected in files.items()
             )
@@ -126,7 +176,32 @@ class RankedCheckpointManager:
             return False
 
     def _path(self, epoch: int) -> Path:
-        return self._folder / f"epoch-{epoch:04d}"
+        return epoch_folder(self._folder, epoch)
+
+
+def epochs_in(folder: Path) -> list[int]:
+    """Return the epochs that ranks have saved in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(found[1]) for path in folder.iterdir() if (found := _EPOCH.fullmatch(path.name)))
+
+
+def epoch_folder(folder: Path, epoch: int) -> Path:
+    """Return where in that folder the files of an epoch are."""
+    return folder / f"epoch-{epoch:04d}"
+
+
+def names_in(manifest: Path) -> list[str]:
+    """Return the names of the files that a manifest lists.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is damaged.
+    """
+    try:
+        return [*json.loads(manifest.read_bytes())["files"].keys()]
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{manifest.name} lists no files") from error
 
 
 def read_part(folder: Path, epoch: int, name: str) -> dict[str, Any]:
@@ -138,7 +213,7 @@ def read_part(folder: Path, epoch: int, name: str) -> dict[str, Any]:
     Raises:
         CheckpointError: the epoch is missing, or can't be read.
     """
-    of_epoch = folder / f"epoch-{epoch:04d}"
+    of_epoch = epoch_folder(folder, epoch)
     plain = {name: _read_plain(of_epoch, epoch)[name]}
     tensors, _ = _apart({name: tree_map_only(torch.Tensor, _on_cpu, _on_meta(of_epoch, plain)[name])})
     try:
@@ -189,16 +264,15 @@ def _read_plain(folder: Path, epoch: int) -> dict[str, Any]:
     if (folder / _PLAIN).exists():
         return read_state(folder / _PLAIN, _STATE, epoch)
     try:
-        held: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())["plain"]  # of an earlier version
+        held: dict[str, Any] = json.loads((folder / MANIFEST).read_text())["plain"]  # of an earlier version
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"checkpoint {folder} can't be read: {error}") from error
     return held
 
 
-def _from_rank_0(epoch: int | None) -> int | None:
-    """Return rank 0's epoch, sent as a number: the collectives for objects would unpickle it."""
-    device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
-    sent = torch.tensor(-1 if epoch is None else epoch, device=device)
+def _from_rank_0(number: int | None) -> int | None:
+    """Return rank 0's number, from 0 on, sent as one: the collectives for objects would unpickle it."""
+    sent = torch.tensor(-1 if number is None else number, device=exchange_device())
     dist.broadcast(sent, src=0)
     received = int(sent)
     return None if received < 0 else received
@@ -232,6 +306,11 @@ def _together(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if tree.keys() == {"$tensor"}:
         return tensors[tree["$tensor"]]
     return {key: _together(value, tensors) for key, value in tree.items()}
+
+
+def _number(path: Path) -> int:
+    """Return a number from the SHA-256 of a file that ranks can exchange."""
+    return int(_hash(path)[:15], 16)
 
 
 def _hash(path: Path) -> str:

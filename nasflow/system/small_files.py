@@ -24,6 +24,15 @@ def write_aside(path: Path, text: str) -> None:
     aside.replace(path)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, in place of another. It may not survive a power cut."""
+    aside = path.with_name(f"{path.name}.new")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    aside.replace(path)
+
+
 def sync_folder(path: Path) -> None:
     """Sync a folder; before this, new names in it may not survive a power cut."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nasflow.attempt.verdict import judge
+from nasflow.attempt.verdict import judge, lacks_memory
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.job.events import Ended
@@ -100,6 +100,23 @@ V1 = (
     "35 31 0:32 /docker/abc {cgroups}/memory ro - cgroup cgroup rw,memory\n"
     "29 23 0:26 / {cgroups}/unified rw - cgroup2 none rw\n",
 )
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n  File ...", True),
+        ("MemoryError: \n  File ...", True),
+        ("the kernel ended the job's process for want of memory\nit held 3.10 GiB", True),
+        ("the kernel ended the job's process for want of memory that others had taken\nit held 0.10 GiB", False),
+        ("the job's process was ended by SIGKILL, not for want of memory", False),
+        ("RuntimeError: no\nOutOfMemoryError: CUDA out of memory", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_errors_of_trials_that_lack_memory(error, lacking):
+    assert lacks_memory(error) is lacking
 
 
 def test_cgroup_v2(tmp_path):

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
+from nasflow.config.devices import sections_of
 from nasflow.config.search import SearchConfig, parse_config
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.errors import ConfigError
 from nasflow.training_service.local.slots import gpu_slots, slot_environments
 
 LOCAL = {"kind": "local", "slots": 4}
+HOSTS = {"kind": "ssh", "hosts": [{"host": "a"}, {"host": "b", "gpu_indices": [0, 1]}]}
 
 
 def config(evaluator: dict[str, Any] | None = None, **values: Any) -> SearchConfig:
@@ -42,9 +46,49 @@ def test_only_large_trials_are_not_merged() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parallel", "gpus"), [({"devices": 1, "nodes": 3}, 0), ({"devices": 4, "nodes": 2}, 4), ({"devices": 2}, 2)]
+)
+def test_several_machines_of_a_cluster(parallel: dict[str, Any], gpus: int) -> None:
+    shared = {"local": "/mnt/nas", "remote": "/nas"}
+    service = {"kind": "slurm", "gpus_per_job": gpus, "storage": shared}
+    parsed = config({"parallel": parallel}, training_service=service)
+    assert parsed.evaluator.parallel is not None
+    assert parsed.evaluator.parallel.ranks == parallel["devices"] * parallel.get("nodes", 1)
+    assert not parsed.merge.enabled
+    again = parse_config(parsed.model_dump(mode="json"))
+    assert again == parsed
+    for read in (parsed, again):
+        assert isinstance(read.training_service, SlurmServiceConfig)
+        assert read.training_service.most_nodes == parallel.get("nodes", 1)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        LOCAL,
+        HOSTS,
+        {"kind": "slurm", "storage": {"url": "s3://bucket/folder"}},
+        {"kind": "kubernetes", "image": "one", "gpus_per_job": 2},
+        {"kind": "ray", "gpus_per_job": 2},
+        {"kind": "dask"},
+        {"kind": "prefect", "work_pool": "gpus", "gpus_per_job": 2},
+        [LOCAL, {**HOSTS, "devices_per_job": 2}],
+        [{"kind": "slurm", "gpus_per_job": 2}, HOSTS],
+    ],
+    ids=str,
+)
+def test_several_devices_of_one_machine_on_any_service(service: Any) -> None:
+    parsed = config(training_service=service)
+    assert parse_config(parsed.model_dump(mode="json")) == parsed
+    of_each = sections_of(parsed.training_service)
+    assert all(section.devices_per_job == 2 for section in of_each if section.kind in ("local", "ssh"))
+
+
+@pytest.mark.parametrize(
     ("service", "devices"),
     [
         (LOCAL, 1),
+        ({**HOSTS, "devices_per_job": 2}, 2),
         ({**LOCAL, "devices_per_job": 2}, 2),
         ({"kind": "local", "gpus": [0, 1, 2], "devices_per_job": 3}, 3),
         ({"kind": "slurm"}, 1),
@@ -64,6 +108,21 @@ def test_the_devices_over_which_a_job_spreads_its_trials(service: Any, devices: 
     assert parse_config({**search, "evaluator": program, "objectives": objectives}).devices_of_job == 1
 
 
+def test_several_ssh_hosts() -> None:
+    parsed = config({"parallel": {"devices": 2, "nodes": 2}}, training_service=HOSTS)
+    assert isinstance(parsed.training_service, SshServiceConfig)
+    assert parsed.training_service.devices_per_job == 2
+    assert parse_config(parsed.model_dump(mode="json")) == parsed
+
+
+@pytest.mark.parametrize("kind", ["kubernetes", "kubeflow", "frameworkcontroller"])
+def test_several_pods(kind: str) -> None:
+    service = {"kind": kind, "image": "any", "gpus_per_job": 4}
+    parsed = config({"parallel": {"devices": 4, "nodes": 2}}, training_service=service)
+    assert parsed.evaluator.parallel is not None and parsed.evaluator.parallel.ranks == 8
+    assert parse_config(parsed.model_dump(mode="json")) == parsed
+
+
 def test_without_it_nothing_changes() -> None:
     parsed = config({"parallel": None})
     assert parsed.merge.enabled
@@ -81,8 +140,14 @@ def test_a_job_sees_its_gpus() -> None:
 @pytest.mark.parametrize(
     ("evaluator", "values", "words"),
     [
-        ({"parallel": {"devices": 2, "nodes": 2}}, {}, "evaluator.parallel.nodes: a trial can't have several machines"),
-        ({"parallel": {"devices": 1}}, {}, "evaluator.parallel.devices: Input should be greater than or equal to 2"),
+        (
+            {"parallel": {"devices": 2, "nodes": 2}},
+            {},
+            "evaluator.parallel: 'nodes' is 2, and a job of training_service.kind local has one machine; leave 'nodes'",
+        ),
+        ({"parallel": {"devices": 2, "nodes": 0}}, {}, "evaluator.parallel.nodes: Input should be greater than or eq"),
+        ({"parallel": {"devices": 1}}, {}, "evaluator.parallel: one device is what a trial has anyway; leave 'paralle"),
+        ({"parallel": {"devices": 0}}, {}, "evaluator.parallel.devices: Input should be greater than or equal to 1"),
         ({"parallel": {"devices": 2, "strategy": "zero"}}, {}, "evaluator.parallel.strategy: "),
         ({"folds": 3}, {}, "'parallel' can't be combined with 'folds' yet"),
         ({"repeats": 3}, {}, "'parallel' can't be combined with 'repeats' yet"),
@@ -92,11 +157,63 @@ def test_a_job_sees_its_gpus() -> None:
         ({"stop_after": 2}, {}, "'parallel' can't be combined with 'stop_after' yet"),
         ({"kind": "function", "target": "f:f", "data": None}, {}, "evaluator.parallel: unknown key"),
         (
-            {},
-            {"training_service": {"kind": "slurm"}},
-            "'parallel' needs training_service.kind local so far, and it is sl",
+            {"parallel": {"devices": 2, "nodes": 2}},
+            {"training_service": [{"kind": "slurm"}, {"kind": "dask", "address": "tcp://localhost:1"}]},
+            "'nodes' is 2, and a job of training_service.kind dask has one machine; leave 'nodes' out, or take SSH",
         ),
-        ({}, {"training_service": [LOCAL]}, "'parallel' needs training_service.kind local so far, and it is several"),
+        (
+            {"parallel": {"devices": 1, "nodes": 3}},
+            {"training_service": HOSTS},
+            "'nodes' is 3, and training_service.hosts has 2; list as many hosts, or ask for fewer",
+        ),
+        (
+            {"parallel": {"devices": 1, "nodes": 2}},
+            {"training_service": {"kind": "ssh", "hosts": [{"host": "gpu1"}, {"host": "localhost", "port": 2222}]}},
+            "other hosts can't reach 'localhost:2222' by that name, as evaluator.parallel with several 'nodes' needs;",
+        ),
+        (
+            {"parallel": {"devices": 4, "nodes": 2}},
+            {"training_service": HOSTS},
+            "asks for 4 devices, and training_service has 2; change evaluator.parallel.devices or",
+        ),
+        ({}, {"training_service": {"kind": "debug"}}, "training_service.kind debug has none; take local"),
+        (
+            {"parallel": {"devices": 4}},
+            {"training_service": {"kind": "slurm", "gpus_per_job": 2}},
+            "'gpus_per_job' is 2, and evaluator.parallel.devices 4; give as many GPUs as each machine has devices",
+        ),
+        (
+            {"parallel": {"devices": 2, "nodes": 2}},
+            {"training_service": {"kind": "slurm", "storage": {"url": "s3://bucket/folder"}}},
+            "evaluator.parallel: several 'nodes' need a folder that all of them see",
+        ),
+        (
+            {"parallel": {"devices": 1, "nodes": 2}},
+            {"training_service": {"kind": "kubeflow", "image": "i", "storage": {"url": "s3://bucket/folder"}}},
+            "evaluator.parallel: several 'nodes' need a folder that all of them see",
+        ),
+        (
+            {"parallel": {"devices": 1, "nodes": 2}},
+            {"training_service": {"kind": "adaptdl", "image": "i"}},
+            "a job of training_service.kind adaptdl has one machine; leave 'nodes' out, or take SSH hosts, a Slurm",
+        ),
+        (
+            {},
+            {"training_service": {"kind": "ray", "gpus_per_job": 0.5}},
+            "'gpus_per_job' is 0.5, and evaluator.parallel.devices 2; give as many GPUs",
+        ),
+        (
+            {"parallel": {"devices": 5}},
+            {"training_service": {"kind": "ssh", "hosts": [{"host": "a", "slots": 8}, {"host": "b", "slots": 4}]}},
+            "'parallel' asks for 5 devices, and training_service has 4; change evaluator.parallel.devices or "
+            "training_service.hosts",
+        ),
+        (
+            {"parallel": None},
+            {"training_service": {**HOSTS, "devices_per_job": 3}},
+            "training_service: a job takes 3 devices ('devices_per_job'), and 'b' has 2; give it less, or that host "
+            "more 'gpu_indices'",
+        ),
         (
             {"parallel": {"devices": 5}},
             {},

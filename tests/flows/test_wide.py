@@ -85,6 +85,39 @@ def test_large_trials_on_several_devices_beside_small_ones_that_are_merged(searc
     assert both == pytest.approx(alone, abs=1e-9)
 
 
+@pytest.mark.long
+def test_a_trial_that_runs_out_of_memory_by_itself_gets_several_devices(searches: Searches) -> None:
+    parallel = {"strategy": "fsdp", "devices": 2, "min_parameters": 1_000_000}
+    searches.write(
+        "large",
+        **CONFIG
+        | {
+            "space": {"target": "spaces.py:large"},
+            "strategy": {"kind": "grid"},
+            "budget": {"rounds": 1, "trials_per_round": 2},
+            "evaluator": {**CONFIG["evaluator"], "parallel": parallel},
+        },
+    )
+    searches.run("run", "large.yaml")
+    shown = searches.json("show", "large")
+    assert [trial["status"] for trial in shown["trials"]] == ["trained"] * 2
+    batch, alone = shown["attempts"]
+    assert (batch["kind"], alone["kind"], alone["state"]) == ("batch", "alone", "succeeded")
+    assert "OutOfMemoryError: CUDA out of memory" in batch["error"]
+    (large,) = alone["members"]
+    jobs = {file.parent.name: json.loads(file.read_text()) for file in searches.folder.rglob("job.json")}
+    assert {"alone" in name: job["evaluator"]["parallel"] is not None for name, job in jobs.items()} == {
+        False: False,
+        True: True,
+    }
+    trained = [
+        event["epoch"]
+        for event in searches.events("large")
+        if event["kind"] == "epoch" and event["trial"] == large and not event["replayed"]
+    ]
+    assert sorted(trained) == [1, 2, 3], "each is reported once, also the one that it had ended by itself"
+
+
 def _ranks(searches: Searches) -> list[psutil.Process]:
     """The ranks of a job of which an epoch is on record."""
     if not any(event["kind"] == "epoch" for event in searches.events("wide")):

@@ -4,6 +4,7 @@ What the real ones do is known from their sources, and for FrameworkController f
 that looks at all objects of its kind again and again, and does for each what is missing.
 """
 
+import copy
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -77,7 +78,7 @@ class Operator(ABC):
 
 
 class TrainingOperator(Operator):
-    """Kubeflow's, for PyTorchJobs: of a job with a master only, and the restart policy Never."""
+    """Kubeflow's, for PyTorchJobs with the restart policy Never: of a master, or of workers."""
 
     kind = "PyTorchJob"
     job_label = "training.kubeflow.org/job-name"
@@ -86,33 +87,40 @@ class TrainingOperator(Operator):
         had = {each["type"]: each["status"] for each in (thing.get("status") or {}).get("conditions") or []}
         if "True" in (had.get("Succeeded"), had.get("Failed")):
             return
+        replicas = {kind: each["replicas"] for kind, each in thing["spec"]["pytorchReplicaSpecs"].items()}
+        assert len(replicas) == 1, "beside a master, workers would have a container that waits for it"
+        assert "backoffLimit" not in thing["spec"]["runPolicy"], "it would remove pods that have failed"
+        phases = [pod.status.phase for pod in pods]
         if not had:
             self._report(thing, Created="True")
-        elif not pods:
-            self._start(thing)
-        elif pods[0].status.phase == "Running" and had.get("Running") != "True":
-            self._report(thing, Created="True", Running="True")
-        elif pods[0].status.phase == "Succeeded":
-            self._report(thing, Created="True", Running="False", Succeeded="True")
-        elif pods[0].status.phase == "Failed":
+        elif "Failed" in phases:
             self._report(thing, Created="True", Running="False", Failed="True")
+        elif phases == sum(replicas.values()) * ["Succeeded"]:
+            self._report(thing, Created="True", Running="False", Succeeded="True")
+        elif len(pods) < sum(replicas.values()):
+            for kind, count in replicas.items():
+                for index in range(count):
+                    self._start(thing, kind, index, sum(replicas.values()))
+        elif "Running" in phases and had.get("Running") != "True":
+            self._report(thing, Created="True", Running="True")
 
-    def _start(self, thing: Object) -> None:
-        name, replica = thing["metadata"]["name"], thing["spec"]["pytorchReplicaSpecs"]["Master"]
-        spec = {**replica["template"]["spec"], "restartPolicy": replica["restartPolicy"]}
-        (main,) = [each for each in spec["containers"] if each["name"] == "pytorch"]
-        master = {"MASTER_ADDR": f"{name}-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "1", "RANK": "0"}
-        variables = [{"name": key, "value": value} for key, value in {**master, "PYTHONUNBUFFERED": "0"}.items()]
-        main["env"] = [*(main.get("env") or []), *variables]
+    def _start(self, thing: Object, kind: str, index: int, count: int) -> None:
+        name, replica, kind_there = thing["metadata"]["name"], thing["spec"]["pytorchReplicaSpecs"][kind], kind.lower()
+        containers = copy.deepcopy(replica["template"]["spec"]["containers"])
+        spec = {**replica["template"]["spec"], "containers": containers, "restartPolicy": replica["restartPolicy"]}
+        (main,) = [each for each in containers if each["name"] == "pytorch"]
+        address = {"MASTER_ADDR": f"{name}-{kind_there}-0", "MASTER_PORT": "23456"}
+        given = {**address, "WORLD_SIZE": str(count), "RANK": str(index), "PYTHONUNBUFFERED": "0"}
+        main["env"] = [*(main.get("env") or []), *({"name": key, "value": value} for key, value in given.items())]
         labels = {
             self.job_label: name,
-            "training.kubeflow.org/replica-type": "master",
-            "training.kubeflow.org/replica-index": "0",
-            "training.kubeflow.org/job-role": "master",
+            "training.kubeflow.org/replica-type": kind_there,
+            "training.kubeflow.org/replica-index": str(index),
             "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            **({"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}),
         }
         template = {**replica["template"], "spec": spec}
-        self.create_pod(template, f"{name}-master-0", labels, self.owner(thing))
+        self.create_pod(template, f"{name}-{kind_there}-{index}", labels, self.owner(thing))
 
     def _report(self, thing: Object, **conditions: str) -> None:
         """Kubeflow leaves `Running` in place with the status False, and later conditions behind it."""
@@ -165,11 +173,13 @@ class Trainer(Operator):
         (main,) = [each for each in spec["template"]["spec"]["containers"] if each["name"] == "node"]
         main["command"] = wanted["trainer"]["command"]
         metadata = {"name": f"{name}-node-0", "labels": labels, "ownerReferences": [self.owner(thing)]}
+        count = wanted["trainer"]["numNodes"]
+        spec |= {"parallelism": count, "completions": count}
         self.batch.create_namespaced_job("default", {"metadata": metadata, "spec": spec})
 
 
 class FrameworkController(Operator):
-    """FrameworkController, for Frameworks with one task that is not retried."""
+    """FrameworkController, for Frameworks with one role, the tasks of which are not retried."""
 
     kind = "Framework"
     job_label = "FC_FRAMEWORK_NAME"
@@ -189,15 +199,24 @@ class FrameworkController(Operator):
             self._complete(thing, -210, "StopFrameworkRequested", "User has requested to stop the Framework")
         elif state is None:
             role = thing["spec"]["taskRoles"][0]
-            labels = {self.job_label: name, "FC_TASKROLE_NAME": role["name"], "FC_TASK_INDEX": "0"}
-            self.create_pod(role["task"]["pod"], f"{name}-{role['name']}-0", labels, self.owner(thing))
+            for index in map(str, range(role["taskNumber"])):
+                labels = {self.job_label: name, "FC_TASKROLE_NAME": role["name"], "FC_TASK_INDEX": index}
+                self.create_pod(role["task"]["pod"], f"{name}-{role['name']}-{index}", labels, self.owner(thing))
             self._report(thing, {"state": "AttemptPreparing", "attemptStatus": {"id": 0}})
-        elif not pods:
+        else:
+            self._follow(thing, thing["spec"]["taskRoles"][0], pods)
+
+    def _follow(self, thing: Object, role: Object, pods: list[Any]) -> None:
+        ended = {phase: [pod for pod in pods if pod.status.phase == phase] for phase in ("Succeeded", "Failed")}
+        policy = role["frameworkAttemptCompletionPolicy"]
+        if len(ended["Failed"]) >= policy["minFailedTaskCount"]:
+            self._complete(thing, *_completion(ended["Failed"][0]))
+        elif len(ended["Succeeded"]) >= policy["minSucceededTaskCount"]:
+            self._complete(thing, *_completion(ended["Succeeded"][0]))
+        elif len(pods) < role["taskNumber"]:
             self._complete(thing, -100, "PodExternalDeleted", "Pod was deleted by others")
-        elif pods[0].status.phase in ("Succeeded", "Failed"):
-            self._complete(thing, *_completion(pods[0]))
-        elif pods[0].status.phase == "Running" and state != "AttemptRunning":
-            self._report(thing, {**status, "state": "AttemptRunning"})
+        elif thing["status"]["state"] != "AttemptRunning" and any(pod.status.phase == "Running" for pod in pods):
+            self._report(thing, {**thing["status"], "state": "AttemptRunning"})
 
     def _complete(self, thing: Object, code: int, phrase: str, diagnostics: str, containers: Any = ()) -> None:
         kind = "Failed" if code else "Succeeded"

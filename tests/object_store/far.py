@@ -55,9 +55,9 @@ class FarNodesContract(TrainingServiceContract):
     def release_everywhere(self, ended):
         """Make the files that jobs wait for."""
         while not ended.wait(0.05):
-            for job in self.scratch.glob("nasflow-*/run-*/jobs/*"):
-                for name in list(self.released):
-                    with suppress(OSError):
+            with suppress(OSError):  # a run's folder that is removed while it is listed; the next pass finds the others
+                for job in self.scratch.glob("nasflow-*/run-*/jobs/*"):
+                    for name in list(self.released):
                         (job.parents[1] / name).touch()
 
     def strays(self, root):

@@ -1,4 +1,7 @@
-"""Two ranks that share a layer's rows: `python ranked_job.py FOLDER RANK PORT EPOCHS [DIE_AT]`."""
+"""Two ranks that share a layer's rows: `python ranked_job.py FOLDER RANK PORT EPOCHS [DIE_AT [RANKS_PER_MACHINE]]`.
+
+If it is given, each machine has a folder in FOLDER.
+"""
 
 import os
 import signal
@@ -36,12 +39,14 @@ def step(state: dict[str, Any], die_at: int) -> None:
     state.setdefault("first", state["epoch"] + 1)
 
 
-def main(folder: str, rank: str, port: str, epochs: str, die_at: str = "0") -> None:
+def main(folder: str, rank: str, port: str, epochs: str, die_at: str = "0", *ranks_per_machine: str) -> None:
     """Run."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=int(rank), world_size=WORLD)
     job = Job([begin], [Call(step, die_at=int(die_at))], stop=[EpochLimit(int(epochs))])
-    state = JobRunner(job, RankedCheckpointManager(Path(folder), ["layer", "count"])).run()
+    here = int(ranks_per_machine[0]) if ranks_per_machine else None
+    place = Path(folder) / str(int(rank) // here) if here else Path(folder)
+    state = JobRunner(job, RankedCheckpointManager(place, ["layer", "count"], ranks_per_machine=here)).run()
     weight = state["layer"].weight
     assert isinstance(weight, DTensor)
     print(rank, state["first"], state["epoch"], state["count"], weight.to_local().flatten().tolist())

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nasflow.errors import CheckpointError, ConfigError
+from nasflow.resumable import checkpoint_manager
 from nasflow.resumable.checkpoint_manager import CheckpointManager
 from nasflow.resumable.job import Call, CompiledJob, EpochLimit, Job, JobRunner
 from tests.flows.forked_commands import run_forked, start_forked
@@ -52,7 +53,20 @@ def test_resumed_from_a_given_epoch(tmp_path: Path) -> None:
         JobRunner(JOB, manager(tmp_path), resume_from_epoch=7).run()
 
 
-def test_when_and_for_how_long(tmp_path: Path) -> None:
+class Clock:
+    """Goes on only while something sleeps, however busy the machine is."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def test_when_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(JOB.init, JOB.epoch, stop=[EpochLimit(7)])
     JobRunner(job, manager(tmp_path / "a", keep=9, every_epochs=3)).run()
     assert manager(tmp_path / "a").epochs() == [0, 3, 6, 7], "the last is saved in any case"
@@ -61,8 +75,11 @@ def test_when_and_for_how_long(tmp_path: Path) -> None:
     best = manager(tmp_path / "c", best=lambda state: abs(state["total"] - 7))
     JobRunner(job, best).run()
     assert manager(tmp_path / "c").epochs() == [2, 6, 7], "a total of 6 is the nearest to 7"
-    slow = Job(JOB.init, [*JOB.epoch, Call(pause, seconds=0.15)], stop=[EpochLimit(4)])
-    JobRunner(slow, manager(tmp_path / "d", keep=9, every_epochs=99, every_minutes=0.2 / 60)).run()
+    clock = Clock()
+    for module in (checkpoint_manager, counting_job):
+        monkeypatch.setattr(module, "time", clock)
+    slow = Job(JOB.init, [*JOB.epoch, Call(pause, seconds=45)], stop=[EpochLimit(4)])
+    JobRunner(slow, manager(tmp_path / "d", keep=9, every_epochs=99, every_minutes=1)).run()
     assert manager(tmp_path / "d").epochs() == [0, 2, 4]
 
 

@@ -119,7 +119,7 @@ def test_leftovers_among_claims_of_a_cluster_and_of_hosts(tmp_path: Path) -> Non
     cluster, hosts = ClusterRecords(tmp_path, "slurm"), SshRecords(tmp_path)
     takes = {
         cluster: lambda: next((job for job, _ in cluster.take(["one"])), None),
-        hosts: lambda: hosts.take("one"),
+        hosts: lambda: next(iter(hosts.take("one", 1, "localhost")), None),
     }
     for records, take in takes.items():
         with records.lock():
@@ -195,7 +195,7 @@ def test_the_spec_of_a_job_for_a_host(tmp_path: Path) -> None:
     host = SshHost(config, config.hosts[0], records, supplies, runner="", preload=[], secrets=NO_SECRETS)
     with records.lock():
         records.enqueue(script("job"))
-        assert records.take(host.name) == "job"
+        assert records.take(host.name, 1, "localhost") == ["job"]
         known = records.known(host.name)["job"]
     (job_dir(tmp_path, "job") / "job.json").write_bytes(b"")
     host._submit("job", known)

@@ -1,8 +1,8 @@
-"""One large candidate over several devices of a machine."""
+"""One large candidate over several devices, of one machine or several."""
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from nasflow.config.values import Section
 
@@ -17,15 +17,27 @@ class ParallelConfig(Section):
         default="ddp",
         description="ddp: each device has the whole model; fsdp: each has a part of the weights and of the optimizer",
     )
-    devices: int = Field(ge=2, le=1024, description="GPUs of a trial; on the CPU, processes that share its threads")
-    min_parameters: int = Field(
-        default=0, ge=0, description="trials with fewer are merged instead, spread over the same devices"
+    devices: int = Field(
+        ge=1,
+        le=1024,
+        description="GPUs of a trial on each machine; on the CPU, processes that share its threads",
     )
-    nodes: int = Field(default=1, ge=1, description="machines of a trial; only one so far")
+    min_parameters: int = Field(
+        default=0,
+        ge=0,
+        description="trials with fewer are merged instead, as long as they do not run out of memory by themselves",
+    )
+    nodes: int = Field(
+        default=1, ge=1, le=1024, description="machines of a trial; several need SSH hosts, Slurm or Kubernetes"
+    )
 
-    @field_validator("nodes")
-    @classmethod
-    def _one_machine(cls, nodes: int) -> int:
-        if nodes > 1:
-            raise ValueError("a trial can't have several machines yet; leave 'nodes' out, and give the devices of one")
-        return nodes
+    @property
+    def ranks(self) -> int:
+        """The number of processes, each with a device, on all machines."""
+        return self.devices * self.nodes
+
+    @model_validator(mode="after")
+    def _several(self) -> "ParallelConfig":
+        if self.ranks < 2:
+            raise ValueError("one device is what a trial has anyway; leave 'parallel' out, or give more 'devices'")
+        return self

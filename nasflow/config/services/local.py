@@ -26,9 +26,19 @@ class LocalServiceConfig(WorkersConfig):
     def _slots_or_gpus(self) -> "LocalServiceConfig":
         if self.slots is not None and self.gpus:
             raise ValueError("give either 'slots' (CPU) or 'gpus' with 'slots_per_gpu', not both")
+        if self.devices < self.devices_per_job:
+            raise ValueError(
+                f"a job takes {self.devices_per_job} devices ('devices_per_job'), and there are {self.devices}; give "
+                f"it less, or more '{self.devices_key}'"
+            )
         return self
 
     @property
     def devices(self) -> float:
         """How many devices a job can take at most: of the CPU, its slots, where their number is given."""
         return len(self.gpus) or self.slots or math.inf
+
+    @property
+    def devices_key(self) -> str:
+        """Which key says how many there are."""
+        return "gpus" if self.gpus else "slots"

@@ -1,5 +1,6 @@
 """The section of the SSH service, and of one of its hosts."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
@@ -20,6 +21,12 @@ class SshHostConfig(Section):
     password: Secret | None = Field(default=None, description="of the user, if no key does")
     agent: bool = Field(default=True, description="also offer the keys of a running ssh-agent")
     proxy_jump: str | None = Field(default=None, description="[user@]host[:port] to go through")
+    address: str | None = Field(
+        default=None,
+        min_length=1,
+        description="at which the other hosts reach it, for trials on several nodes; default: that by which it is "
+        "reached from here",
+    )
     python: str = Field(
         default="python3", min_length=1, description="the interpreter that has torch and nasflow's dependencies"
     )
@@ -43,6 +50,11 @@ class SshHostConfig(Section):
         """A name that is unique among the hosts."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
+    @property
+    def devices(self) -> float:
+        """How many devices a job can take there at most, where their number is given."""
+        return self.slots or (math.inf if self.gpu_indices is None else len(self.gpu_indices))
+
 
 class SshServiceConfig(WorkersConfig):
     """Hosts reached by SSH, each with its own warm workers; none needs a way back to the controller."""
@@ -54,6 +66,9 @@ class SshServiceConfig(WorkersConfig):
         default="~/.ssh/config",
         title="OpenSSH configuration",
         description="OpenSSH client configuration; need not exist",
+    )
+    devices_per_job: JobCount = Field(
+        default=1, description="GPUs, or CPU slots, of a host that a job takes and spreads its trials over"
     )
     connect_timeout: PositiveFloat = Field(default=10.0, description="seconds for a connection or an answer")
     lost_after: PositiveFloat = Field(
@@ -76,3 +91,24 @@ class SshServiceConfig(WorkersConfig):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"'{twice}' is listed twice; give one entry more slots instead")
         return hosts
+
+    @model_validator(mode="after")
+    def _enough_devices(self) -> "SshServiceConfig":
+        for host in self.hosts:
+            if host.devices < self.devices_per_job:
+                key = "gpu_indices" if host.slots is None else "slots"
+                raise ValueError(
+                    f"a job takes {self.devices_per_job} devices ('devices_per_job'), and '{host.name}' has "
+                    f"{host.devices}; give it less, or that host more '{key}'"
+                )
+        return self
+
+    @property
+    def devices(self) -> float:
+        """How many devices a job can take on every host, where their numbers are given."""
+        return min(host.devices for host in self.hosts)
+
+    @property
+    def devices_key(self) -> str:
+        """Which key says how many there are."""
+        return "hosts"

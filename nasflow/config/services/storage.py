@@ -1,9 +1,9 @@
 """The `storage` section of the services for clusters: where files are, if nodes don't see the study's folder."""
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, PositiveFloat, Tag, field_validator
+from pydantic import Discriminator, Field, PositiveFloat, PrivateAttr, Tag, field_validator
 
 from nasflow.config.durations import Duration
 from nasflow.config.secret.secret_url import SecretUrl, check_folder_url, is_secret_key
@@ -128,3 +128,16 @@ class StoredConfig(Section):
 
 class ClusterConfig(StoredConfig, ProcessesConfig):
     """What the services for clusters have in common."""
+
+    _most_nodes: int = PrivateAttr(default=1)
+
+    @property
+    def most_nodes(self) -> int:
+        """The most machines of a job, by `evaluator.parallel.nodes`; it is not a key."""
+        return self._most_nodes
+
+    def with_most_nodes(self, nodes: int) -> Self:
+        """Return a copy for jobs with so many machines at most."""
+        copy = self.model_copy()
+        copy._most_nodes = nodes
+        return copy

@@ -23,11 +23,21 @@ class Link:
 
     Attributes:
         reported: the epochs on record; they are not reported again.
+        interface: the network interface by which ranks reach each other.
+        host: the address of the first machine, as seen from this one.
     """
 
-    def __init__(self, connection: Connection, reported: int):
-        self.reported = reported
+    def __init__(self, connection: Connection, reported: int, interface: str, host: str = "127.0.0.1"):
+        self.reported, self.interface, self.host = reported, interface, host
         self._connection = connection
+
+    def give(self, value: Any) -> None:
+        """Give all other ranks a value, before any report."""
+        self._connection.send_bytes(json.dumps({"shared": value}).encode())
+
+    def take(self) -> Any:
+        """Return what another rank gives."""
+        return json.loads(self._connection.recv_bytes())["shared"]
 
     def goes_on_after(self, report: dict[str, Any]) -> bool:
         """Report an epoch. Return whether the trial goes on after it."""
@@ -38,7 +48,7 @@ class Link:
         """Report why this rank ends."""
         told = {
             "error": error_text(error),
-            "at": time.monotonic(),
+            "at": time.time(),  # of several machines
             "is_lost_peer": isinstance(error, dist.DistError) or any(text in str(error) for text in _LOST_PEER),
             "is_infrastructure": isinstance(error, InfrastructureError) or is_full(error) or lacks_files(error),
         }

@@ -14,9 +14,9 @@ from nasflow.job import activity
 from nasflow.resumable.job import Job, JobRunner, State
 from nasflow.training.lightning_loop import FedModule
 from nasflow.training.wide import strategies
+from nasflow.training.wide.epochs.parts import EpochCheckpoints, OptimizerPart
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.member import WideMember
-from nasflow.training.wide.parts import EpochCheckpoints, OptimizerPart
 from nasflow.training.wide.shares import ShareLoader
 from nasflow.training.wide.together import share_buffers
 

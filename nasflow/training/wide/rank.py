@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from nasflow.config.evaluator.parallel import ParallelConfig
 from nasflow.config.search import DataConfig, TrainingConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
-from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.device.settings import device_settings
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_maker import MemberMaker, load_job_data
+from nasflow.training.wide.epochs.parts import EpochCheckpoints
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.member import WideMember
 from nasflow.training.wide.module import WideModule
-from nasflow.training.wide.parts import EpochCheckpoints, earlier_folder, own_folder
 from nasflow.training.wide.shares import ShareLoader
 from nasflow.training.wide.strategies import make_strategy
 
@@ -35,7 +35,7 @@ class Task:
         job: the job of the trial.
         spec: the trial.
         root: below which its folder is.
-        meeting: a new file by which the ranks find each other.
+        meeting: a new file by which the ranks of one machine find each other.
     """
 
     job: JobSpec
@@ -54,24 +54,26 @@ class Task:
 
 def train(task: Task, rank: int, link: Link) -> None:
     """Train a trial to its end as one of its ranks. Raises whatever that raises."""
-    job, ranks, evaluator = task.job, task.parallel.devices, task.job.evaluator
+    job, evaluator = task.job, task.job.evaluator
     if job.data is None or not isinstance(evaluator, TrainingConfig):
         raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
-    _take_device(rank, ranks)
+    _take_device(rank % task.parallel.devices, task.parallel.devices)
     with device_settings(evaluator):
-        _join(task, rank, ranks)
+        _join(task, rank, link)
         _train(task, evaluator, job.data, rank, link)
         dist.destroy_process_group()
 
 
 def _train(task: Task, evaluator: TrainingConfig, source: DataConfig, rank: int, link: Link) -> None:
-    job, ranks = task.job, task.parallel.devices
+    job, ranks = task.job, task.parallel.ranks
     trainer = make_trainer(evaluator.precision, make_strategy(task.parallel), ranks)
     data = load_job_data(source, job.base_dir, job.data_seed, evaluator)
     member: Any = MemberMaker(job, data, trainer, WideMember).make(task.spec, task.spec.trial)
     member.seed = task.spec.seed
-    folders = own_folder(job, task.root, task.spec.trial), earlier_folder(job, task.root, task.spec.trial)
-    checkpoints = EpochCheckpoints(*folders, max(2, job.checkpoint.keep))
+    folder = trial_dir(task.root, task.spec.trial)
+    apart = job.node is not None and not job.node.shares_files
+    per_machine = task.parallel.devices if apart else None
+    checkpoints = EpochCheckpoints(folder, job.generation, max(2, job.checkpoint.keep), per_machine)
     shares = _shares_of(data, rank, ranks)
     module = WideModule(member, shares, checkpoints, link)
     trainer.fit(module, shares.train, shares.validation)
@@ -91,13 +93,24 @@ def _take_device(rank: int, ranks: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[rank]
 
 
-def _join(task: Task, rank: int, ranks: int) -> None:
+def _join(task: Task, rank: int, link: Link) -> None:
     """Make the process group, and let Lightning know its place in it: a node for each process, with one device."""
     os.environ |= {"NODE_RANK": str(rank), "LOCAL_RANK": "0"}
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", link.interface)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = FileStore(str(task.meeting), ranks)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    dist.init_process_group(backend, store=_store(task, rank, link), rank=rank, world_size=task.parallel.ranks)
+
+
+def _store(task: Task, rank: int, link: Link) -> Store:
+    """Return where the ranks find each other: a file on one machine, a server of rank 0 on several."""
+    ranks = task.parallel.ranks
+    if task.parallel.nodes == 1:
+        return FileStore(str(task.meeting), ranks)
+    if rank:
+        return TCPStore(link.host, int(link.take()), ranks, is_master=False)
+    store = TCPStore(link.host, 0, ranks, is_master=True, wait_for_workers=False)
+    link.give(store.port)
+    return store
 
 
 def _shares_of(data: Data, rank: int, ranks: int) -> Data:

@@ -1,4 +1,4 @@
-"""The processes of a trial's ranks, as the job's process sees them: they begin, report, and end together."""
+"""The processes of a trial's ranks: those of a machine begin and end together; the job's process hears from all."""
 
 import contextlib
 import ctypes
@@ -9,13 +9,14 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from nasflow.errors import InfrastructureError, TrialError
 from nasflow.training.wide.link import Link
+from nasflow.training.wide.nodes.other_nodes import OtherNodes
 
 _POLL = 0.05  # seconds
 _CAUSE_WITHIN = 5.0  # seconds after the first sign that a rank has ended, until the other signs are there
@@ -23,31 +24,81 @@ _LEAVES = 60.0  # seconds in which ranks may end by themselves
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class Ranks:
-    """Forks of this process, one a rank. If one ends, or this process does, so do all.
+class Processes:
+    """Forks of this process, one a rank. If this process ends, so do all.
 
     Args:
-        count: how many.
-        main: what a rank does, with its number and its link; it returns once the trial has ended.
-        reported: the epochs of the trial on record.
+        ranks: their numbers.
+        main: what a rank does, with its number and the connection that `connect` made for it.
+        connect: called in the new process, with its number.
+        others: connections of this process that are not for them.
     """
 
-    def __init__(self, count: int, main: Callable[[int, Link], None], reported: int):
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        main: Callable[[int, Link], None],
+        connect: Callable[[int], Link],
+        others: Sequence[Connection] = (),
+    ):
         fork = multiprocessing.get_context("fork")
         sys.stdout.flush()
         sys.stderr.flush()
-        self._links: list[Connection] = []
-        self._processes: list[BaseProcess] = []
-        self._errors: dict[int, dict[str, Any]] = {}
-        for rank in range(count):
-            ours, theirs = fork.Pipe()
-            process = fork.Process(
-                target=_run, args=(rank, Link(theirs, reported), [*self._links, ours], main, os.getpid())
-            )
+        self._processes: dict[int, BaseProcess] = {}
+        for rank in ranks:
+            process = fork.Process(target=_run, args=(rank, connect, others, main, os.getpid()))
             process.start()
+            self._processes[rank] = process
+
+    @property
+    def sentinels(self) -> list[int]:
+        """What becomes ready when one of those ends that still run."""
+        return [process.sentinel for process in self._processes.values() if process.exitcode is None]
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return how they have ended, those that have."""
+        codes = {rank: process.exitcode for rank, process in self._processes.items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
+
+    def leave(self) -> None:
+        """Wait until all have ended by themselves."""
+        deadline = time.monotonic() + _LEAVES
+        for process in self._processes.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+
+    def end(self) -> None:
+        """End those that still run."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+
+
+class Ranks:
+    """All ranks of a trial: those of this machine, and those of others if there are any. If one ends, so do all.
+
+    Args:
+        count: how many this machine has.
+        main: what a rank does, with its number and its link; it returns once the trial has ended.
+        reported: the epochs of the trial on record.
+        others: the other machines.
+    """
+
+    def __init__(self, count: int, main: Callable[[int, Link], None], reported: int, others: OtherNodes | None = None):
+        pipes = [multiprocessing.Pipe() for _ in range(count)]
+        self._others = others
+        self._links = {rank: ours for rank, (ours, _) in enumerate(pipes)} | (others.links if others else {})
+        self._errors: dict[int, dict[str, Any]] = {}
+
+        def connect(rank: int) -> Link:
+            for other, (_, theirs) in enumerate(pipes):
+                if other != rank:
+                    theirs.close()
+            return Link(pipes[rank][1], reported, others.interface if others else "lo")
+
+        self._here = Processes(range(count), main, connect, [*self._links.values()])
+        for _, theirs in pipes:
             theirs.close()
-            self._links.append(ours)
-            self._processes.append(process)
 
     def receive(self, look_up: Callable[[], None]) -> dict[str, Any]:
         """Return the next report of rank 0, once all ranks have reported the same.
@@ -61,61 +112,79 @@ class Ranks:
         """
         reports: dict[int, dict[str, Any]] = {}
         while len(reports) < len(self._links):
-            wait([*self._links, *(process.sentinel for process in self._processes)], _POLL)
+            wait([*self._links.values(), *self._here.sentinels], _POLL)
             look_up()
             self._read(reports)
-            if self._errors or any(process.exitcode is not None for process in self._processes):
+            if self._errors or self._exit_codes():
                 self._tell_cause(reports)
         return reports[0]
 
     def answer(self, text: bytes) -> None:
         """Answer the report of every rank."""
-        for link in self._links:
+        for link in self._links.values():
             with contextlib.suppress(OSError):  # it has ended: the next look shows how
                 link.send_bytes(text)
 
     def leave(self) -> None:
         """Wait until all have ended by themselves."""
-        deadline = time.monotonic() + _LEAVES
-        for process in self._processes:
-            process.join(max(0.0, deadline - time.monotonic()))
+        self._here.leave()
+        if self._others is not None:
+            self._others.leave(_LEAVES)
 
     def end(self) -> None:
         """End those that still run."""
-        for process in self._processes:
-            process.kill()
-        for process, link in zip(self._processes, self._links, strict=True):
-            process.join()
+        self._here.end()
+        if self._others is not None:
+            self._others.end()
+        for link in self._links.values():
             link.close()
 
+    def _exit_codes(self) -> Mapping[int, int]:
+        return self._here.exit_codes() | (self._others.exit_codes() if self._others is not None else {})
+
     def _read(self, reports: dict[int, dict[str, Any]]) -> None:
-        for rank, link in enumerate(self._links):
+        for rank, link in self._links.items():
             if rank in self._errors:
                 continue
             with contextlib.suppress(EOFError, OSError):  # it has ended
                 while link.poll():
                     told = json.loads(link.recv_bytes())
-                    (self._errors if "error" in told else reports)[rank] = told
+                    if "shared" in told:
+                        self._share(rank, told)
+                    else:
+                        (self._errors if "error" in told else reports)[rank] = told
+
+    def _share(self, owner: int, told: dict[str, Any]) -> None:
+        """Pass on what a rank gives to all others."""
+        for rank, link in self._links.items():
+            if rank != owner:
+                with contextlib.suppress(OSError):
+                    link.send_bytes(json.dumps(told).encode())
 
     def _tell_cause(self, reports: dict[int, dict[str, Any]]) -> None:
         """Raise what made the first rank fail: the others fail because they have lost it. Or end as it has ended."""
         deadline = time.monotonic() + _CAUSE_WITHIN
-        while time.monotonic() < deadline and any(process.exitcode is None for process in self._processes):
+        while time.monotonic() < deadline and len(self._exit_codes()) < len(self._links):
             time.sleep(_POLL)
         self._read(reports)
         errors = sorted(self._errors.values(), key=lambda told: float(told["at"]))
         own = [told for told in errors if not told["is_lost_peer"]]
-        silent = [p.exitcode for rank, p in enumerate(self._processes) if rank not in self._errors]
+        silent = [code for rank, code in self._exit_codes().items() if rank not in self._errors]
         self.end()
         if own:
             raise (InfrastructureError if own[0]["is_infrastructure"] else TrialError)(own[0]["error"])
         for code in silent:
-            if code is not None:
-                _end_as(code)
+            _end_as(code)
         raise InfrastructureError(f"the processes of a trial have lost each other: {errors[0]['error']}")
 
 
-def _run(rank: int, link: Link, others: list[Connection], main: Callable[[int, Link], None], parent: int) -> None:
+def _run(
+    rank: int,
+    connect: Callable[[int], Link],
+    others: Sequence[Connection],
+    main: Callable[[int, Link], None],
+    parent: int,
+) -> None:
     """Be a rank, in its own process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the job's process is asked, and ends this one
         signal.signal(number, signal.SIG_IGN)
@@ -124,12 +193,14 @@ def _run(rank: int, link: Link, others: list[Connection], main: Callable[[int, L
         os._exit(1)
     for other in others:
         other.close()
+    link = connect(rank)
     code = 0
     try:
         main(rank, link)
     except (Exception, SystemExit) as error:
-        link.tell_error(error)
         code = 1
+        with contextlib.suppress(OSError):  # the job's process has ended, or its machine is lost
+            link.tell_error(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # what the job does at its end is not for its ranks

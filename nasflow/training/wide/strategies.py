@@ -18,7 +18,7 @@ def make_strategy(config: ParallelConfig) -> ParallelStrategy:
     """Return the strategy of a rank, whose process group is there already."""
     if config.strategy == "ddp":
         return DDPStrategy(find_unused_parameters=True)  # a candidate may have layers that it does not use
-    return ModelParallelStrategy(data_parallel_size=config.devices, tensor_parallel_size=1)
+    return ModelParallelStrategy(data_parallel_size=config.ranks, tensor_parallel_size=1)
 
 
 def shard(module: nn.Module, mesh: Any) -> None:

@@ -1,21 +1,29 @@
 """A trial that is trained by several ranks, as the job's process sees it: its record, and its ranks."""
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nasflow.evaluator.candidate import Candidate
-from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
+from nasflow.job.spec import INVITATION, JobSpec, MemberSpec, job_dir, trial_dir
 from nasflow.resumable.multi_node import read_part
 from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.program.followed import FollowedTrial
 from nasflow.training.program.turn import own_turn
+from nasflow.training.wide.epochs import epoch_files
+from nasflow.training.wide.epochs.parts import earlier_folder
 from nasflow.training.wide.link import END, GO_ON
-from nasflow.training.wide.parts import earlier_folder
+from nasflow.training.wide.nodes import slurm_step
+from nasflow.training.wide.nodes.meeting import Invitation, Meeting, own_address
+from nasflow.training.wide.nodes.other_nodes import OtherNodes, Step
+from nasflow.training.wide.nodes.posted import Posted
 from nasflow.training.wide.rank import Task, train
 from nasflow.training.wide.ranks import Ranks
+
+_MEETING = ".meeting-"
 
 
 class WideTrial(FollowedTrial):
@@ -42,7 +50,7 @@ class WideTrial(FollowedTrial):
         record = record_of(self)
         if not self.finished:
             return record
-        folder = earlier_folder(self._job, self._root, self.number)
+        folder = earlier_folder(trial_dir(self._root, self.number), self._job.generation)
         rest = read_part(folder, self.finished_epochs, "rest")
         kept: dict[str, Any] = {key: rest[key] for key in ("frozen", "fitting", "hooks") if key in rest}
         return {**record, **kept, "module": read_part(folder, self.finished_epochs, "model")}
@@ -91,7 +99,31 @@ class WideTrial(FollowedTrial):
             shutil.rmtree(self._meeting, ignore_errors=True)
 
     def _start(self, look_up: Callable[[], None]) -> Ranks:
-        self._meeting = Path(tempfile.mkdtemp(prefix="nasflow-ranks-"))
-        task = Task(self._job, self._spec, self._root, self._meeting / "store")
-        with own_turn(trial_dir(self._root, self.number) / ".ranks.lock", look_up):  # which they hold to their ends
-            return Ranks(task.parallel.devices, lambda rank, link: train(task, rank, link), self.finished_epochs)
+        folder = trial_dir(self._root, self.number)
+        with own_turn(folder / ".ranks.lock", look_up):  # which those of this machine hold to their ends
+            epoch_files.bring(folder)
+            others = self._other_nodes(folder, look_up)
+            self._meeting = Path(tempfile.mkdtemp(prefix="nasflow-ranks-"))
+            task = Task(self._job, self._spec, self._root, self._meeting / "store")
+            return Ranks(
+                task.parallel.devices, lambda rank, link: train(task, rank, link), self.finished_epochs, others
+            )
+
+    def _other_nodes(self, folder: Path, look_up: Callable[[], None]) -> OtherNodes | None:
+        parallel = self._job.evaluator.parallel
+        if parallel is None or parallel.nodes == 1:
+            return None
+        for left in folder.glob(f"{_MEETING}*"):  # by a job that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        own = job_dir(self._root, self._job.job_id)
+        with tempfile.TemporaryDirectory(prefix=_MEETING, dir=folder) as meeting_folder:
+
+            def invite(meeting: Meeting) -> Step:
+                node = self._job.node
+                host = own_address() if node is not None and node.shares_files else socket.gethostname()
+                invitation = Invitation(host, meeting.port, meeting.key, self.number, self.finished_epochs)
+                if node is not None:
+                    return Posted(invitation, own / INVITATION)
+                return slurm_step.start(parallel.nodes - 1, invitation, Path(meeting_folder), own / "job.json")
+
+            return OtherNodes(parallel, invite, look_up=look_up)

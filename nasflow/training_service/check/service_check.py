@@ -133,7 +133,7 @@ def _judge(jobs: Sequence[SmallJob], section: ServiceConfig, found: CheckedServi
 
 def _spec(config: SearchConfig, number: int) -> JobSpec:
     member = MemberSpec(trial=number, architecture=Architecture({}), seed=config.seed)
-    spec = JobSpec.of_search(config, f"check-{number}", config.evaluator.data, [member])
+    spec = JobSpec.of_search(config, f"check-{number}", config.evaluator.data, [member], wide=False)
     return spec.model_copy(update={"limits": _LIMITS})
 
 

@@ -10,22 +10,30 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from nasflow.job.spec import job_dir
+from nasflow.job.events import Ended, EventWriter
+from nasflow.job.node_jobs import node_job, why_ended
+from nasflow.job.spec import INVITATION, job_dir
 from nasflow.load_target import load_target
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.files.controller_calls import ControllerCalls
-from nasflow.training_service.machine.job_process import run_in_child
+from nasflow.training_service.machine.job_process import NOTICE, run_in_child
 from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
 
 _LOOK = 0.25  # seconds between two checks whether the controller has asked the run to end
+_OTHERS_BEGIN_WITHIN = 600.0  # seconds
 
 
 class _EndReason:
-    """Collects why the job must end; called, it returns the reason, or an empty string."""
+    """Collects why the job must end; called, it returns the reason, or an empty string.
+
+    Attributes:
+        signalled: whether that is because this machine, or another one of the run, is taken back.
+    """
 
     def __init__(self, run: Run, calls: ControllerCalls):
         self._run, self._calls, self._looked, self.why = run, calls, time.monotonic(), ""
@@ -39,36 +47,127 @@ class _EndReason:
     def __call__(self) -> str:
         if not self.why and time.monotonic() - self._looked >= _LOOK:
             self._looked = time.monotonic()
-            self.why = self._calls.missing() if self._run.is_current() else "the controller asked it to end"
+            self.why = self._look()
         return self.why
 
+    def _look(self) -> str:
+        if why := self._of_controller():
+            return why
+        if self._run.is_leaving():
+            self.signalled = True
+            return "another of its machines is taken back"
+        return ""
 
-def run_one(run: Run, runner: str, memory_share: int, calls: ControllerCalls) -> None:
-    """Run a job to its end and record the outcome; do nothing if another process has begun the run."""
+    def _of_controller(self) -> str:
+        return self._calls.missing() if self._run.is_current() else "the controller asked it to end"
+
+
+class _EndOfOther(_EndReason):
+    """The same for what takes part on another machine than the first: it ends with the run.
+
+    If this machine is taken back, the first one learns that, and has the time to save the job.
+    """
+
+    def __init__(self, run: Run, calls: ControllerCalls, before: _EndReason):
+        super().__init__(run, calls)
+        self._signal_at = time.monotonic() if before.signalled else None
+
+    def by_signal(self, number: int, _: object) -> None:
+        """Signal handler."""
+        self._signal_at = self._signal_at or time.monotonic()
+
+    def _look(self) -> str:
+        if self._signal_at is not None and not self.signalled:
+            self.signalled = True
+            self._run.leave()
+        if self._run.ended() is not None:
+            return "the job has ended"
+        if self._signal_at is not None and time.monotonic() - self._signal_at > NOTICE:
+            return "its program on the node was ended"
+        return self._of_controller()
+
+
+def run_one(run: Run, runner: str, memory_share: int, calls: ControllerCalls, nodes: int = 1) -> int:
+    """Run a job to its end and record the outcome; do nothing if other processes have begun the run.
+
+    Of a run on several machines, each of which has such a process, the first that begins runs the job. The others take
+    part in it until it ends, or they can't any more, which ends the run.
+
+    Returns:
+        The exit code: 0, or 1 from a machine that could not take part to the end.
+    """
     end = _EndReason(run, calls)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end.by_signal)
+    _listen(end)
     die_with_parent(os.getppid(), signal.SIGTERM)
     adopt_orphans()
-    if not run.begin():
+    place = run.take_place(nodes)
+    if place is None:
         sys.stderr.write(f"run {run.token} of job {run.job_id} has begun elsewhere\n")
-        return
-    if not run.is_current():  # after `begin`: a controller tells it to end, and then checks whether it has begun
-        run.end(JobState(status=JobStatus.LOST, reason="it was asked to end before it began"))
-        return
+        return 0
     os.chdir(run.root)
+    job_id = node_job(run.job_id, place)
+
+    def start(end: _EndReason) -> JobState:
+        return run_in_child(
+            job_dir(run.root, job_id) / "job.json",
+            lambda job: int(load_target(runner, run.root)(job)),
+            end,
+            memory_share,
+            by_signal=lambda: end.signalled,
+        )
+
+    if not place:
+        run.end(_outcome(run, nodes, end, start))
+        return 0
+    end = _EndOfOther(run, calls, end)
+    _listen(end)
+    if start(end).status is not JobStatus.EXITED:
+        return int(end.signalled)
+    sys.stderr.write(f"machine {place} of the job takes part no more: {why_ended(run.root, job_id)}\n")
+    return 1
+
+
+def _outcome(run: Run, nodes: int, end: _EndReason, start: Callable[[_EndReason], JobState]) -> JobState:
+    """Run the job once all machines are there, and return how it ended."""
+    if not run.is_current():  # after it has begun: a controller tells it to end, and then checks whether it has begun
+        return JobState(status=JobStatus.LOST, reason="it was asked to end before it began")
     folder = job_dir(run.root, run.job_id)
-    state = run_in_child(
-        folder / "job.json",
-        lambda job: int(load_target(runner, run.root)(job)),
-        end,
-        memory_share,
-        by_signal=lambda: end.signalled,
-    )
+    (folder / INVITATION).unlink(missing_ok=True)  # of an earlier run
+    if why := _await_others(run, nodes, end):
+        return JobState(status=JobStatus.LOST, reason=why) if end.why else _give_way(folder, why)
+    state = start(end)
     # some clusters also signal the job's process
     if end.why and state.signal in (signal.SIGTERM, signal.SIGKILL):
-        state = JobState(status=JobStatus.LOST, reason=end.why)
-    run.end(state)
+        return JobState(status=JobStatus.LOST, reason=end.why)
+    return state
+
+
+def _listen(end: _EndReason) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end.by_signal)
+
+
+def _await_others(run: Run, nodes: int, end: Callable[[], str]) -> str:
+    """Wait until all machines of a run have begun; return why this must end, or an empty string."""
+    deadline = time.monotonic() + _OTHERS_BEGIN_WITHIN
+    while (taken := run.places_taken(nodes)) < nodes:
+        if why := end():
+            return why
+        if time.monotonic() > deadline:
+            return (
+                f"only {taken} of its {nodes} machines were there within {_OTHERS_BEGIN_WITHIN / 60:.0f} minutes; "
+                "the cluster needs room for all at the same time"
+            )
+        time.sleep(_LOOK)
+    return ""
+
+
+def _give_way(folder: Path, why: str) -> JobState:
+    """Let a job that has not begun end as one that was preempted, so that it waits again, which is no retry."""
+    events = EventWriter(folder / "events.jsonl")
+    events.write(Ended(error=why, infrastructure=True, preempted=True))
+    events.close()
+    return JobState(status=JobStatus.EXITED, exit_code=1, reason=why)
 
 
 def main() -> None:
@@ -81,11 +180,12 @@ def main() -> None:
     parser.add_argument("--runner", default="nasflow.training.runner:run_job_file", help="module:function")
     parser.add_argument("--abandoned-after", type=float, default=float("inf"), help="seconds without a controller")
     parser.add_argument("--memory", type=int, help="bytes available to the job; default: all there is")
+    parser.add_argument("--nodes", type=int, default=1, help="machines on which the cluster starts this program")
     options = parser.parse_args()
     limit = memory_limit()
     run = Run(options.root, options.job_id, options.token)
     calls = ControllerCalls(options.controller, options.abandoned_after)
-    run_one(run, options.runner, min(limit, options.memory or limit), calls)
+    sys.exit(run_one(run, options.runner, min(limit, options.memory or limit), calls, options.nodes))
 
 
 if __name__ == "__main__":

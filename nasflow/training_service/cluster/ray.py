@@ -16,6 +16,9 @@ from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import EXPLICIT
 
 _POLL_SECONDS = 1.0
+# Ray kills the process group of an entry point up to a second after its supervisor has died. Outside that group,
+# `node_program` gets SIGTERM instead, and first ends what the job started, whatever session that is in.
+_OWN_SESSION = "setsid --wait"
 _STATUS = {
     "PENDING": JobStatus.PENDING,
     "RUNNING": JobStatus.RUNNING,
@@ -67,7 +70,7 @@ class RayService(ClusterService):
         variables = (f"{name}={value}" for name, value in environment.items())
         program = ["env", *unset, *variables, self._storage.python, *self._program(run)]
         log = shlex.quote(self._storage.log(run.job_id))
-        entry = f"exec {shlex.join(program)} >>{log} 2>&1 </dev/null"
+        entry = f"exec {_OWN_SESSION} {shlex.join(program)} >>{log} 2>&1 </dev/null"
         self._jobs.submit(run.name, entry, config.cpus_per_job, config.gpus_per_job)
 
     def _look(self) -> Mapping[str, Seen]:

@@ -6,9 +6,11 @@ A run is one start of a job. In addition to the files of the job queue (`files/f
         <token>.sh           the script submitted to the cluster, if any
         <token>.given        the cluster has accepted the run
         <token>.began        its program has begun on a node
+        <token>.node-<n>     of a run on several machines, the nth beside the first has begun
+        <token>.leaves       one of these machines is taken back
         <token>.exit.json    how it ended, as reported by its program
 
-Controllers write the first three, holding the lock of the records. The program on the node writes the last two, only if
+Controllers write the first three, holding the lock of the records. The program on the node writes the others, only if
 the run is the current one. So a run that was submitted twice, by a controller killed meanwhile and by the next one,
 begins once; and one that lost its connection ends itself when another has replaced it.
 """
@@ -58,17 +60,36 @@ class Run:
         """Whether no other run has replaced this one and no controller has asked it to end."""
         return _read(_current(self.root, self.job_id)) == self.token
 
-    def begin(self) -> bool:
-        """Mark the run as begun and return whether this process is the first to do so."""
-        try:
-            self.file("began").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+    def spec(self) -> JobSpec:
+        """Return the job, as its program reads it."""
+        return JobSpec.model_validate_json((job_dir(self.root, self.job_id) / "job.json").read_bytes())
+
+    def take_place(self, nodes: int = 1) -> int | None:
+        """Take the first free place among the machines of a run, and return its number; None if all are taken.
+
+        The first one, 0, begins the run.
+        """
+        return next((number for number in range(nodes) if _is_new(self._place(number))), None)
+
+    def places_taken(self, nodes: int) -> int:
+        """Return how many of the places of a run are taken."""
+        there = {file.name for file in self._place(0).parent.iterdir()}
+        return sum(self._place(number).name in there for number in range(nodes))
 
     def began(self) -> bool:
         """Whether its program has begun on a node."""
-        return self.file("began").exists()
+        return self._place(0).exists()
+
+    def leave(self) -> None:
+        """Let the run's other machines know that this one is taken back."""
+        self.file("leaves").touch()
+
+    def is_leaving(self) -> bool:
+        """Whether one of the run's other machines is taken back."""
+        return self.file("leaves").exists()
+
+    def _place(self, number: int) -> Path:
+        return self.file(f"node-{number}" if number else "began")
 
     def end(self, state: JobState) -> None:
         """Record how the run ended."""
@@ -133,6 +154,15 @@ def run_dir(root: Path, job_id: str) -> Path:
 
 def _current(root: Path, job_id: str) -> Path:
     return run_dir(root, job_id) / "current"
+
+
+def _is_new(mark: Path) -> bool:
+    """Make an empty file, and return whether there was none."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _read(file: Path) -> str:

@@ -47,7 +47,7 @@ _FIELDS = "%i|%T|%r|%N|%j"  # id, state, reason, nodes, name
 
 
 class SlurmService(ClusterService):
-    """Runs each job as a batch job of one task.
+    """Runs each job as a batch job of one task; of a trial on several nodes, that task starts the others' (`srun`).
 
     A job is identified by its name, which is unique for each run. Slurm's own job id is not recorded, because that
     can't be done atomically with the submission. Slurm's accounting is not needed.
@@ -91,12 +91,13 @@ class SlurmService(ClusterService):
             raise ServiceError(
                 f"training_service.partition: Slurm has no partition '{partition}', but {', '.join(partitions)}"
             )
-        self._call("sbatch", "--test-only", *self._options(), given="#!/bin/sh\n")
+        self._call("sbatch", "--test-only", *self._options(self._config.most_nodes), given="#!/bin/sh\n")
 
     def _give(self, run: Run) -> None:
         script = run.file("sh")
         write_aside(script, self._script(run))
-        self._call("sbatch", "--parsable", f"--job-name={run.name}", *self._options(), str(script))
+        options = self._options(run.spec().nodes)
+        self._call("sbatch", "--parsable", f"--job-name={run.name}", *options, str(script))
 
     def _look(self) -> Mapping[str, Seen]:
         prefix = name_prefix(self._root)
@@ -112,16 +113,16 @@ class SlurmService(ClusterService):
     def _withdraw(self, names: Sequence[str]) -> None:
         self._call("scancel", "--quiet", f"--user={os.geteuid()}", f"--name={','.join(names)}")
 
-    def _options(self) -> list[str]:
-        """Return the options of sbatch for a job."""
+    def _options(self, nodes: int) -> list[str]:
+        """Return the options of sbatch for a job; what it requests is that of each node."""
         config = self._config
         options = [
             "--output=/dev/null",  # the script writes to the job's log
             f"--chdir={self._storage.folder}",
             "--export=ALL",  # of what _environment leaves
             "--no-requeue",
-            "--nodes=1",
-            "--ntasks=1",
+            f"--nodes={nodes}",
+            "--ntasks-per-node=1",
             f"--cpus-per-task={config.cpus_per_job}",
         ]
         if config.partition is not None:

@@ -19,13 +19,15 @@ from pydantic import ValidationError
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
-from nasflow.job.spec import JobSpec, job_dir, trial_dir
-from nasflow.system.small_files import read_whole, write_aside
+from nasflow.job.node_jobs import is_node_job
+from nasflow.job.spec import INVITATION, JobSpec, job_dir, trial_dir
+from nasflow.system.small_files import read_whole, write_aside, write_private
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.ssh.messages import (
+    LONGEST_INVITATION,
     Answer,
     JobNews,
     Known,
@@ -64,10 +66,13 @@ class HostAgent:
         gpus = [] if opening.slots is not None else opening.gpu_indices
         if gpus is None:
             gpus = [gpu.index for gpu in read_gpus()]
+        if gpus and len(gpus) < opening.devices_per_job:
+            raise ServiceError(f"the host has only {len(gpus)} GPUs, and a job takes {opening.devices_per_job} devices")
         config = LocalServiceConfig(
             slots=opening.slots,
             gpus=gpus,
             slots_per_gpu=opening.max_trials_per_gpu,
+            devices_per_job=opening.devices_per_job,
             use_active_gpu=opening.use_active_gpu,
             reuse=opening.reuse,
             idle_timeout=opening.idle_timeout,
@@ -89,6 +94,8 @@ class HostAgent:
             self._end(job_id)
         for trial in poll.stop:
             self._local.stop_trial(trial)
+        for job_id, text in poll.invitations.items():
+            self._bring(job_id, text)
         share = CHUNK // max(1, len(poll.jobs))
         jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
         return News(jobs=jobs, free=len(self._local.free_slots()))
@@ -102,7 +109,7 @@ class HostAgent:
             return
         self._local.cancel(_handle(spec.job_id))
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("events.jsonl", "job.log", "exit.json"):
+        for name in ("events.jsonl", "job.log", "exit.json", INVITATION):
             (folder / name).unlink(missing_ok=True)
         for upload in submission.uploads:
             self._place(upload)
@@ -165,7 +172,7 @@ class HostAgent:
         checkpoints: list[RemoteFile] = []
         if events or state.status.finished:
             spec = read_whole(folder / "job.json", JobSpec.model_validate_json)
-            for member in spec.members if spec is not None else ():
+            for member in spec.members if spec is not None and not is_node_job(job_id) else ():
                 checkpoints += self._files(trial_dir(self._root, member.trial))
         files = [file for file in self._files(folder) if Path(file.path).name not in KEPT]
         return JobNews(
@@ -175,7 +182,14 @@ class HostAgent:
             more=more_events or more_log,
             checkpoints=checkpoints,
             files=files if state.status.finished else [],
+            invitation=_read(folder / INVITATION, 0, LONGEST_INVITATION)[0].decode("latin-1"),
         )
+
+    def _bring(self, job_id: str, text: str) -> None:
+        """Put an invitation where the process of a job waits for it."""
+        file = job_dir(self._root, job_id) / INVITATION
+        if file.parent.is_dir() and (not file.exists() or file.read_text(encoding="latin-1") != text):
+            write_private(file, text)
 
     def _files(self, path: Path) -> Iterator[RemoteFile]:
         entries = sorted(path.iterdir()) if path.is_dir() else [path]

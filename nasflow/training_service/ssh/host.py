@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
+from nasflow.job.node_jobs import is_node_job, job_of, why_ended
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.system.small_files import read_whole
 from nasflow.training_service.base import JobState, JobStatus
@@ -80,11 +81,13 @@ class SshHost:
             idle_timeout=config.idle_timeout,
             abandoned_after=config.abandoned_after,
             pass_env=config.pass_env,
+            devices_per_job=config.devices_per_job,
             **host.model_dump(include={"slots", "gpu_indices", "max_trials_per_gpu", "use_active_gpu"}),
         )
         self._connection = SshConnection(host, config)
         self._agent: AgentClient | None = None
         self._place: Place | None = None
+        self._address = ""  # at which the other hosts reach it
         self._io = threading.RLock()  # one exchange with the host at a time
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -189,6 +192,8 @@ class SshHost:
                     _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=_unforeseen(error))
                 with self._io:
                     self._drop()
+                with self._records.lock():
+                    self._records.withdraw(self.name)
                 self._lose_jobs(str(error))
                 wait = _BACK_OFF[min(failures, len(_BACK_OFF) - 1)]
                 failures += 1
@@ -207,12 +212,14 @@ class SshHost:
         with self._records.lock():
             known = self._records.known(self.name)
             cancelled = [job_id for job_id in known if self._records.cancel_mark(job_id).exists()]
-        stopped = self._to_stop(known)
-        answer = self._call("poll", Poll(jobs=known, cancel=cancelled, stop=stopped))
+            left = self._records.invitations
+            invitations = {each: left[job_of(each)] for each in known if is_node_job(each) and job_of(each) in left}
+        stopped = self._to_stop([job_id for job_id in known if not is_node_job(job_id)])
+        answer = self._call("poll", Poll(jobs=known, cancel=cancelled, stop=stopped, invitations=invitations))
         for trial in stopped:
             stop_mark(self._records.root, trial).unlink(missing_ok=True)
         news = News.model_validate_json(answer)
-        more = False
+        more, free = False, news.free
         for job_id in known:
             about = news.jobs.get(job_id)
             if about is not None:
@@ -221,20 +228,21 @@ class SshHost:
                 self._settle(job_id, JobState(status=JobStatus.CANCELLED, slot=self.name))
             elif not self._stop.is_set():
                 self._submit(job_id, known[job_id])
-        free = news.free
-        while free > 0 and not self._stop.is_set():
+                free -= 1
+        if not self._stop.is_set():
             with self._records.lock():
-                taken = self._records.take(self.name)
+                taken = self._records.take(self.name, free, self._address)
                 mine = self._records.known(self.name)
-                if taken is None:
-                    break
-                self.states[taken] = JobState(status=JobStatus.PENDING)
-            self._submit(taken, mine[taken])
-            free -= 1
+                self.states |= {job_id: JobState(status=JobStatus.PENDING) for job_id in taken}
+            for job_id in taken:
+                self._submit(job_id, mine[job_id])
         return more
 
     def _take(self, job_id: str, known: Known, news: JobNews) -> bool:
         """Copy a job's files, then its events, then its end, and return whether there is more."""
+        if is_node_job(job_id):
+            return self._take_node_job(job_id, known, news)
+        self._records.note_invitation(job_id, news.invitation)
         mirror = self._mirror()
         spec = self._spec(job_id) if news.checkpoints else None
         checkpoints = self._wanted(news.checkpoints, _trial_folders(spec) if spec else [])
@@ -255,6 +263,17 @@ class SshHost:
             elif not state.status.finished:  # a finished job's events are complete here
                 self.states[job_id] = state
         mirror.drop_old(checkpoints)
+        return news.more
+
+    def _take_node_job(self, job_id: str, known: Known, news: JobNews) -> bool:
+        """Copy the log of a node job, and return whether there is more. If it has ended, so does its job."""
+        with self._records.lock():
+            if self._records.known(self.name).get(job_id) != known:
+                return True
+            self._mirror().append(job_id, news)
+            if news.state.status.finished and not news.more:
+                why = why_ended(self._records.root, job_id)
+                self._records.end_node_job(self.name, job_id, f"its process on host {self.name} has ended: {why}")
         return news.more
 
     def _wanted(self, files: Sequence[RemoteFile], folders: Sequence[str]) -> list[RemoteFile]:
@@ -330,6 +349,7 @@ class SshHost:
             opening = self._opening.model_copy(update={"secrets": dict(self._secrets.texts())})
             agent = AgentClient(self._connection, self._place.agent, self.name, self._config.connect_timeout)
             self.slots = [f"{self.name}/{slot}" for slot in json.loads(agent.call("open", opening, _CLEAN_UP_WITHIN))]
+            self._address = self._host.address or self._connection.address
         except BaseException:
             self._connection.close()
             raise

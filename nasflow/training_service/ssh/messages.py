@@ -4,6 +4,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nasflow.training_service.base import JobState
 
+LONGEST_INVITATION = 4096  # characters
+
 
 class Message(BaseModel):
     """Base class of messages."""
@@ -28,6 +30,7 @@ class Opening(Message):
     slots: int | None
     gpu_indices: list[int] | None
     max_trials_per_gpu: int
+    devices_per_job: int = 1
     use_active_gpu: bool
     reuse: bool
     idle_timeout: float
@@ -66,11 +69,13 @@ class Poll(Message):
     Attributes:
         cancel: jobs to end.
         stop: trials that their jobs are to end after their present epoch.
+        invitations: for processes of jobs on several hosts, those that the process on the first host has left.
     """
 
     jobs: dict[str, Known]
     cancel: list[str] = []
     stop: list[int] = []
+    invitations: dict[str, str] = Field(default={}, repr=False)
 
 
 class JobNews(Message):
@@ -82,6 +87,7 @@ class JobNews(Message):
         log: text from the offset on.
         checkpoints: all checkpoints of its trials, if there are new events.
         files: all files in the job's folder, if it has finished.
+        invitation: to its processes on other hosts; empty if there is none.
     """
 
     state: JobState
@@ -90,6 +96,7 @@ class JobNews(Message):
     more: bool
     checkpoints: list[RemoteFile]
     files: list[RemoteFile]
+    invitation: str = Field(default="", max_length=LONGEST_INVITATION, repr=False)
 
 
 class News(Message):

@@ -131,7 +131,7 @@ def problems(report: HostReport, host: SshHostConfig, service: SshServiceConfig)
     if report.too_old:
         text = f"'{host.python}' is Python {report.python}; nasflow needs {min_python} or newer: name one in 'python'"
         return problems_of(place, [text])
-    errors = [*_python_errors(report, service), *_folder_errors(report), *_gpu_errors(report, host)]
+    errors = [*_python_errors(report, service), *_folder_errors(report), *_gpu_errors(report, host, service)]
     warnings = [*_version_warnings(report), *_clock_warnings(report)]
     if report.gpu_error and host.gpu_indices is None and host.slots is None:
         warnings.append(f"nvidia-smi can't list the GPUs there ({report.gpu_error}); mend the driver, or set 'slots'")
@@ -192,9 +192,15 @@ def _folder_errors(report: HostReport) -> list[str]:
     return []
 
 
-def _gpu_errors(report: HostReport, host: SshHostConfig) -> list[str]:
+def _gpu_errors(report: HostReport, host: SshHostConfig, service: SshServiceConfig) -> list[str]:
     if not host.gpu_indices:
-        return []
+        takes_all = host.slots is None and bool(report.gpus)
+        if not takes_all or len(report.gpus) >= service.devices_per_job:
+            return []
+        return [
+            f"it has {len(report.gpus)} GPUs, and a job takes {service.devices_per_job} devices (devices_per_job, or "
+            "evaluator.parallel.devices); give it less, leave the host out, or set 'slots' to train on the CPU"
+        ]
     if report.gpu_error:
         return [f"nvidia-smi can't list the GPUs there ({report.gpu_error}); mend the driver, or set 'slots' instead"]
     known = [gpu.index for gpu in report.gpus]

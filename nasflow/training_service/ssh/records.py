@@ -3,27 +3,42 @@
 In addition to the files of the job queue (`files/file_queue.py`)::
 
     <root>/ssh/id                             identifies this study's folders on the hosts
-               workers/<host>/claim/<job_id>  holds a word that is unique for each time that a job is given to a host
+               workers/<host>/claim/<job_id>  holds a word that is unique for each time that a job is given to a host,
+                                              or to several: the claims on its node jobs hold the same word
     <root>/jobs/<job_id>/events.jsonl         a copy of the part received so far
                          job.log              a copy
     <root>/trials/<number>/                   copies of the newest checkpoints
 """
 
+import logging
 import secrets
+import time
 from pathlib import Path
 
-from nasflow.job.spec import job_dir
+from nasflow.job.node_jobs import divide, is_node_job, job_of
+from nasflow.job.spec import JobSpec, job_dir
 from nasflow.system.small_files import read_whole, sync_folder, write_aside
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.file_queue import JobRecords
 from nasflow.training_service.ssh.messages import Known
 
+_LOG = logging.getLogger(__name__)
+_WAITS = 30.0  # seconds in which a job on several hosts waits for them without a warning
+
 
 class SshRecords(JobRecords):
-    """The files of the SSH service. Callers of every method must hold the lock."""
+    """The files of the SSH service. Callers of every method must hold the lock.
+
+    Attributes:
+        invitations: of jobs on several hosts, what the process on the first one has left for the others.
+    """
 
     def __init__(self, root: Path):
         super().__init__(root, "ssh")
+        self.invitations: dict[str, str] = {}
+        self._offers: dict[str, str] = {}  # the hosts that keep a slot free for a job on several, and their addresses
+        self._nodes: dict[str, int] = {}  # how many hosts a waiting job needs
+        self._waits: dict[str, float] = {}  # since when it keeps slots free; infinity once that was said
 
     def study_id(self) -> str:
         """Return the id of this study's folders on the hosts."""
@@ -35,19 +50,62 @@ class SshRecords(JobRecords):
         sync_folder(self.dir)  # without it, what is on the hosts would not be found again
         return made
 
-    def take(self, host: str) -> str | None:
-        """Give the oldest waiting job to a host."""
-        folder = self.claims(host)
-        folder.mkdir(parents=True, exist_ok=True)
+    def enqueue(self, spec: JobSpec) -> None:  # noqa: D102
+        self._nodes[spec.job_id] = spec.nodes
+        self._waits.pop(spec.job_id, None)
+        super().enqueue(spec)
+
+    def take(self, host: str, free: int, address: str) -> list[str]:
+        """Give the oldest waiting jobs to a host that has so many free slots, and return them.
+
+        The oldest of those that need several hosts begins once as many keep a slot free for it. Jobs behind it take
+        other slots meanwhile.
+
+        Args:
+            address: at which the other hosts reach this one.
+        """
+        self.withdraw(host)
+        if free < 1:
+            return []
+        self.claims(host).mkdir(parents=True, exist_ok=True)
+        taken: list[str] = []
+        gathers = False
         for job_id, file in self.queued().items():
-            write_aside(file, secrets.token_hex(8))
-            file.rename(folder / job_id)
-            return job_id
-        return None
+            if len(taken) + (host in self._offers) >= free:
+                break
+            if self._nodes_of(job_id) == 1:
+                write_aside(file, secrets.token_hex(8))
+                file.rename(self.claims(host) / job_id)
+                taken.append(job_id)
+            elif not gathers:
+                gathers = True
+                self._offers[host] = address
+                if len(self._offers) >= self._nodes_of(job_id):
+                    taken += self._begin_on_several(job_id, file, host)
+                else:
+                    self._note_wait(job_id)
+        return taken
+
+    def note_invitation(self, job_id: str, text: str) -> None:
+        """Keep what the job's process on the first host has left for those on others, or nothing."""
+        if text:
+            self.invitations[job_id] = text
+        else:
+            self.invitations.pop(job_id, None)
+
+    def withdraw(self, host: str) -> None:
+        """Keep no slot of a host free any more."""
+        self._offers.pop(host, None)
 
     def known(self, host: str) -> dict[str, Known]:
-        """Return the jobs that a host has, and how much of each is here."""
-        return {job_id: self._known(host, job_id) for job_id in self.claimed(host)}
+        """Return the jobs that a host has, and how much of each is here. Node jobs of ended jobs are dropped."""
+        found = {}
+        for job_id in self.claimed(host):
+            if is_node_job(job_id) and self._first(host, job_id) is None:
+                self.drop_claim(host, job_id)
+            else:
+                found[job_id] = self._known(host, job_id)
+        return found
 
     def hosts(self) -> list[str]:
         """Return the hosts that have or had jobs of this study."""
@@ -57,9 +115,20 @@ class SshRecords(JobRecords):
         """Record a host's jobs as lost and drop its claims on them."""
         jobs = self.claimed(host)
         for job_id in jobs:
-            self.settle(job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
-            self.drop_claim(host, job_id)
+            if is_node_job(job_id):
+                self.end_node_job(host, job_id, reason)
+            else:
+                self.settle(job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
+                self.drop_claim(host, job_id)
         return jobs
+
+    def end_node_job(self, host: str, job_id: str, reason: str) -> None:
+        """Drop a host's claim on a node job; the job that it belongs to is lost, unless it has ended."""
+        first = self._first(host, job_id)
+        if first is not None:
+            self.settle(job_of(job_id), JobState(status=JobStatus.LOST, slot=first, reason=reason))
+            self.drop_claim(first, job_of(job_id))
+        self.drop_claim(host, job_id)
 
     def holder(self, job_id: str) -> str | None:
         """Return the host that has a job, if any."""
@@ -67,15 +136,62 @@ class SshRecords(JobRecords):
 
     def unfinished(self) -> list[str]:
         """Return the jobs that wait or that a host has."""
-        claimed = [job_id for host in self.hosts() for job_id in self.claimed(host)]
+        claimed = [job_id for host in self.hosts() for job_id in self.claimed(host) if not is_node_job(job_id)]
         return [job_id for job_id in (*claimed, *self.queued()) if self.outcome(job_id) is None]
+
+    def _nodes_of(self, job_id: str) -> int:
+        if job_id not in self._nodes:  # queued by an earlier controller
+            spec = read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
+            self._nodes[job_id] = 1 if spec is None else spec.nodes
+        return self._nodes[job_id]
+
+    def _note_wait(self, job_id: str) -> None:
+        """Warn once of a job that has waited for hosts for long."""
+        now = time.monotonic()
+        if now - self._waits.setdefault(job_id, now) > _WAITS:
+            self._waits[job_id] = float("inf")
+            _LOG.warning(
+                "%s needs %d hosts (evaluator.parallel.nodes), and for %.0f s only these have had a free slot: %s",
+                job_id,
+                self._nodes_of(job_id),
+                _WAITS,
+                ", ".join(sorted(self._offers)),
+            )
+
+    def _begin_on_several(self, job_id: str, file: Path, own: str) -> list[str]:
+        """Give a waiting job to the hosts that have offered a slot, and return what `own`, one of them, has of it."""
+        spec = read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
+        if spec is None:  # which the host that takes it will say
+            file.rename(self.claims(own) / job_id)
+            return [job_id]
+        hosts = [*self._offers][: spec.nodes]
+        word = secrets.token_hex(8)
+        given = dict(zip(hosts, divide(self.root, spec, self._offers[hosts[0]]), strict=True))
+        for host in hosts[1:]:
+            write_aside(self.claims(host) / given[host], word)
+        write_aside(file, word)
+        file.rename(self.claims(hosts[0]) / job_id)  # the last step, because only with it the others count
+        self.invitations.pop(job_id, None)
+        for host in hosts:
+            self.withdraw(host)
+        return [given[own]] if own in given else []
+
+    def _first(self, host: str, job_id: str) -> str | None:
+        """Return the host that has the job of a host's node job; None if it has ended, or was given to others since."""
+        first = self.holder(job_of(job_id))
+        if first is None or self._word(first, job_of(job_id)) != self._word(host, job_id):
+            return None
+        return first
+
+    def _word(self, host: str, job_id: str) -> str:
+        return (self.claims(host) / job_id).read_text(errors="replace")
 
     def _known(self, host: str, job_id: str) -> Known:
         folder = job_dir(self.root, job_id)
         events, log = (
             path.stat().st_size if path.exists() else 0 for path in (folder / "events.jsonl", folder / "job.log")
         )
-        return Known(claim=(self.claims(host) / job_id).read_text(errors="replace"), events=events, log=log)
+        return Known(claim=self._word(host, job_id), events=events, log=log)
 
 
 def _id(content: bytes) -> str:

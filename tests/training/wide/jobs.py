@@ -17,8 +17,8 @@ UNEVEN = {"target": "spaces.py:blobs", "params": {"batch_size": 21}}
 """Three batches of 21 samples, and one of a single one."""
 
 
-def wide(strategy: str = "ddp", devices: int = 2, space: str = "deep", **values: Any) -> JobSpec:
-    return job(space, parallel={"strategy": strategy, "devices": devices}, **values)
+def wide(strategy: str = "ddp", devices: int = 2, space: str = "deep", nodes: int = 1, **values: Any) -> JobSpec:
+    return job(space, parallel={"strategy": strategy, "devices": devices, "nodes": nodes}, **values)
 
 
 def job(space: str = "deep", **values: Any) -> JobSpec:

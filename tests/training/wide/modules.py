@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pytorch_lightning import LightningModule
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -51,6 +52,13 @@ class Manual(Plain):
 class Closing(Plain):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(self.parameters())
+
+
+class FailsOnTheLastRank(Plain):
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, torch.Tensor]:
+        if batch_idx == 1 and dist.get_rank() == dist.get_world_size() - 1:
+            raise ValueError("this node can't go on")
+        return super().training_step(batch, batch_idx)
 
 
 class Skipping(Plain):

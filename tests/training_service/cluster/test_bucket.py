@@ -1,7 +1,9 @@
 """Requests to storages that do not answer as they should."""
 
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.services.storage import ObjectStoreConfig
+from nasflow.training_service.cluster.storage import bucket as bucket_module
 from nasflow.training_service.cluster.storage.base import StorageSilentError
 from nasflow.training_service.cluster.storage.bucket import Bucket, texts_of
 
@@ -63,3 +66,45 @@ def test_azures_client_repeats_a_request_once(credential: str, scheme: str, busy
     for path, authorization in busy.requests:
         assert path.startswith("/searches/bucket/x/study/object")
         assert "sig=hush" in path or authorization.startswith("SharedKey searches:")
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """The port of a server that accepts connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def azure_at(port: int) -> ObjectStoreConfig:
+    text = f"DefaultEndpointsProtocol=http;BlobEndpoint=http://127.0.0.1:{port}/searches;AccountName=searches;AccountKey=aHVzaA=="
+    return ObjectStoreConfig(url=SecretUrl("az://bucket/x"), options={"connection_string": text})
+
+
+def s3_at(port: int) -> ObjectStoreConfig:
+    client = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
+    return ObjectStoreConfig(
+        url=SecretUrl("s3://bucket/x"), options={"key": "a", "secret": "b", "client_kwargs": client}
+    )
+
+
+@pytest.mark.parametrize("config_at", [azure_at, s3_at], ids=["azure", "s3"])
+@pytest.mark.parametrize("call", ["list", "put", "get", "remove"])
+def test_a_storage_that_hangs_keeps_others_waiting_for_a_limited_time(
+    call: str, config_at: Callable[[int], ObjectStoreConfig], mute: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "_ANSWERS_WITHIN", 1.0)
+    config, file = config_at(mute), tmp_path / "file"
+    file.write_text("text")
+    bucket = Bucket(config, texts_of(config), "study")
+    calls: dict[str, Callable[[], object]] = {
+        "list": bucket.list,
+        "put": lambda: bucket.put(file, "object"),
+        "get": lambda: bucket.get("object", file, size=4),
+        "remove": lambda: bucket.remove([f"object-{number}" for number in range(9)]),
+    }
+    begun = time.monotonic()
+    with pytest.raises(
+        StorageSilentError, match=r"^training_service\.storage: the storage has not answered within 1 sec"
+    ):
+        calls[call]()
+    assert time.monotonic() - begun < 10

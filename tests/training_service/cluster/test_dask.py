@@ -21,7 +21,9 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.local.service import RUNNER
 from tests.handful import handful
+from tests.training.wide.on_services import assert_goes_on_after_a_kill
 
 pytest.importorskip("distributed", reason="needs Dask: install nasflow[dask]")
 dask_service = pytest.importorskip("nasflow.training_service.cluster.dask")
@@ -50,9 +52,9 @@ def root(tmp_path):
 pytestmark = pytest.mark.usefixtures("dask")
 
 
-def make(root: Path, slots: int = 1, **options):
+def make(root: Path, slots: int = 1, runner: str = SCRIPTED, **options):
     return dask_service.DaskService(
-        DaskServiceConfig(address=os.environ[ADDRESS], max_jobs=slots, **options), root, runner=SCRIPTED
+        DaskServiceConfig(address=os.environ[ADDRESS], max_jobs=slots, **options), root, runner=runner
     )
 
 
@@ -173,3 +175,8 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
     (root / "go").touch()
     assert finish(service, handle).exit_code == 0
     assert finish(service, service.submit(script("next"))).exit_code == 0
+
+
+@pytest.mark.long
+def test_a_trial_on_two_devices(root, tmp_path):
+    assert_goes_on_after_a_kill(make(root, runner=RUNNER), root, tmp_path / "solo")

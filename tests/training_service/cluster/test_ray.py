@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from nasflow.errors import ServiceError
 from nasflow.testing.training_service import TrainingServiceContract, await_status, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.ray import RayService
+from nasflow.training_service.local.service import RUNNER
 from tests.handful import handful
 from tests.ray_head import TOKEN, ray_head
+from tests.training.wide.on_services import assert_goes_on_after_a_kill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # the first test may have to install Ray
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
@@ -46,10 +49,10 @@ def root(tmp_path):
     make(tmp_path / "root").cleanup()
 
 
-def make(root: Path, slots: int = 1, **options):
+def make(root: Path, slots: int = 1, runner: str = SCRIPTED, **options):
     headers = {"Authorization": {"env": HEADER}}
     options = {"address": os.environ[ADDRESS], "headers": headers, "max_jobs": slots, **options}
-    return RayService(RayServiceConfig(**options), root, runner=SCRIPTED)
+    return RayService(RayServiceConfig(**options), root, runner=runner)
 
 
 @handful
@@ -59,10 +62,11 @@ class TestRayService(TrainingServiceContract):
     factory = f"{__file__}:make"
 
     def lose(self, service, handle):
-        """Ray's own process of the job."""
+        """Ray's own process of the job; a second later at the latest, Ray kills the group of its entry point."""
         (pid,) = numbers(service, f"jobs/{handle.job_id}/runs")
-        one_job = psutil.Process(pid).parent()
-        one_job.parent().kill()
+        entry_point = psutil.Process(pid).parent().parent()
+        entry_point.parent().kill()
+        os.killpg(entry_point.pid, signal.SIGKILL)  # at once, which leaves no time to end what the job started
 
 
 def test_the_environment_of_jobs(root):
@@ -106,3 +110,7 @@ def test_validate_says_what_is_wrong(root):
     with pytest.raises(ServiceError, match=r"Ray's Jobs API at http://127\.0\.0\.1:9 does not answer"):
         make(root, address="http://127.0.0.1:9").validate()
     assert not root.exists()
+
+
+def test_a_trial_on_two_devices(root, tmp_path):
+    assert_goes_on_after_a_kill(make(root, runner=RUNNER), root, tmp_path / "solo")

@@ -84,6 +84,13 @@ class TestSlurmService(TrainingServiceContract):
         self.slurm.call("scontrol", "update", f"nodename={node}", "state=resume")
 
 
+def test_more_nodes_than_there_are_are_refused_at_the_start(root):
+    config = SlurmServiceConfig(max_jobs=1)
+    SlurmService(config.with_most_nodes(3), root).validate()
+    with pytest.raises(ServiceError, match=r"Slurm refuses such jobs.*node"):
+        SlurmService(config.with_most_nodes(9), root).validate()
+
+
 def test_the_environment_of_jobs(root, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("SLURM_JOB_ID", "77")

@@ -16,6 +16,7 @@ from tests.training import jobs
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
+from tests.training.wide.on_services import assert_goes_on_after_a_kill
 from tests.training_service.kubernetes import service as of_tests
 from tests.training_service.kubernetes.service import batch, core, pod_of
 
@@ -56,6 +57,11 @@ class TestObjectStoreOfPods(FarNodesContract):
         self.kubernetes.nodes[0].evict(
             pod_of(self.kubernetes, service, handle), "The node was low on resource: memory."
         )
+
+
+def test_a_trial_on_two_devices(root, tmp_path):
+    """Its epochs go to the store and back."""
+    assert_goes_on_after_a_kill(make(root, runner=RUNNER), root, tmp_path / "solo")
 
 
 def test_members_go_on_from_their_checkpoints_when_their_pod_is_deleted(root, server, core, scratch):

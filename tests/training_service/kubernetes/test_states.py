@@ -22,7 +22,13 @@ def ended(code: int, reason: str) -> dict:
     return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason, "message": "last"}}}]}
 
 
+def one_of_two(phase: str, uid: str = "two", **values) -> dict:
+    meta = {"uid": uid, "annotations": {manifest.NODES: "2"}, **values.pop("meta", {})}
+    return pod(phase, meta=meta, **values)
+
+
 JOB: dict = {"metadata": {"name": "job"}, "status": {}}
+JOB_OF_TWO: dict = {"metadata": {"name": "job", "annotations": {manifest.NODES: "2"}}, "status": {}}
 BEING_DELETED = {"deletionTimestamp": "2026-11-23T20:00:00Z", "deletionGracePeriodSeconds": 30}
 FAILED = {"metadata": {}, "status": condition("Failed", "BackoffLimitExceeded")}
 OVERDUE = {"metadata": {}, "status": condition("Failed", "DeadlineExceeded")}
@@ -48,6 +54,39 @@ CASES = {
         LOST,
         "node n1 no",
     ),
+    "one of two failed": (
+        JOB,
+        [one_of_two("Running"), one_of_two("Failed", **ended(1, "Error"))],
+        EXITED,
+        "with exit code 1: Error: last",
+    ),
+    "one of two is out of memory": (
+        FAILED,
+        [one_of_two("Running", meta=BEING_DELETED), one_of_two("Failed", **ended(137, "OOMKilled"))],
+        EXITED,
+        "ran out of memory",
+    ),
+    "one of two is lost": (
+        JOB,
+        [one_of_two("Running"), one_of_two("Running", "old", meta=BEING_DELETED)],
+        LOST,
+        "no l",
+    ),
+    "one of two waits": (
+        JOB,
+        [
+            one_of_two("Running"),
+            one_of_two("Pending", node=None, **condition("PodScheduled", "Unschedulable", "False")),
+        ],
+        PENDING,
+        "no node can take its pod: why",
+    ),
+    "one of two has ended": (JOB, [one_of_two("Succeeded"), one_of_two("Running")], RUNNING, ""),
+    "two": (JOB, [one_of_two("Running"), one_of_two("Running")], RUNNING, ""),
+    "one of two is missing": (JOB_OF_TWO, [one_of_two("Running")], PENDING, "has 1 of 2 pods yet"),
+    "one of two failed and is gone": (JOB_OF_TWO, [one_of_two("Failed", **ended(1, "Error"))], EXITED, "exit code 1"),
+    "both are missing": (JOB_OF_TWO, [], PENDING, "no pod yet"),
+    "both have ended": (JOB, [one_of_two("Succeeded"), one_of_two("Succeeded")], EXITED, "exit code 0"),
     "image is pulled": (
         JOB,
         [pod("Pending", containerStatuses=[{"state": {"waiting": {"reason": "ContainerCreating"}}}])],
@@ -68,6 +107,11 @@ def test_states(job, pods, status, reason):
 def test_a_new_pod_of_a_run_that_has_begun_means_that_the_first_was_deleted():
     seen = states.seen(JOB, [pod("Pending", node=None)], True, lambda state: 0.0, states.fate_of)
     assert (seen.status, seen.reason) == (LOST, states.POD_DELETED)
+
+
+def test_a_pod_that_waits_beside_one_that_has_begun_was_not_deleted():
+    pods = [one_of_two("Running"), one_of_two("Pending", node=None)]
+    assert states.seen(JOB, pods, True, lambda state: 0.0, states.fate_of).status is PENDING
 
 
 def test_a_state_lasts_while_each_look_sees_it(monkeypatch):

@@ -67,6 +67,20 @@ def test_another_torch_and_one_that_can_t_use_the_gpus():
     assert problems(report(versions=local), HOST, CONFIG) == []  # built otherwise, the same version
 
 
+def test_a_job_takes_more_gpus_than_there_are():
+    gpus = [HostGpu(index=k, name="A100", memory_used="1 MiB", memory_total="2 MiB", users=[]) for k in range(2)]
+    config = CONFIG.model_copy(update={"devices_per_job": 4})
+    (found,) = problems(report(gpus=gpus, torch_cuda="13.0"), HOST, config)
+    assert found.level == "error"
+    assert found.text.partition(f"'{HOST.name}': ")[2] == (
+        "it has 2 GPUs, and a job takes 4 devices (devices_per_job, or evaluator.parallel.devices); give it less, "
+        "leave the host out, or set 'slots' to train on the CPU"
+    )
+    on_cpus = HOST.model_copy(update={"slots": 8})
+    assert problems(report(gpus=gpus, torch_cuda="13.0"), on_cpus, config) == problems(report(), HOST, config) == []
+    assert problems(report(gpus=gpus, torch_cuda="13.0"), HOST, CONFIG.model_copy(update={"devices_per_job": 2})) == []
+
+
 def test_jobs_import_nothing_that_is_not_looked_for():
     """Of what nasflow requires, NEEDED is enough to run the worker and the agent."""
     program = """

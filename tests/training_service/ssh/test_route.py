@@ -75,6 +75,14 @@ def test_an_alias_and_its_jump_are_followed(net):
     assert net.arrive(net.connection(config)) == (True, True)
 
 
+def test_the_address_is_that_of_the_host_or_its_name_behind_a_jump(net):
+    here = net.host("gate", net.gate) + net.host("inner", net.inner).replace("HostName 127.0.0.1", "HostName localhost")
+    known = net.gate.known_hosts_line() + net.inner.known_hosts_line().replace("[127.0.0.1]", "[localhost]")
+    direct, behind = net.connection(here, known_hosts=known), net.connection(here, known_hosts=known, proxy_jump="gate")
+    assert (net.arrive(direct), direct.address) == ((True, False), "127.0.0.1")
+    assert (net.arrive(behind), behind.address) == ((True, True), "localhost")
+
+
 def test_the_configs_own_jump_goes_before_and_none_is_a_jump_too_few(net):
     config = net.host("inner", net.inner, "ProxyJump nowhere") + net.host("gate", net.gate)
     assert net.arrive(net.connection(config, proxy_jump="gate")) == (True, True)

@@ -188,6 +188,23 @@ def test_a_worker_whose_controller_is_gone_ends(two_hosts, open_service):
     assert "no controller has called" in state.reason
 
 
+def test_jobs_take_several_gpus_of_a_host(tmp_path, two_hosts, open_service):
+    """A GPU is left over; nvidia-smi is a program of the tests."""
+    if find_library("nvidia-ml"):
+        pytest.skip("needs a GPU that is not there: NVML of this machine would answer before the stand-in")
+    smi = NvidiaSmi(tmp_path / "bin", gpus=5)
+    with start_sshd(tmp_path / "c", path_prefix=[smi.folder]) as host:
+        service = open_service([host], {"max_trials_per_gpu": 1}, devices_per_job=2)
+        service.prepare()
+        name = f"127.0.0.1:{host.port}"
+        assert service.slots() == (f"{name}/gpu-0+1.0", f"{name}/gpu-2+3.0")
+        handle = service.submit(script("job", ["report", "report.json"]))
+        assert finish(service, handle).exit_code == 0
+        report = json.loads(service.fetch("jobs/job/report.json").read_text())
+        assert report["environment"]["CUDA_VISIBLE_DEVICES"] in ("0,1", "2,3")
+        service.cleanup()
+
+
 def test_gpus_of_a_host(tmp_path, two_hosts, open_service):
     """Two jobs a GPU, on those that are named and that no one else uses; nvidia-smi stands in."""
     if find_library("nvidia-ml"):

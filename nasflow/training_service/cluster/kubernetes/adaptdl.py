@@ -21,7 +21,7 @@ class AdaptdlService(PodService[AdaptdlServiceConfig]):
     def _name(self, run: str) -> str:
         return manifest.job_name(run, _LONGEST)
 
-    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
+    def _body(self, meta: states.Object, pod: states.Object, nodes: int) -> states.Object:
         spec = {
             "minReplicas": 1,
             "maxReplicas": 1,

@@ -1,4 +1,4 @@
-"""Runs jobs by FrameworkController: each run is a Framework with one task."""
+"""Runs jobs by FrameworkController: each run is a Framework with a task for each of its machines, mostly one."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ _NOT_STARTED = (-1201, -1202, -1203, -1204)
 
 
 class FrameworkControllerService(PodService[FrameworkControllerServiceConfig]):
-    """Runs each job as a Framework with one task, which is never retried.
+    """Runs each job as a Framework with a task for each of its machines, none of which is retried.
 
     FrameworkController deletes the pod of a Framework that has ended, so how it ended is also read from the Framework.
     """
@@ -29,11 +29,11 @@ class FrameworkControllerService(PodService[FrameworkControllerServiceConfig]):
     def _name(self, run: str) -> str:
         return f"nasflow{hashlib.sha256(run.encode()).hexdigest()[:32]}"  # it takes letters and digits alone
 
-    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
+    def _body(self, meta: states.Object, pod: states.Object, nodes: int) -> states.Object:
         role = {
             "name": _ROLE,
-            "taskNumber": 1,
-            "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceededTaskCount": 1},
+            "taskNumber": nodes,
+            "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceededTaskCount": nodes},
             "task": {"retryPolicy": _NO_RETRY, "pod": manifest.with_deadline(self._config, pod)},
         }
         spec = {"executionType": "Start", "retryPolicy": _NO_RETRY, "taskRoles": [role]}

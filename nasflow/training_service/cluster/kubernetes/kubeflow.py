@@ -18,7 +18,10 @@ _LONGEST = 44  # characters: with `-master-0` or `-node-0-0-abcde` it becomes th
 
 
 class PyTorchJobService(PodService[KubeflowServiceConfig]):
-    """Runs each job as a PyTorchJob that has a master and no workers."""
+    """Runs each job as a PyTorchJob that has a master, or, if the job has several machines, a worker for each.
+
+    Beside a master, the operator adds to workers a container that waits for it, with an image that a cluster may lack.
+    """
 
     kind = "kubeflow"
     resource, api_version, noun = "pytorchjobs", "kubeflow.org/v1", "PyTorchJob"
@@ -28,14 +31,14 @@ class PyTorchJobService(PodService[KubeflowServiceConfig]):
     def _name(self, run: str) -> str:
         return manifest.job_name(run, _LONGEST)
 
-    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
+    def _body(self, meta: states.Object, pod: states.Object, nodes: int) -> states.Object:
         policy: dict[str, Any] = {
-            "cleanPodPolicy": "None",  # how a container ended is read from its pod
-            "backoffLimit": 0,
+            # How a container ended is read from its pod. With a `backoffLimit`, the operator would remove that first.
+            "cleanPodPolicy": "None",
             "ttlSecondsAfterFinished": self._config.ttl_seconds_after_finished,
         }
-        master = {"replicas": 1, "restartPolicy": "Never", "template": manifest.with_deadline(self._config, pod)}
-        spec = {"runPolicy": policy, "pytorchReplicaSpecs": {"Master": master}}
+        replicas = {"replicas": nodes, "restartPolicy": "Never", "template": manifest.with_deadline(self._config, pod)}
+        spec = {"runPolicy": policy, "pytorchReplicaSpecs": {"Master" if nodes == 1 else "Worker": replicas}}
         return {"apiVersion": self.api_version, "kind": self.noun, "metadata": meta, "spec": spec}
 
     def _fate(self, thing: states.Object, began: bool) -> Seen | None:
@@ -43,7 +46,7 @@ class PyTorchJobService(PodService[KubeflowServiceConfig]):
 
 
 class TrainJobService(PodService[KubeflowServiceConfig]):
-    """Runs each job as a TrainJob of one node. The pod template, but for the command, is in a TrainingRuntime.
+    """Runs each job as a TrainJob. The pod template, but for the command, is in a TrainingRuntime.
 
     Versions of Kubeflow Trainer differ in how a TrainJob changes the pod of its runtime, but not in what a runtime is.
     A runtime is named after its content, and used by all runs of the root with the same settings.
@@ -58,16 +61,16 @@ class TrainJobService(PodService[KubeflowServiceConfig]):
     def _name(self, run: str) -> str:
         return manifest.job_name(run, _LONGEST)
 
-    def _create(self, run: Run, *, dry_run: bool = False) -> None:
+    def _create(self, run: Run, nodes: int = 1, *, dry_run: bool = False) -> None:
         try:
-            self._api.create(self.besides, self._runtime(self._template(run)), dry_run=dry_run)
+            self._api.create(self.besides, self._runtime(self._template(run, nodes)), dry_run=dry_run)
         except RefusedError as error:
             if error.status != 409:  # else there is one already
                 raise
         if not dry_run:  # without its runtime, a TrainJob is refused
-            super()._create(run)
+            super()._create(run, nodes)
 
-    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
+    def _body(self, meta: states.Object, pod: states.Object, nodes: int) -> states.Object:
         (command,) = (each["command"] for each in pod["spec"]["containers"] if each["name"] == self.container)
         runtime = self._runtime(pod)
         spec = {
@@ -76,7 +79,7 @@ class TrainJobService(PodService[KubeflowServiceConfig]):
                 "kind": runtime["kind"],
                 "name": runtime["metadata"]["name"],
             },
-            "trainer": {"numNodes": 1, "command": command},
+            "trainer": {"numNodes": nodes, "command": command},
         }
         return {"apiVersion": self.api_version, "kind": self.noun, "metadata": meta, "spec": spec}
 

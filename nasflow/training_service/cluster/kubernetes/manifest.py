@@ -15,6 +15,8 @@ ROOT_LABEL = "nasflow/root"
 """Of Jobs, their pods and the Secret: the common prefix of the names of all runs of a root."""
 NAME = "nasflow/run"
 """The annotation of a Job and its pods with the name of the run. The label of that name has the Job's name."""
+NODES = "nasflow/nodes"
+"""The annotation of pods with how many of them a run has, if several."""
 LONGEST = 63
 """Characters of a label's value; the name of a Job becomes one."""
 _PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -51,10 +53,14 @@ def secret(prefix: str, variables: Mapping[str, str]) -> Object:
     }
 
 
-def metadata(config: PodsConfig, prefix: str, run: str, name: str) -> Object:
-    """Return the metadata of the object with this name that is submitted for a run; its pods get its labels."""
+def metadata(config: PodsConfig, prefix: str, run: str, name: str, nodes: int = 1) -> Object:
+    """Return the metadata of the object with this name that is submitted for a run.
+
+    Its pods, `nodes` of them, get its labels and annotations.
+    """
     labels = {**config.labels, **_labels(prefix), NAME: name}
-    return {"name": name, "labels": labels, "annotations": {NAME: run}}
+    several = {NODES: str(nodes)} if nodes > 1 else {}
+    return {"name": name, "labels": labels, "annotations": {NAME: run, **several}}
 
 
 def template(
@@ -104,9 +110,10 @@ def template(
     return both
 
 
-def job(config: KubernetesServiceConfig, meta: Object, pod: Object) -> Object:
-    """Return the Job of a run with this metadata and pod template."""
+def job(config: KubernetesServiceConfig, meta: Object, pod: Object, nodes: int = 1) -> Object:
+    """Return the Job of a run with this metadata, and with so many pods of this template."""
     spec: Object = {
+        **({"parallelism": nodes, "completions": nodes} if nodes > 1 else {}),
         "backoffLimit": 0,
         "ttlSecondsAfterFinished": config.ttl_seconds_after_finished,
         "template": pod,

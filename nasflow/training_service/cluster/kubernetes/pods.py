@@ -1,4 +1,4 @@
-"""Base class of services whose runs are objects of Kubernetes with one pod: its Jobs, or those of an operator."""
+"""Base class of services whose runs are objects of Kubernetes with pods: its Jobs, or those of an operator."""
 
 import logging
 import os
@@ -11,6 +11,7 @@ from nasflow.clean_text import clean_text
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.kubernetes import PodsConfig
 from nasflow.errors import ServiceError
+from nasflow.job.node_jobs import divide
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.kubernetes import manifest, states
@@ -35,7 +36,10 @@ def rights(resource: str, besides: str = "") -> list[tuple[str, str]]:
 
 
 class PodService(ClusterService, Generic[Config]):
-    """Submits an object for each run, by a name that Kubernetes accepts once. A controller there starts its pod.
+    """Submits an object for each run, by a name that Kubernetes accepts once. A controller there starts its pods.
+
+    A run has one pod, or one for each machine of a trial on several. These are alike: which of them runs the job is
+    decided when their programs begin (`Run.take_place`).
 
     Objects and pods are found by a label of the root. Variables with secrets go to pods by a Secret of the root, which
     `cleanup` deletes with all objects.
@@ -89,8 +93,8 @@ class PodService(ClusterService, Generic[Config]):
     # --- what a kind of object implements ------------------------------------------------------------------------
 
     @abstractmethod
-    def _body(self, meta: states.Object, pod: states.Object) -> states.Object:
-        """Return the object with this metadata whose pod is made by this pod template, and never restarted."""
+    def _body(self, meta: states.Object, pod: states.Object, nodes: int) -> states.Object:
+        """Return the object with this metadata whose pods, `nodes` of them, have this template, and no restarts."""
 
     @abstractmethod
     def _fate(self, thing: states.Object, began: bool) -> Seen | None:
@@ -110,7 +114,7 @@ class PodService(ClusterService, Generic[Config]):
         wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._variables() else [])
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
-        self._create(Run(self._root, "validate", "dry-run"), dry_run=True)
+        self._create(Run(self._root, "validate", "dry-run"), self._config.most_nodes, dry_run=True)
 
     def cleanup(self) -> None:  # noqa: D102
         super().cleanup()
@@ -125,8 +129,11 @@ class PodService(ClusterService, Generic[Config]):
 
     def _give(self, run: Run) -> None:
         self._give_secret()
+        spec = run.spec()
+        if spec.nodes > 1:
+            divide(run.root, spec)
         try:
-            self._create(run)
+            self._create(run, spec.nodes)
         except RefusedError as error:
             if error.status != 409:  # else it was submitted before
                 raise
@@ -165,7 +172,7 @@ class PodService(ClusterService, Generic[Config]):
         for name in jobs.keys() | pods.keys():
             job, of_job = jobs.get(name), pods.get(name, [])
             seen = states.seen(job, of_job, name in began, self._lasting, self._fate)
-            found[name] = self._explained(name, seen, job is not None and not of_job)
+            found[name] = self._explained(name, seen, job is not None and len(of_job) < states.pods_of(job))
         return found
 
     def _withdraw(self, names: Sequence[str]) -> None:
@@ -188,16 +195,16 @@ class PodService(ClusterService, Generic[Config]):
         """Return group and version of each resource besides Kubernetes' own."""
         return dict.fromkeys((cls.resource, cls.besides), cls.api_version)
 
-    def _create(self, run: Run, *, dry_run: bool = False) -> None:
-        self._api.create(self.resource, self._job(run), dry_run=dry_run)
+    def _create(self, run: Run, nodes: int = 1, *, dry_run: bool = False) -> None:
+        self._api.create(self.resource, self._job(run, nodes), dry_run=dry_run)
 
-    def _job(self, run: Run) -> states.Object:
-        return self._body(self._meta(run), self._template(run))
+    def _job(self, run: Run, nodes: int = 1) -> states.Object:
+        return self._body(self._meta(run, nodes), self._template(run, nodes), nodes)
 
-    def _meta(self, run: Run) -> states.Object:
-        return manifest.metadata(self._config, self._prefix, run.name, self._name(run.name))
+    def _meta(self, run: Run, nodes: int) -> states.Object:
+        return manifest.metadata(self._config, self._prefix, run.name, self._name(run.name), nodes)
 
-    def _template(self, run: Run) -> states.Object:
+    def _template(self, run: Run, nodes: int = 1) -> states.Object:
         config = self._config
         environment = job_environment(max(1, int(config.cpus_per_job)), bool(config.gpus_per_job))
         if (path := self._storage.import_path) is not None:
@@ -207,11 +214,13 @@ class PodService(ClusterService, Generic[Config]):
         program = [config.python, "-u", *self._program(run)]  # some operators set PYTHONUNBUFFERED to 0
         if config.memory_gb is not None:
             program += ["--memory", str(round(config.memory_gb * 2**30))]
+        if nodes > 1:
+            program += ["--nodes", str(nodes)]
         log = self._storage.log(run.job_id)
         return manifest.template(
             config,
             self._prefix,
-            self._meta(run),
+            self._meta(run, nodes),
             program,
             log,
             container=self.container,

@@ -9,6 +9,7 @@ from typing import Any
 
 from nasflow.clean_text import clean_text
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster.kubernetes import manifest
 from nasflow.training_service.cluster.seen import Seen
 
 Object = dict[str, Any]
@@ -77,11 +78,21 @@ def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasti
     Args:
         job: its Job; None if that was deleted.
         pods: its pods: old Job controllers replace one that was deleted, and a lost node's stays beside the new one.
+            Of several that train together, one that has failed ends the run, and the run waits while one does.
         began: whether its program had begun before these objects were read.
         lasting: seconds that a state has lasted, as a `Clock` measures them.
         fate: reads the state of the Job, which counts where no pod is left to say more.
     """
-    of_pods = [_of_pod(pod, began, lasting) for pod in sorted(pods, key=lambda pod: str(_created(pod)))]
+    count = max((pods_of(thing) for thing in (job, *pods) if thing is not None), default=1)
+    together = count > 1
+    ordered = sorted(pods, key=lambda pod: str(_created(pod)))
+    of_pods = [_of_pod(pod, began and not together, lasting) for pod in ordered]
+    if together:
+        failed = [of_pod for pod, of_pod in zip(ordered, of_pods, strict=True) if _has_failed(pod, of_pod)]
+        waiting = [of_pod for of_pod in of_pods if of_pod.status is JobStatus.PENDING]
+        of_pods = failed or waiting or of_pods
+        if job is not None and 0 < len(pods) < count and not failed:
+            return Seen(JobStatus.PENDING, f"the {_kind(job)} has {len(pods)} of {count} pods yet", ran=False)
     for status in (JobStatus.RUNNING, JobStatus.LOST, JobStatus.EXITED):
         found = next((each for each in of_pods if each.status is status), None)
         if status is JobStatus.LOST and job is not None and overdue(job):
@@ -103,6 +114,16 @@ def fate_of(job: Object, began: bool, complete: str = "Complete") -> Seen | None
     if condition(job, complete):
         return Seen(JobStatus.EXITED, f"the {_kind(job)} is complete, and its pod is gone")
     return None
+
+
+def pods_of(thing: Object) -> int:
+    """Return how many pods the run of a Job or pod has."""
+    annotations = (thing.get("metadata") or {}).get("annotations") or {}
+    return int(annotations.get(manifest.NODES, 1))
+
+
+def _has_failed(pod: Object, found: Seen) -> bool:
+    return found.status is JobStatus.LOST or (pod.get("status") or {}).get("phase") == "Failed"
 
 
 def _of_pod(pod: Object, began: bool, lasting: Lasting) -> Seen:

@@ -2,11 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
+from fsspec.asyn import sync
+from fsspec.exceptions import FSTimeoutError
 
 from nasflow.config.secret.secret_url import MASK, SecretUrl, hide_passwords
 from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, reveal, secrets_of
@@ -14,14 +16,15 @@ from nasflow.config.services.storage import ObjectStoreConfig, check_storage_url
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.storage.base import StorageSilentError
 
-T = TypeVar("T")
-
 SECRETS = "NASFLOW_STORAGE_SECRETS"
 """The environment variable with the texts of secrets, by their places in the config, as JSON."""
 KEY = "training_service.storage"
 # Seconds, and retries of botocore below those of s3fs and of nasflow: others wait while a request does.
 _S3_PATIENCE = {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}
 _AZURE_PATIENCE: dict[str, Any] = {"connection_timeout": 5, "read_timeout": 20}
+_ANSWERS_WITHIN = 30.0  # seconds for a call, which may take several requests and repeats them
+_SLOWEST = 1e4  # bytes a second, of files
+_MOST_REMOVED = 1000  # objects in one call
 
 
 def texts_of(config: ObjectStoreConfig) -> dict[str, str]:
@@ -70,6 +73,7 @@ class Bucket:
 
     def __init__(self, config: ObjectStoreConfig, texts: Mapping[str, str], folder: str):
         self._texts = texts
+        self._as_they_are: Mapping[str, Any] = {}  # adlfs otherwise asks for each object twice before it removes it
         try:
             check_storage_url(texts["url"])
         except ValueError as error:
@@ -85,10 +89,12 @@ class Bucket:
             self._files, path = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
             if url.startswith(("az://", "abfs://", "abfss://")):
                 _retry_soon(self._files)
+                self._as_they_are = {"expand_path": False}
         except ImportError as error:
             raise ServiceError(f"{KEY}.url: {self._clean(error)}") from None
         except Exception as error:  # a storage may raise anything
             raise ServiceError(f"{KEY}: the storage can't be used: {self._clean(error)}") from None
+        self._is_object_store = bool(getattr(self._files, "async_impl", False))
         self._folder = str(path).rstrip("/")
 
     def put(self, source: Path, path: str) -> None:
@@ -97,33 +103,28 @@ class Bucket:
         Raises:
             StorageSilentError: no answer, as all methods.
         """
-        place = f"{self._folder}/{path}"
+        place, size = f"{self._folder}/{path}", source.stat().st_size
         try:
-            self._ask(lambda: self._files.put_file(str(source), place))
+            self._ask("put_file", str(source), place, size=size)
         except FileNotFoundError as error:
-            if getattr(self._files, "async_impl", False):  # an object store, which lacks the bucket
+            if self._is_object_store:  # which lacks the bucket
                 raise StorageSilentError(f"{KEY}.url: {self._clean(error)}") from None
-            self._ask(lambda: self._files.makedirs(place.rpartition("/")[0], exist_ok=True))
-            self._ask(lambda: self._files.put_file(str(source), place))
+            self._ask("makedirs", place.rpartition("/")[0], exist_ok=True)
+            self._ask("put_file", str(source), place, size=size)
 
-    def get(self, path: str, target: Path) -> None:
-        """Read an object into a file. Raises FileNotFoundError."""
-        self._ask(lambda: self._files.get_file(f"{self._folder}/{path}", str(target)))
+    def get(self, path: str, target: Path, size: int | None = None) -> None:
+        """Read an object into a file; one of `size` bytes has to come in time. Raises FileNotFoundError."""
+        self._ask("get_file", f"{self._folder}/{path}", str(target), size=size)
 
     def list(self, below: str = "") -> dict[str, int]:
         """Return the paths and sizes of all objects in the folder, or in a folder in it."""
-        folder = f"{self._folder}/{below}".rstrip("/")
-
-        def find() -> dict[str, Any]:
-            self._files.invalidate_cache()
-            try:
-                found: dict[str, Any] = self._files.find(folder, detail=True)
-            except FileNotFoundError:
-                return {}
-            return found
-
-        start = f"{self._folder}/"
-        paths = {str(path): int(about.get("size") or 0) for path, about in self._ask(find).items()}
+        folder, start = f"{self._folder}/{below}".rstrip("/"), f"{self._folder}/"
+        self._files.invalidate_cache()
+        try:
+            found = self._ask("find", folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        paths = {str(path): int(about.get("size") or 0) for path, about in found.items()}
         return {path.removeprefix(start): size for path, size in paths.items() if path.startswith(start)}
 
     def remove(self, paths: Collection[str]) -> None:
@@ -131,26 +132,34 @@ class Bucket:
         if not paths:
             return
         places = [f"{self._folder}/{path}" for path in paths]
-        if getattr(self._files, "async_impl", False):
-            self._ask(lambda: self._files.rm(places))
+        if self._is_object_store:
+            for begin in range(0, len(places), _MOST_REMOVED):
+                self._ask("rm", places[begin : begin + _MOST_REMOVED], **self._as_they_are)
             return
         for place in places:
             try:
-                self._ask(lambda place=place: self._files.rm_file(place))  # type: ignore[misc]
+                self._ask("rm_file", place)
             except FileNotFoundError:
                 continue
 
     def remove_all(self) -> None:
         """Remove all objects in the folder, and the folder where there are such."""
         self.remove(self.list().keys())
-        if not getattr(self._files, "async_impl", False) and self._ask(lambda: self._files.exists(self._folder)):
-            self._ask(lambda: self._files.rm(self._folder, recursive=True))
+        if not self._is_object_store and self._ask("exists", self._folder):
+            self._ask("rm", self._folder, recursive=True)
 
-    def _ask(self, request: Callable[[], T]) -> T:
+    def _ask(self, method: str, *args: Any, size: int | None = 0, **options: Any) -> Any:
+        """Call a method of the file system. An object store has to answer in time, unless `size` is not known."""
+        within = float("inf") if size is None else _ANSWERS_WITHIN + size / _SLOWEST
         try:
-            return request()
+            if not self._is_object_store:
+                return getattr(self._files, method)(*args, **options)
+            call, timeout = getattr(self._files, f"_{method}"), None if size is None else within
+            return sync(self._files.loop, call, *args, timeout=timeout, **options)
         except FileNotFoundError:
             raise
+        except FSTimeoutError:
+            raise StorageSilentError(f"{KEY}: the storage has not answered within {within:.0f} seconds") from None
         except Exception as error:  # a storage may raise anything
             text = f"{KEY}: the storage does not answer as it should: {self._clean(error)}"
             raise StorageSilentError(text) from None

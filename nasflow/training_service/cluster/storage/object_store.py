@@ -240,7 +240,7 @@ class ObjectStore(Storage):
         try:
             if size > self._config.max_gigabytes * 1e9:
                 raise RefusedError(f"it has {size:,} bytes, more than {KEY}.max_gigabytes allows")
-            self._bucket().get(path, aside)
+            self._bucket().get(path, aside, size)
             with aside.open("rb") as file:
                 take(run, sender, file, self._spec(run))
         except (FileNotFoundError, parcel.UnfinishedError):

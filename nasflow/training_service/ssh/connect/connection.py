@@ -56,10 +56,15 @@ class Completed:
 
 
 class SshConnection:
-    """Connects to a host, reconnects if the connection was closed or broke, and runs commands there. Thread-safe."""
+    """Connects to a host, reconnects if the connection was closed or broke, and runs commands there. Thread-safe.
+
+    Attributes:
+        address: of the host, once it was connected; its name, if other machines are between.
+    """
 
     def __init__(self, host: SshHostConfig, service: SshServiceConfig):
         self.place = place_of(host)
+        self.address = ""
         self._host = host
         self._service = service
         self._timeout = service.connect_timeout
@@ -84,6 +89,8 @@ class SshConnection:
         except BaseException:
             self.close()
             raise
+        is_direct = len(hops) == 1 and hops[0].proxy_command is None
+        self.address = self.transport.getpeername()[0] if is_direct else hops[-1].host
 
     @property
     def transport(self) -> Transport:

@@ -23,22 +23,22 @@ def _options(slots: int, options: dict) -> dict:
     return {"image": IMAGE, "python": sys.executable, "poll_seconds": 0.3, "max_jobs": slots, **options}
 
 
-def pytorch_job(root: Path, slots: int = 1, **options) -> PyTorchJobService:
-    return PyTorchJobService(KubeflowServiceConfig(**_options(slots, options)), root, runner=SCRIPTED)
+def pytorch_job(root: Path, slots: int = 1, runner: str = SCRIPTED, **options) -> PyTorchJobService:
+    return PyTorchJobService(KubeflowServiceConfig(**_options(slots, options)), root, runner=runner)
 
 
-def train_job(root: Path, slots: int = 1, **options) -> TrainJobService:
+def train_job(root: Path, slots: int = 1, runner: str = SCRIPTED, **options) -> TrainJobService:
     config = KubeflowServiceConfig(job_kind="TrainJob", **_options(slots, options))
-    return TrainJobService(config, root, runner=SCRIPTED)
+    return TrainJobService(config, root, runner=runner)
 
 
-def framework(root: Path, slots: int = 1, **options) -> FrameworkControllerService:
+def framework(root: Path, slots: int = 1, runner: str = SCRIPTED, **options) -> FrameworkControllerService:
     config = FrameworkControllerServiceConfig(**_options(slots, options))
-    return FrameworkControllerService(config, root, runner=SCRIPTED)
+    return FrameworkControllerService(config, root, runner=runner)
 
 
-def adaptdl_job(root: Path, slots: int = 1, **options) -> AdaptdlService:
-    return AdaptdlService(AdaptdlServiceConfig(**_options(slots, options)), root, runner=SCRIPTED)
+def adaptdl_job(root: Path, slots: int = 1, runner: str = SCRIPTED, **options) -> AdaptdlService:
+    return AdaptdlService(AdaptdlServiceConfig(**_options(slots, options)), root, runner=runner)
 
 
 def pod_of(cluster, service: PodService, handle: JobHandle) -> str:

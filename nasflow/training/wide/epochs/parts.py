@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.resumable.job import State
-from nasflow.resumable.multi_node import RankedCheckpointManager
+from nasflow.resumable.multi_node import RankedCheckpointManager, epochs_in
+from nasflow.training.wide.epochs import epoch_files
+from nasflow.training.wide.epochs.epoch_files import ranks_folder
 
 NAMES = ("model", "optimizer", "rest")
 """The parts: the module, its optimizer's state, and what all ranks have (`WideMember.rest`)."""
@@ -44,14 +46,19 @@ class OptimizerPart:
 class EpochCheckpoints:
     """The checkpoints of one trial, for a `JobRunner`; none is saved before the first epoch, which the seed gives.
 
+    A job that another controller's has replaced saves elsewhere.
+
     Args:
-        own: where epochs are saved.
-        earlier: from where they are loaded.
+        trial: the trial's folder.
+        ranks_per_machine: of machines that share no folder.
     """
 
-    def __init__(self, own: Path, earlier: Path, keep: int):
-        self._own = RankedCheckpointManager(own, NAMES, keep)
-        self._earlier = RankedCheckpointManager(earlier, NAMES, keep)
+    def __init__(self, trial: Path, generation: int, keep: int, ranks_per_machine: int | None = None):
+        self._trial, self._generation = trial, generation
+        self._managers = [
+            RankedCheckpointManager(ranks_folder(trial, each), NAMES, keep, ranks_per_machine)
+            for each in range(generation, -1, -1)
+        ]
 
     def is_due(self, epoch: int) -> bool:
         """Always true."""
@@ -60,29 +67,25 @@ class EpochCheckpoints:
     def save(self, state: State, epoch: int) -> None:
         """Save an epoch; it counts once every rank has saved its part."""
         if epoch:
-            self._own.save(state, epoch)
+            self._managers[0].save(state, epoch)
+            if dist.get_rank() == 0:
+                epoch_files.show(self._trial, self._generation)
 
     def load(self, state: State, epoch: int | None = None) -> int | None:
-        """Load an epoch, by default the newest that all ranks have saved."""
-        return self._earlier.load(state, epoch)
+        """Load an epoch, by default the newest that all ranks have saved, of the newest generation that has one."""
+        for manager in self._managers:
+            if (found := manager.load(state, epoch)) is not None:
+                return found
+        return None
 
     def wait(self) -> None:
         """Do nothing: `save` returns after writing."""
 
 
-def own_folder(job: JobSpec, root: Path, trial: int) -> Path:
-    """Return where the ranks of a job save. A job that another controller's has replaced saves elsewhere."""
-    return trial_dir(root, trial) / "ranks" / str(job.generation)
-
-
-def earlier_folder(job: JobSpec, root: Path, trial: int) -> Path:
+def earlier_folder(trial: Path, generation: int) -> Path:
     """Return where the newest epochs are that count for a job: its own, or those of an earlier controller's."""
-    own = own_folder(job, root, trial)
-    for generation in range(job.generation, -1, -1):
-        folder = own.with_name(str(generation))
-        if RankedCheckpointManager(folder, NAMES).epochs():
-            return folder
-    return own
+    folders = [ranks_folder(trial, each) for each in range(generation, -1, -1)]
+    return next((folder for folder in folders if epochs_in(folder)), folders[0])
 
 
 def _room(parameter: torch.Tensor, value: Any) -> Any:

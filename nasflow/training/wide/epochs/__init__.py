@@ -1,0 +1,4 @@
+"""What ranks save after each epoch, and how services carry it to other machines.
+
+Imports nothing else of `wide`.
+"""
