@@ -11,7 +11,7 @@ from nasflow.space.architecture import Architecture
 class TrialStatus(StrEnum):
     """The state of a trial. `TRAINED` and `STOPPED_EARLY` trials have a score.
 
-    `FAILED` ones get one only if retried. `INVALID` ones, with an architecture that does not fit, never do.
+    A `FAILED` trial gets a score only if it is retried. An `INVALID` one never does: its architecture does not fit.
     """
 
     SUBMITTED = "submitted"

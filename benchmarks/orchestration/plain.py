@@ -12,8 +12,8 @@ from nasflow.config.search import SearchConfig, load_config
 from nasflow.flows.budget import rounds_left
 from nasflow.flows.rounds.round_flow import unfinished
 from nasflow.flows.session.session import SearchSession, search_session
+from nasflow.job.placement import Load, place
 from nasflow.job.spec import JobSpec, MemberSpec
-from nasflow.merge.planning.placement import Load, place
 from nasflow.study.records import Attempt, RoundState
 
 

@@ -1,6 +1,6 @@
 """The tasks of a round. Each can be run again at any time: what the study has recorded is not done twice.
 
-How often and after which delay a task is tried again, `round_flow` sets from the config's `retry`.
+How often a task is tried again, and after which delay, `train_trials` sets from the config's `retry`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from nasflow.checkpoint.carried import carry_over
 from nasflow.errors import InfrastructureError, SpaceError, TrialError
 from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
+from nasflow.job.placement import Load, place, place_on_devices
 from nasflow.job.spec import DEVICE_FAULT, JobSpec, MemberSpec, PeerSpec, trial_dir
-from nasflow.merge.planning.placement import Load, place, place_on_devices
 from nasflow.report.text import failures_text, numbers_text
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training_service.base import JobState

@@ -13,7 +13,8 @@ _LOOPS = ("GlobalEventLoopThread", "RunSyncEventLoopThread")
 def end_without_event_loops() -> None:
     """From now on, an exception that ends a thread of an event loop ends the process with `EXIT_CODE`.
 
-    The process leaves at once, as after SIGKILL, from which every study can go on: other threads may hold any lock.
+    The process exits at once and cleans nothing up, because other threads may hold any lock. As after SIGKILL, every
+    study can go on.
     """
     before = threading.excepthook
 

@@ -1,4 +1,7 @@
-"""Which job of a search is given to its training service next."""
+"""Which job of a search is given to its training service next.
+
+Jobs wait here only with `budget.rounds_ahead`. Otherwise all are given at once, and wait for slots in the service.
+"""
 
 _AHEAD = 8  # of so many slots, one has a further job waiting in the service, so that none waits for the controller
 

@@ -11,8 +11,8 @@ from nasflow.study.study import Study
 class Proposals:
     """Asks a strategy for round after round. Round n knows the results of the rounds up to n - 1 - `ahead`, no others.
 
-    What rounds have ended earlier than they had to, and how often the search was killed, has no influence: rounds that
-    were not asked for here are taken over from the record, with the results in between that they knew. Thread-safe.
+    Proposals depend neither on rounds that ended early nor on how often the search was killed: rounds of an earlier
+    start are repeated from the record, each with only the results that it knew then. Thread-safe.
 
     Args:
         strategy: a new one.

@@ -34,7 +34,7 @@ from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents
 from ..ui.trial_loggers import logged_trials
-from .job_order import JobOrder
+from .job_turns import JobTurns
 from .proposals import Proposals
 from .running_rounds import RunningRounds
 from .signals import deaf_to_sigterm
@@ -112,7 +112,7 @@ class SearchSession:
         self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
         self.kernel_costs = StudyCosts(CostCache())
         self.rounds = RunningRounds()
-        self.jobs = JobOrder(self.rounds, self.refuse_interrupted)
+        self.jobs = JobTurns(self.rounds, self.refuse_interrupted)
         self.proposals = Proposals(strategy, self.study, config.budget.rounds_ahead)
         self._building = threading.RLock()  # rounds that overlap build models at the same time
         self._outlines: dict[int, Outline] = {}

@@ -1,6 +1,7 @@
 """The cause of a job's end, and what follows from it: whether the infrastructure or its trials are to blame.
 
-Pure functions of their arguments. Which trial is to blame, the follower finds in the job's recorded activity.
+Pure functions of their arguments. Which trial is to blame is decided by `follower.AttemptFollower._suspects`, from the
+job's recorded activity.
 """
 
 import signal

@@ -8,7 +8,7 @@ from nasflow.config.values import Section
 
 
 class RecurringConfig(Section):
-    """What each run of a deployment does with the study. Other runs resume the study of the name, as without it."""
+    """What each run of a deployment does with the study. A run that no deployment starts resumes the study."""
 
     study: Literal["new", "continue", "warm_start"] = Field(
         default="new",

@@ -17,9 +17,11 @@ _AT_RANDOM = 1 / 3  # of the new architectures, as in the paper
 
 
 class Bohb(Hyperband):
-    """The model is Optuna's TPE, of the results at the highest rung that has enough. A third is drawn at random.
+    """Fits Optuna's TPE to the results of the highest rung that has enough, and draws architectures from it.
 
-    It is made anew for each round from what the strategy was told, so that a resumed search needs no replay.
+    A third of them is drawn at random instead.
+
+    The model is fitted anew for each round, so that a resumed search needs no replay.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ Open = Callable[..., TrainingService]
 
 
 class InProcessServiceContract(ABC):
-    """Tests the promises of `nasflow.training_service.base.TrainingService` that need no observer while a job runs.
+    """Tests the promises of `nasflow.training_service.base.TrainingService` that can be seen from one process.
 
     A subclass names a `factory`.
     """

@@ -21,7 +21,7 @@ from nasflow.training_service.base import TrainingService
 from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.local.service import RUNNER, LocalService
 
-_CLUSTERS = {
+_IMPORTED_WHEN_USED = {
     "slurm": "cluster.slurm:SlurmService",
     "ray": "cluster.ray:RayService",
     "dask": "cluster.dask:DaskService",
@@ -94,7 +94,7 @@ def make_service(
 
 def _cluster(config: ServiceConfig, root: Path, secrets: JobSecrets, runner: str) -> TrainingService:
     """Return the service of a cluster, whose module is imported only now."""
-    module, _, name = _CLUSTERS[config.kind].partition(":")
+    module, _, name = _IMPORTED_WHEN_USED[config.kind].partition(":")
     with _needing(config.kind, _EXTRAS.get(config.kind, config.kind)):
         service = getattr(import_module(f"nasflow.training_service.{module}"), name)
     inherits = {"secrets": secrets} if module.startswith("cluster.") else {}  # hosted jobs inherit nothing from here

@@ -107,8 +107,8 @@ def _job_specs(config: SearchConfig, count: int) -> list["JobSpec"]:
 def _job_spec(
     config: SearchConfig, data: Any, members: Mapping[int, "Architecture"], parameters: Mapping[int, int]
 ) -> "JobSpec":
+    from nasflow.job.placement import place_on_devices  # noqa: PLC0415
     from nasflow.job.spec import JobSpec, MemberSpec  # noqa: PLC0415
-    from nasflow.merge.planning.placement import place_on_devices  # noqa: PLC0415
     from nasflow.trial import trial_seed  # noqa: PLC0415
 
     device = place_on_devices({trial: parameters[trial] for trial in members}, config.devices_of_job)

@@ -31,7 +31,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def printed(config: dict[str, Any], picks: Sequence[str]) -> str:
-    """Return a config as YAML, with what `build(pick)` may ask for in a comment at its end."""
+    """Return a config as YAML. A comment at its end lists the calls of `pick` for `build(pick)`."""
     keys = [*(key for key in _ORDER if key in config), *(key for key in config if key not in _ORDER)]
     parts = []
     for key in keys:

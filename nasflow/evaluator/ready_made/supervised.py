@@ -70,8 +70,8 @@ class SupervisedModule(LightningModule):
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
         """Return the configured metrics, for outputs of this shape.
 
-        A new metric also needs its name in `nasflow.config.evaluator`. `group_metrics` computes it member by member
-        unless it has a family there.
+        A new metric also needs its name in `nasflow.config.evaluator.metrics`. `group_metrics` computes it member by
+        member unless it has a family there.
         """
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:

@@ -16,8 +16,8 @@ class Kernel(ABC):
     rows, and products with zeros in place of other members' weights.
 
     A kernel that is also `nasflow.merge.tape.tape.Tapeable` records its own calls for a tape; others run there by
-    autograd. `nasflow.merge.trace.fx_template` decides which layers arrive whole, as nodes with a module, and
-    `nasflow.merge.trace.op_properties` which draw random numbers or keep a state.
+    autograd. Torch's own layers arrive whole, as nodes with a module. A layer that draws no random numbers has to be
+    listed in `nasflow.merge.trace.op_properties`: any other counts as random. A short example is `embedding.py`.
 
     Args:
         nodes: one for each member, with equal `batch_key`.
@@ -55,4 +55,4 @@ class Kernel(ABC):
 
     @abstractmethod
     def __call__(self, inputs: list[Any], training: bool) -> Any:
-        """Return the rows of the output for those of the inputs."""
+        """Return the rows of the output for those of the inputs, which have the layouts that `layouts` asks for."""

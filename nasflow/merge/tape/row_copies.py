@@ -12,11 +12,11 @@ from nasflow.merge.tape.tape_values import Spot, room_for
 from nasflow.merge.values.layout import Layout
 
 Functions = tuple[Callable[..., Any], Callable[..., Any]]
-"""A forward into `out`, and a backward into `out` from the gradient, the input and the output."""
+"""`forward(x, out)`, and `backward(grad, x, y, out)`, which writes the gradient of `x` to `out`."""
 
 
 def room_like(like: Spot, rows: int, needs_grad: bool) -> Spot:
-    """Return memory for rows like those of another spot."""
+    """Return a spot with memory for so many rows, in the layout and the row shape of another."""
     fixed = like.layout is not Layout.CHANNELS
     return Spot(room_for(like, rows), rows, like.layout, needs_grad=needs_grad, still=True, fixed=fixed)
 

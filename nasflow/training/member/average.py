@@ -54,6 +54,8 @@ class Average:
 
     def split(self, module: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
         """Put the averages into a state dict; return, by name, the weights that training goes on with."""
+        if not self.tensors:
+            return {}
         named = [(name, self.tensors.get(p)) for name, p in module.named_parameters(remove_duplicate=False)]
         own = {name: weights[name] for name, average in named if average is not None and name in weights}
         weights.update({name: average for name, average in named if name in own})

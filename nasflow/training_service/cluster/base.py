@@ -46,6 +46,7 @@ class ClusterService(RootHere):
     To add a cluster, implement `validate`, `_give`, `_look` and `_withdraw`. What `_give` starts on a node is
     `_storage.python` with the arguments `_program`, with `_secret_environment` passed by the cluster's means for
     secrets, and with `_storage.import_path` and `_storage.log`, so that it works with every storage.
+    `nasflow.training_service.make` calls the class as `(config, root, runner, secrets=...)`.
 
     Args:
         root: the folder of the study's jobs and checkpoints.

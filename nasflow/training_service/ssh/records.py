@@ -30,7 +30,8 @@ class SshRecords(JobRecords):
     """The files of the SSH service. Callers of every method must hold the lock.
 
     Attributes:
-        invitations: of jobs on several hosts, what the process on the first one has left for the others.
+        invitations: by the id of a job on several hosts, the text that its process on the first host leaves for those
+            on the others.
     """
 
     def __init__(self, root: Path):

@@ -18,7 +18,7 @@ NAMES = ("model", "optimizer", "rest")
 
 
 class OptimizerPart:
-    """The state of an optimizer by its parameters' places, of which each rank has a part if they are sharded."""
+    """An optimizer's state, by each parameter's position. If parameters are sharded, a rank has only its shard."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self._optimizer = optimizer

@@ -38,10 +38,10 @@ _Found = tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, dict[
 
 
 def may_be_joint(members: Sequence[Member], reading: Reading, graphs: Mapping[Member, Mapping[str, Graph]]) -> bool:
-    """Whether steps of members may run once for all of them, as far as their classes, configs and models tell.
+    """Whether one run of a step may serve all members, judged by classes, configs and models, before it is tried.
 
     Args:
-        reading: what their models read.
+        reading: how their `training_step` uses their models.
         graphs: of their models' parts.
     """
     kind, parts = type(members[0].module), reading.parts

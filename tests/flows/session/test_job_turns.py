@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from nasflow.errors import InterruptedSearchError
-from nasflow.flows.session.job_order import JobOrder
 from nasflow.flows.session.job_queue import JobQueue
+from nasflow.flows.session.job_turns import JobTurns
 from nasflow.flows.session.running_rounds import RunningRounds
 from nasflow.study.records import AttemptState
 
@@ -49,13 +49,13 @@ def attempt(trial: int, state: AttemptState = AttemptState.PLANNED) -> SimpleNam
     return SimpleNamespace(id=trial, members=(trial,), state=state)
 
 
-def give(order: JobOrder, found: list[int], one: SimpleNamespace) -> None:
+def give(order: JobTurns, found: list[int], one: SimpleNamespace) -> None:
     with order.job(one), order.turn(one):
         found.append(one.members[0])
 
 
 def test_threads_give_their_jobs_in_order_whichever_comes_first():
-    order, found = JobOrder(RunningRounds(), lambda: None), []
+    order, found = JobTurns(RunningRounds(), lambda: None), []
     for trial in range(6):
         order.expect(0, float(trial), trial)
     threads = [threading.Thread(target=give, args=(order, found, attempt(trial))) for trial in (0, 2, 1, 3)]
@@ -76,7 +76,7 @@ def test_a_job_that_waits_does_not_outlast_its_search():
     def refuse() -> None:
         raise InterruptedSearchError("it is to stop")
 
-    order = JobOrder(rounds, refuse)
+    order = JobTurns(rounds, refuse)
     order.set_slots(0)
     with rounds.running(0):
         order.expect(1, 1.0, 5)

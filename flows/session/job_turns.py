@@ -12,7 +12,7 @@ from .running_rounds import RunningRounds
 _LOOK = 0.5  # seconds between two looks whether the search is to stop
 
 
-class JobOrder:
+class JobTurns:
     """A JobQueue for threads, of which each gives one job.
 
     Args:

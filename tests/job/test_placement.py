@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasflow.merge.planning.placement import Load, place
+from nasflow.job.placement import Load, place
 
 LOADS = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1e6)), max_size=40).map(
     lambda values: [Load(trial, shares, cost) for trial, (shares, cost) in enumerate(values)]
