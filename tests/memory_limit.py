@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.training_service.machine.memory import memory_groups
+from nasflow.system.memory import memory_groups
 
 
 class MemoryLimit:

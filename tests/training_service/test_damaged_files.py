@@ -25,7 +25,7 @@ from nasflow.training_service.ssh.agent import HostAgent
 from nasflow.training_service.ssh.host import SshHost
 from nasflow.training_service.ssh.messages import Known, Opening, Poll, RemoteFile, Submission
 from nasflow.training_service.ssh.mirror import Mirror
-from nasflow.training_service.ssh.records import SshRecords
+from nasflow.training_service.ssh.records import Offer, SshRecords
 from nasflow.training_service.ssh.setup import Supplies
 
 SCRIPTED = "nasflow.testing.scripted_job:run_job_file"
@@ -137,7 +137,7 @@ def test_leftovers_among_checkpoints(tmp_path: Path) -> None:
     for name in (".nfs0000000000a1b2c3", "epoch-0001.safetensors", "epoch-0002.safetensors"):
         (folder / name).touch()
     newest = f"trials/00003/{'epoch-0002.safetensors'}"
-    Mirror(tmp_path, tmp_path).drop_old([RemoteFile(path=newest, size=0, inode=1)])
+    Mirror(tmp_path, tmp_path, lambda: None).drop_old([RemoteFile(path=newest, size=0, inode=1)])
     assert sorted(path.name for path in folder.iterdir()) == [".nfs0000000000a1b2c3", "epoch-0002.safetensors"]
 
 
@@ -195,7 +195,7 @@ def test_the_spec_of_a_job_for_a_host(tmp_path: Path) -> None:
     host = SshHost(config, config.hosts[0], records, supplies, runner="", preload=[], secrets=NO_SECRETS)
     with records.lock():
         records.enqueue(script("job"))
-        assert records.take(host.name, 1, "localhost") == ["job"]
+        assert records.take(host.name, 1, Offer("localhost", on_gpus=False)) == ["job"]
         known = records.known(host.name)["job"]
     (job_dir(tmp_path, "job") / "job.json").write_bytes(b"")
     host._submit("job", known)

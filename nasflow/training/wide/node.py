@@ -6,14 +6,18 @@ It is `python -m nasflow.training.wide.node INVITATION JOB_JSON`.
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from nasflow.clean_text import error_text
+from nasflow.errors import InfrastructureError
 from nasflow.job import activity
 from nasflow.job.spec import JobSpec
+from nasflow.system.memory import KillWatch, memory_limit, peak_bytes
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.nodes import slurm_step
 from nasflow.training.wide.nodes.meeting import Invitation, address_of, interface_of
@@ -21,6 +25,7 @@ from nasflow.training.wide.rank import Task, train
 from nasflow.training.wide.ranks import Processes
 
 _POLL = 1.0  # seconds
+_OWN_NEED = 0.5  # of the memory here; if ranks that used less were killed for want of it, others had taken it
 
 
 def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node: int) -> bool:
@@ -39,12 +44,14 @@ def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node:
         Whether all have ended by themselves, without an error.
 
     Raises:
-        OSError: the job's process can't be reached.
+        UnreachedError: the job's process can't be reached.
         ValueError: it invites to a trial that is not the job's.
+        InfrastructureError: this machine has other versions of what ranks need.
     """
     spec = next((member for member in job.members if member.trial == invitation.trial), None)
     if spec is None:
         raise ValueError(f"trial {invitation.trial} is not one of job {job.job_id}")
+    invitation.refuse_other_versions()
     task = Task(job, spec, root, Path())
     devices = task.parallel.devices
     to_job = invitation.accept(host, -node)
@@ -60,18 +67,31 @@ def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node:
     ):  # relative paths among the user's params start there
         ranks = Processes(numbers, lambda rank, link: train(task, rank, link), connect, [to_job])
         codes: dict[int, int] = {}
+        kills = KillWatch()
         try:
             while len(codes) < devices:
                 if to_job in wait([to_job, *ranks.sentinels], _POLL):  # it says nothing, so it has ended
                     return False
                 activity.progress()  # the job's process sees to it that ranks do not hang
+                kills.look()
                 if (now := ranks.exit_codes()) != codes:
                     codes = now
+                    lacked = [rank for rank in _killed(codes) if _lacked_memory(kills, devices)]
                     with contextlib.suppress(OSError):  # it has ended, so it can be reached no more
-                        to_job.send_bytes(json.dumps(codes).encode())
+                        to_job.send_bytes(json.dumps({"codes": codes, "lacked_memory": lacked}).encode())
         finally:
             ranks.end()
     return not any(codes.values())
+
+
+def _killed(codes: Mapping[int, int]) -> list[int]:
+    return [rank for rank, code in codes.items() if code == -signal.SIGKILL]
+
+
+def _lacked_memory(kills: KillWatch, ranks: int) -> bool:
+    """Whether the kernel has ended a process here for want of memory, and so many ranks use most of it."""
+    held = ranks * peak_bytes(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    return bool(kills.recent()) and held >= _OWN_NEED * memory_limit()
 
 
 def main(invited: Path, file: Path) -> int:
@@ -87,5 +107,5 @@ def main(invited: Path, file: Path) -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main(*map(Path, sys.argv[1:])))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, InfrastructureError) as error:
         sys.exit(f"node {os.uname().nodename} can't take part in the trial: {error_text(error)}")

@@ -13,7 +13,7 @@ from nasflow.job.spec import INVITATION, JobSpec, job_dir, trial_dir
 from nasflow.training.program.turn import own_turn
 from nasflow.training.wide.epochs import epoch_files
 from nasflow.training.wide.node import take_part
-from nasflow.training.wide.nodes.meeting import Invitation
+from nasflow.training.wide.nodes.meeting import Invitation, UnreachedError
 from nasflow.training.wide.nodes.other_nodes import COME_WITHIN
 
 _LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class NodeJob:
                 ended = self._take_part(invitation, first)
                 self._answered = invitation.key
                 self._since, self._patience = time.monotonic(), _INVITES_WITHIN if ended else _GIVES_UP_AFTER
-            except OSError as error:
+            except UnreachedError as error:
                 if invitation.key != failed:
                     failed, since = invitation.key, time.monotonic()
                     _LOG.warning("%s:%d can't be reached: %s; trying again", first, invitation.port, error)
@@ -96,7 +96,10 @@ class NodeJob:
         folder = trial_dir(self._root, invitation.trial)
         with own_turn(folder / ".ranks.lock", activity.progress):  # which the ranks hold to their ends
             epoch_files.bring(folder)
-            return take_part(self._spec, self._root, invitation, first, self._node.number)
+            ended = take_part(self._spec, self._root, invitation, first, self._node.number)
+        if ended:  # the first machine has all, from where it comes again if the trial goes on
+            epoch_files.remove(folder)
+        return ended
 
     def _refuse_silence(self) -> None:
         """Raise InfrastructureError if the job's process is gone, and the service of this one can't know that."""

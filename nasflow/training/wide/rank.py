@@ -97,6 +97,8 @@ def _join(task: Task, rank: int, link: Link) -> None:
     """Make the process group, and let Lightning know its place in it: a node for each process, with one device."""
     os.environ |= {"NODE_RANK": str(rank), "LOCAL_RANK": "0"}
     os.environ.setdefault("GLOO_SOCKET_IFNAME", link.interface)
+    if task.parallel.nodes > 1:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={link.interface}")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=_store(task, rank, link), rank=rank, world_size=task.parallel.ranks)
 

@@ -22,6 +22,7 @@ _POLL = 0.05  # seconds
 _CAUSE_WITHIN = 5.0  # seconds after the first sign that a rank has ended, until the other signs are there
 _LEAVES = 60.0  # seconds in which ranks may end by themselves
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_UNHEARD = 117  # the exit code of a rank that could not report its error
 
 
 class Processes:
@@ -169,13 +170,17 @@ class Ranks:
         self._read(reports)
         errors = sorted(self._errors.values(), key=lambda told: float(told["at"]))
         own = [told for told in errors if not told["is_lost_peer"]]
-        silent = [code for rank, code in self._exit_codes().items() if rank not in self._errors]
+        silent = {rank: code for rank, code in self._exit_codes().items() if rank not in self._errors}
+        lacked = self._others.lacked_memory & silent.keys() if self._others is not None else set()
         self.end()
         if own:
             raise (InfrastructureError if own[0]["is_infrastructure"] else TrialError)(own[0]["error"])
-        for code in silent:
+        for rank in sorted(lacked):
+            raise TrialError(f"MemoryError: the kernel ended rank {rank}, on another machine, for want of memory")
+        for code in sorted({*silent.values()} - {_UNHEARD}, key=_is_consequence):
             _end_as(code)
-        raise InfrastructureError(f"the processes of a trial have lost each other: {errors[0]['error']}")
+        why = errors[0]["error"] if errors else "a rank could not report its error"
+        raise InfrastructureError(f"the processes of a trial have lost each other: {why}")
 
 
 def _run(
@@ -199,11 +204,18 @@ def _run(
         main(rank, link)
     except (Exception, SystemExit) as error:
         code = 1
-        with contextlib.suppress(OSError):  # the job's process has ended, or its machine is lost
+        try:
             link.tell_error(error)
+        except OSError:  # the job's process has ended, or its machine is lost
+            code = _UNHEARD
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # what the job does at its end is not for its ranks
+
+
+def _is_consequence(code: int) -> tuple[bool, bool]:
+    """Return a sort key: the greater, the likelier it is that a process ended so because another one had ended."""
+    return code in (0, -signal.SIGABRT), code not in (-signal.SIGKILL, -signal.SIGTERM)  # NCCL aborts those left
 
 
 def _end_as(code: int) -> None:

@@ -6,6 +6,7 @@ local service's workers do: clusters track a job's processes by means that these
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -17,26 +18,31 @@ from nasflow.job.events import Ended, EventWriter
 from nasflow.job.node_jobs import node_job, why_ended
 from nasflow.job.spec import INVITATION, job_dir
 from nasflow.load_target import load_target
+from nasflow.system.memory import memory_limit
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import Run
 from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.machine.job_process import NOTICE, run_in_child
-from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans, die_with_parent
 
 _LOOK = 0.25  # seconds between two checks whether the controller has asked the run to end
+_LOOK_AT_OTHERS = 1.0  # seconds between two checks whether another machine is taken back, which lists a folder
 _OTHERS_BEGIN_WITHIN = 600.0  # seconds
 
 
 class _EndReason:
     """Collects why the job must end; called, it returns the reason, or an empty string.
 
+    Args:
+        nodes: how many machines the run has.
+
     Attributes:
         signalled: whether that is because this machine, or another one of the run, is taken back.
     """
 
-    def __init__(self, run: Run, calls: ControllerCalls):
+    def __init__(self, run: Run, calls: ControllerCalls, nodes: int):
         self._run, self._calls, self._looked, self.why = run, calls, time.monotonic(), ""
+        self._looked_at_others = self._looked if nodes > 1 else math.inf
         self.signalled = False
 
     def by_signal(self, number: int, _: object) -> None:
@@ -53,8 +59,10 @@ class _EndReason:
     def _look(self) -> str:
         if why := self._of_controller():
             return why
-        if self._run.is_leaving():
-            self.signalled = True
+        if self._looked - self._looked_at_others >= _LOOK_AT_OTHERS:
+            self._looked_at_others = self._looked
+            self.signalled = self._run.is_leaving()
+        if self.signalled:
             return "another of its machines is taken back"
         return ""
 
@@ -69,7 +77,7 @@ class _EndOfOther(_EndReason):
     """
 
     def __init__(self, run: Run, calls: ControllerCalls, before: _EndReason):
-        super().__init__(run, calls)
+        super().__init__(run, calls, 1)
         self._signal_at = time.monotonic() if before.signalled else None
 
     def by_signal(self, number: int, _: object) -> None:
@@ -96,7 +104,7 @@ def run_one(run: Run, runner: str, memory_share: int, calls: ControllerCalls, no
     Returns:
         The exit code: 0, or 1 from a machine that could not take part to the end.
     """
-    end = _EndReason(run, calls)
+    end = _EndReason(run, calls, nodes)
     _listen(end)
     die_with_parent(os.getppid(), signal.SIGTERM)
     adopt_orphans()

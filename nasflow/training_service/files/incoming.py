@@ -1,6 +1,7 @@
 """Which files may come from a host, that is not trusted, into a study's root, and how they get there."""
 
 import contextlib
+import hashlib
 import os
 import re
 from collections import defaultdict
@@ -11,6 +12,7 @@ KEPT = frozenset({"events.jsonl", "job.log", "job.json", "exit.json", "cancel", 
 """Files in a job's folder that each side writes itself, and that are never copied."""
 
 CHECKPOINT = re.compile(r"epoch-\d+(\.\w+)*", re.ASCII)
+_RANKS = re.compile(r"(epoch-\d+\.ranks\.\d+)\.\d+", re.ASCII)  # of an epoch, file 0 is the manifest of the others
 _LONGEST_NAME = 255  # bytes
 
 
@@ -27,6 +29,22 @@ def may_come(path: PurePosixPath, folders: Collection[str]) -> bool:
     if not name.isprintable() or len(name.encode(errors="replace")) > _LONGEST_NAME:
         return False
     return path.parts[0] != "trials" or CHECKPOINT.fullmatch(name) is not None
+
+
+def manifest_of(name: str) -> str | None:
+    """Return the name of the manifest that lists a file, which ranks have saved; None for any other file."""
+    found = _RANKS.fullmatch(name)
+    return found and f"{found[1]}.0"
+
+
+def manifest_digest(file: Path) -> str:
+    """Return the SHA-256 of a manifest; empty for any other file, and for one that is missing."""
+    if manifest_of(file.name) != file.name:
+        return ""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def place_links(whole: Path, places: Iterable[Path]) -> None:

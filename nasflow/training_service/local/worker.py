@@ -20,11 +20,11 @@ from nasflow.config.secret.secrets import give, given
 from nasflow.job.spec import job_dir
 from nasflow.load_target import load_target
 from nasflow.system.gc_control import freeze_shared, uncollected
+from nasflow.system.memory import memory_limit
 from nasflow.training_service.files.controller_calls import ControllerCalls
 from nasflow.training_service.local.fork import fork_workers, write_to
 from nasflow.training_service.local.state import LocalState
 from nasflow.training_service.machine.job_process import flush, run_in_child
-from nasflow.training_service.machine.memory import memory_limit
 from nasflow.training_service.machine.processes import adopt_orphans
 
 _POLL = 0.03  # seconds between two looks for work

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from nasflow.system.memory import KillWatch, peak_bytes
 from nasflow.system.process_id import is_stopped
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.machine.memory import KillWatch, peak_bytes
 from nasflow.training_service.machine.processes import (
     be_first_to_die_for_memory,
     descendants,

@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ from nasflow.job.node_jobs import is_node_job
 from nasflow.job.spec import INVITATION, JobSpec, job_dir, trial_dir
 from nasflow.system.small_files import read_whole, write_aside, write_private
 from nasflow.training_service.base import JobHandle
-from nasflow.training_service.files.incoming import KEPT
+from nasflow.training_service.files.incoming import KEPT, manifest_digest
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.ssh.messages import (
@@ -47,6 +48,8 @@ LONGEST_EVENT = 1 << 22  # bytes
 GREETING = "nasflow host agent"
 """The first line; output before it comes from the user's set-up commands."""
 _CLAIM = "claim"
+_HELD = "held"
+_LISTS_AGAIN = 5
 
 
 class HostAgent:
@@ -56,6 +59,7 @@ class HostAgent:
         self._root = root.resolve()
         self._service: LocalService | None = None
         self._ending: dict[str, threading.Thread] = {}
+        self._held: set[str] = set()  # names of files, for the answer that is being made
 
     def open(self, opening: Opening) -> list[str]:
         """Start or find the workers and return the names of their slots.
@@ -80,6 +84,8 @@ class HostAgent:
             pass_env=opening.pass_env,
         )
         self._root.mkdir(parents=True, exist_ok=True)
+        for left in self._root.glob("incoming-*"):  # by a connection that ended while files were sent
+            left.unlink()
         secrets = JobSecrets(texts=lambda: opening.secrets, names=tuple(opening.secrets))
         service = LocalService(config, self._root, opening.runner, opening.preload, secrets=secrets)
         service.validate()
@@ -97,7 +103,9 @@ class HostAgent:
         for job_id, text in poll.invitations.items():
             self._bring(job_id, text)
         share = CHUNK // max(1, len(poll.jobs))
+        self._held.clear()
         jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
+        self._release()
         return News(jobs=jobs, free=len(self._local.free_slots()))
 
     def submit(self, submission: Submission) -> None:
@@ -128,14 +136,15 @@ class HostAgent:
         """Remove the root, and the shipped code if no other study of this user is on the host."""
         shutil.rmtree(self._root)
         studies, work_dir = self._root.parent, self._root.parent.parent
-        if any(studies.iterdir()):
-            return
-        studies.rmdir()
-        shutil.rmtree(work_dir / "code")
-        for left in work_dir.glob("incoming-*.tar.gz"):  # left by a controller killed while sending
-            left.unlink()
-        if not any(work_dir.iterdir()):
-            work_dir.rmdir()
+        with suppress(FileNotFoundError):  # a host with the same home does this, too
+            if any(studies.iterdir()):
+                return
+            studies.rmdir()
+            shutil.rmtree(work_dir / "code")
+            for left in work_dir.glob("incoming-*.tar.gz"):  # left by a controller killed while sending
+                left.unlink()
+            if not any(work_dir.iterdir()):
+                work_dir.rmdir()
 
     def _end(self, job_id: str) -> None:
         """Cancel a job in a thread, because that may take the whole grace period; later calls report the outcome."""
@@ -173,7 +182,7 @@ class HostAgent:
         if events or state.status.finished:
             spec = read_whole(folder / "job.json", JobSpec.model_validate_json)
             for member in spec.members if spec is not None and not is_node_job(job_id) else ():
-                checkpoints += self._files(trial_dir(self._root, member.trial))
+                checkpoints += self._hold(trial_dir(self._root, member.trial))
         files = [file for file in self._files(folder) if Path(file.path).name not in KEPT]
         return JobNews(
             state=state,
@@ -191,13 +200,43 @@ class HostAgent:
         if file.parent.is_dir() and (not file.exists() or file.read_text(encoding="latin-1") != text):
             write_private(file, text)
 
+    def _hold(self, folder: Path) -> list[RemoteFile]:
+        """Return the files in a trial's folder, and keep them until the next poll, whatever its job drops meanwhile."""
+        (self._root / _HELD).mkdir(exist_ok=True)
+        for _ in range(_LISTS_AGAIN):
+            listed = list(self._files(folder))
+            with suppress(FileNotFoundError):  # one has been replaced by a newer one, which is to be listed, too
+                return [self._link(file) for file in listed]
+        return listed
+
+    def _link(self, file: RemoteFile) -> RemoteFile:
+        name = str(file.inode)
+        self._held.add(name)
+        try:
+            os.link(self._root / file.path, self._root / _HELD / name)
+        except FileExistsError:
+            pass  # held since an earlier poll
+        except FileNotFoundError:
+            raise
+        except OSError:  # there are no hard links here
+            return file
+        return file.model_copy(update={"held": f"{_HELD}/{name}"})
+
+    def _release(self) -> None:
+        """Remove the links to files that are in the answer to no poll any more."""
+        held = self._root / _HELD
+        for name in os.listdir(held) if held.is_dir() else ():  # noqa: PTH208  # names, not paths
+            if name not in self._held:
+                (held / name).unlink()
+
     def _files(self, path: Path) -> Iterator[RemoteFile]:
         entries = sorted(path.iterdir()) if path.is_dir() else [path]
         for entry in entries:
             try:
                 if not entry.is_symlink() and entry.is_file() and not entry.name.startswith("."):
-                    about = entry.stat()
-                    yield RemoteFile(path=str(entry.relative_to(self._root)), size=about.st_size, inode=about.st_ino)
+                    about, digest = entry.stat(), manifest_digest(entry)
+                    place = str(entry.relative_to(self._root))
+                    yield RemoteFile(path=place, size=about.st_size, inode=about.st_ino, digest=digest)
             except FileNotFoundError:
                 continue  # a checkpoint replaced by a newer one
 

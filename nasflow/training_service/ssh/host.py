@@ -31,12 +31,13 @@ from nasflow.training_service.ssh.messages import (
     Submission,
 )
 from nasflow.training_service.ssh.mirror import Mirror
-from nasflow.training_service.ssh.records import SshRecords
+from nasflow.training_service.ssh.records import Offer, SshRecords
 from nasflow.training_service.ssh.setup import Place, Supplies
 
 _LOG = logging.getLogger(__name__)
 _BUSY_POLL, _IDLE_POLL = 0.1, 1.0  # seconds
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before each retry to reach a host; the last value repeats
+_KEPT_AWAKE_EVERY = 15.0  # seconds; an agent ends that hears nothing for `agent.SILENCE`
 _CLEAN_UP_WITHIN = 60.0  # seconds; includes the grace period of jobs
 _FILES = TypeAdapter(list[RemoteFile])
 
@@ -231,7 +232,8 @@ class SshHost:
                 free -= 1
         if not self._stop.is_set():
             with self._records.lock():
-                taken = self._records.take(self.name, free, self._address)
+                on_gpus = any("gpu-" in slot for slot in self.slots)
+                taken = self._records.take(self.name, free, Offer(self._address, on_gpus))
                 mine = self._records.known(self.name)
                 self.states |= {job_id: JobState(status=JobStatus.PENDING) for job_id in taken}
             for job_id in taken:
@@ -373,7 +375,12 @@ class SshHost:
         self._connection.close()
 
     def _mirror(self) -> Mirror:
-        return Mirror(self._records.root, PurePosixPath(self._reached.root))
+        return Mirror(self._records.root, PurePosixPath(self._reached.root), self._keep_awake)
+
+    def _keep_awake(self) -> None:
+        """Let the agent know, while a long file is on its way, that the connection is not dead."""
+        if self.silence() > _KEPT_AWAKE_EVERY:
+            self._list([])
 
     @property
     def _reached(self) -> Place:

@@ -43,11 +43,16 @@ class RemoteFile(Message):
     Attributes:
         path: relative to the root there.
         inode: the same for all hard links to one file.
+        digest: its SHA-256 if it is a manifest of what ranks have saved: parts with the same names are other files if
+            their manifests differ.
+        held: a hard link to it, until the next poll, relative to the root there; empty if there is none.
     """
 
     path: str
     size: int
     inode: int
+    digest: str = ""
+    held: str = ""
 
 
 class Known(Message):

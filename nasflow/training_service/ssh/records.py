@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from nasflow.job.node_jobs import divide, is_node_job, job_of
 from nasflow.job.spec import JobSpec, job_dir
@@ -24,6 +25,18 @@ from nasflow.training_service.ssh.messages import Known
 
 _LOG = logging.getLogger(__name__)
 _WAITS = 30.0  # seconds in which a job on several hosts waits for them without a warning
+
+
+class Offer(NamedTuple):
+    """A slot that a host keeps free for a job on several hosts.
+
+    Attributes:
+        address: at which the other hosts reach this one.
+        on_gpus: whether it is of GPUs; a job's ranks can't use both kinds.
+    """
+
+    address: str
+    on_gpus: bool
 
 
 class SshRecords(JobRecords):
@@ -37,7 +50,7 @@ class SshRecords(JobRecords):
     def __init__(self, root: Path):
         super().__init__(root, "ssh")
         self.invitations: dict[str, str] = {}
-        self._offers: dict[str, str] = {}  # the hosts that keep a slot free for a job on several, and their addresses
+        self._offers: dict[str, Offer] = {}  # by host
         self._nodes: dict[str, int] = {}  # how many hosts a waiting job needs
         self._waits: dict[str, float] = {}  # since when it keeps slots free; infinity once that was said
 
@@ -56,14 +69,14 @@ class SshRecords(JobRecords):
         self._waits.pop(spec.job_id, None)
         super().enqueue(spec)
 
-    def take(self, host: str, free: int, address: str) -> list[str]:
+    def take(self, host: str, free: int, offer: Offer) -> list[str]:
         """Give the oldest waiting jobs to a host that has so many free slots, and return them.
 
         The oldest of those that need several hosts begins once as many keep a slot free for it. Jobs behind it take
         other slots meanwhile.
 
         Args:
-            address: at which the other hosts reach this one.
+            offer: what the host has for such a job.
         """
         self.withdraw(host)
         if free < 1:
@@ -80,9 +93,10 @@ class SshRecords(JobRecords):
                 taken.append(job_id)
             elif not gathers:
                 gathers = True
-                self._offers[host] = address
-                if len(self._offers) >= self._nodes_of(job_id):
-                    taken += self._begin_on_several(job_id, file, host)
+                self._offers[host] = offer
+                alike = [each for each, other in self._offers.items() if other.on_gpus == offer.on_gpus]
+                if len(alike) >= self._nodes_of(job_id):
+                    taken += self._begin_on_several(job_id, file, host, alike)
                 else:
                     self._note_wait(job_id)
         return taken
@@ -159,15 +173,15 @@ class SshRecords(JobRecords):
                 ", ".join(sorted(self._offers)),
             )
 
-    def _begin_on_several(self, job_id: str, file: Path, own: str) -> list[str]:
-        """Give a waiting job to the hosts that have offered a slot, and return what `own`, one of them, has of it."""
+    def _begin_on_several(self, job_id: str, file: Path, own: str, hosts: list[str]) -> list[str]:
+        """Give a waiting job to hosts that have offered a slot, and return what `own`, one of them, has of it."""
         spec = read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
         if spec is None:  # which the host that takes it will say
             file.rename(self.claims(own) / job_id)
             return [job_id]
-        hosts = [*self._offers][: spec.nodes]
+        hosts = hosts[: spec.nodes]
         word = secrets.token_hex(8)
-        given = dict(zip(hosts, divide(self.root, spec, self._offers[hosts[0]]), strict=True))
+        given = dict(zip(hosts, divide(self.root, spec, self._offers[hosts[0]].address), strict=True))
         for host in hosts[1:]:
             write_aside(self.claims(host) / given[host], word)
         write_aside(file, word)

@@ -1,5 +1,6 @@
 """Prepares a host for jobs: ships nasflow and the user's code, and creates a folder for the study."""
 
+import hashlib
 import secrets
 import tempfile
 import threading
@@ -91,7 +92,8 @@ class Supplies:
         work_dir = PurePosixPath(report.work_dir)
         places = [_deliver(connection, host, work_dir, packed) for packed in self._packed]
         path = [f"PYTHONPATH={places[1]}"] if self._config.nasflow == "ship" else []
-        root = work_dir / "studies" / self._study()
+        own = hashlib.sha256(host.name.encode()).hexdigest()[:8]  # hosts may have the same home
+        root = work_dir / "studies" / f"{self._study()}-{own}"
         program = [host.python, "-P", "-m", "nasflow.training_service.ssh.agent", str(root)]
         return Place(root=root, code=places[0], agent=("env", *path, *program))
 

@@ -79,4 +79,4 @@ def _is_of_node(process: psutil.Process, place: str) -> bool:
         command = process.cmdline()
     except psutil.Error:
         return False
-    return command[1:3] == ["-m", "nasflow.training.wide.node"] and command[3].startswith(place)
+    return command[1:4] == ["-P", "-m", "nasflow.training.wide.node"] and command[4].startswith(place)

@@ -75,6 +75,26 @@ def test_files_follow_what_is_kept_and_what_is_trained_again(tmp_path: Path) -> 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_an_epoch_that_another_machine_has_trained_again_takes_the_place_of_that_here(tmp_path: Path) -> None:
+    """Its machine was lost after it had saved epochs that nobody has fetched."""
+    trial = tmp_path / "00007"
+    saved(trial, 1)
+    saved(trial, 2)
+    show(trial, 0)
+    other = tmp_path / "other"
+    saved(other, 2, text="again")
+    manifest = epoch_folder(ranks_folder(other, 0), 2) / MANIFEST
+    manifest.write_text(manifest.read_text().replace("hash", "HASH"))
+    show(other, 0)
+    for name in files(other):
+        (trial / name).unlink()
+        shutil.copy(other / name, trial)
+    first = contents(epoch_folder(ranks_folder(trial, 0), 1))
+    bring(trial)
+    assert contents(epoch_folder(ranks_folder(trial, 0), 2)) == contents(epoch_folder(ranks_folder(other, 0), 2))
+    assert contents(epoch_folder(ranks_folder(trial, 0), 1)) == first
+
+
 @pytest.mark.parametrize(
     "damage",
     [

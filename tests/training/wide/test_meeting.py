@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,15 +125,59 @@ def test_a_machine_is_reached_at_its_own_address() -> None:
     at.close()
 
 
-@pytest.mark.parametrize("named", ["127.0.1.1", OSError("no such name")])
+@pytest.mark.parametrize("named", ["127.0.1.1", "::1", OSError("no such name")])
 def test_a_name_that_others_can_not_use(named: str | OSError, monkeypatch: pytest.MonkeyPatch) -> None:
-    def look_up(name: str) -> str:
-        if isinstance(named, OSError):
-            raise named
-        return named
-
-    monkeypatch.setattr(meeting.socket, "gethostbyname", look_up)
-    assert own_address() != "127.0.1.1"
+    name(monkeypatch, *([named] if isinstance(named, str) else []))
+    assert own_address() not in ("127.0.1.1", "::1")
     assert interface_of(own_address())
     monkeypatch.setattr(meeting.psutil, "net_if_addrs", dict)
     assert own_address() == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "chosen"),
+    [
+        (["fd00::7", "10.1.2.3"], "10.1.2.3"),
+        (["::1", "fd00::7"], "fd00::7"),
+        (["fe80::1%eth0", "2001:db8::1"], "2001:db8::1"),
+    ],
+)
+def test_a_machine_without_ipv4(addresses: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name(monkeypatch, *addresses)
+    monkeypatch.setattr(meeting.psutil, "net_if_addrs", dict)
+    assert own_address() == chosen
+
+
+def name(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let the name of this machine lead to these addresses, or to none."""
+
+    def look_up(name: str, port: None) -> list[tuple[object, ...]]:
+        if not addresses:
+            raise OSError("no such name")
+        kinds = [(socket.AF_INET6 if ":" in each else socket.AF_INET, each) for each in addresses]
+        return [(kind, socket.SOCK_STREAM, 6, "", (each, 0)) for kind, each in kinds]
+
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", look_up)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_machines_meet_by_ipv6_too() -> None:
+    at, found = Meeting(), []
+    thread = threading.Thread(target=lambda: found.append(invite(at).accept("::1", 1)))
+    thread.start()
+    guest = next_of(at)
+    thread.join()
+    at.close()
+    assert guest is not None and (guest.number, guest.interface) == (1, "lo")
+    assert [address_of(connection) for connection in found] == ["::1"]
+
+
+def test_other_versions_are_refused_by_name() -> None:
+    invitation = invite(at := Meeting())
+    at.close()
+    invitation.refuse_other_versions()
+    other = replace(invitation, versions="Python 3.9 and torch 2.1")
+    with pytest.raises(
+        InfrastructureError, match=r"this machine has Python 3\.\d+ and torch .*first machine Python 3\.9"
+    ):
+        other.refuse_other_versions()

@@ -50,7 +50,7 @@ def programs(root: Path) -> list[psutil.Process]:
             command = process.cmdline()
         except psutil.Error:
             continue
-        if command[1:3] == ["-m", "nasflow.training.wide.node"] and command[3].startswith(str(root)):
+        if command[1:4] == ["-P", "-m", "nasflow.training.wide.node"] and command[4].startswith(str(root)):
             found.append(process)
     return [process for process in found if process.ppid() not in {each.pid for each in found}]
 

@@ -7,7 +7,7 @@ import pytest
 from nasflow.job.node_jobs import is_node_job, job_of
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.ssh.records import SshRecords
+from nasflow.training_service.ssh.records import Offer, SshRecords
 from tests.training.wide.jobs import wide
 
 
@@ -33,10 +33,10 @@ def claims(records: SshRecords) -> dict[str, list[str]]:
 
 def test_a_job_begins_once_as_many_hosts_have_room_as_it_needs(records: SshRecords) -> None:
     records.enqueue(spec("job", 3))
-    assert records.take("a", 1, "10.0.0.1") == []
-    assert records.take("b", 1, "10.0.0.2") == []
-    assert records.take("a", 1, "10.0.0.1") == [], "one host, however often it asks"
-    taken = records.take("c", 1, "10.0.0.3")
+    assert records.take("a", 1, Offer("10.0.0.1", on_gpus=False)) == []
+    assert records.take("b", 1, Offer("10.0.0.2", on_gpus=False)) == []
+    assert records.take("a", 1, Offer("10.0.0.1", on_gpus=False)) == [], "one host, however often it asks"
+    taken = records.take("c", 1, Offer("10.0.0.3", on_gpus=False))
     assert len(taken) == 1
     given = {job_id: host for host, jobs in claims(records).items() for job_id in jobs}
     assert sorted(given) == ["job", "job-node-1", "job-node-2"]
@@ -52,29 +52,39 @@ def test_a_job_begins_once_as_many_hosts_have_room_as_it_needs(records: SshRecor
     assert records.unfinished() == ["job"]
 
 
+def test_hosts_with_gpus_and_without_do_not_train_one_trial(records: SshRecords) -> None:
+    records.enqueue(spec("job", 2))
+    assert records.take("a", 1, Offer("10.0.0.1", on_gpus=True)) == []
+    assert records.take("b", 1, Offer("10.0.0.2", on_gpus=False)) == []
+    assert records.take("c", 1, Offer("10.0.0.3", on_gpus=True)) == ["job-node-1"]
+    assert claims(records) == {"a": ["job"], "b": [], "c": ["job-node-1"]}
+
+
 def test_a_slot_that_is_kept_free_is_given_to_nobody_else(records: SshRecords) -> None:
     records.enqueue(spec("large", 2))
     records.enqueue(spec("other-large", 2))
     for number in range(4):
         records.enqueue(spec(f"small-{number}"))
-    assert records.take("a", 1, "a") == []
-    assert records.take("a", 3, "a") == ["small-0", "small-1"], "those behind it take the others"
+    assert records.take("a", 1, Offer("a", on_gpus=False)) == []
+    assert records.take("a", 3, Offer("a", on_gpus=False)) == ["small-0", "small-1"], "those behind it take the others"
     assert [*records.queued()] == ["large", "other-large", "small-2", "small-3"]
     records.withdraw("a")  # it does not answer
-    assert records.take("b", 1, "b") == []
-    assert records.take("a", 0, "a") == [], "no room any more"
-    assert records.take("c", 2, "c") == ["large-node-1", "small-2"], "one slot for it, the other as ever"
+    assert records.take("b", 1, Offer("b", on_gpus=False)) == []
+    assert records.take("a", 0, Offer("a", on_gpus=False)) == [], "no room any more"
+    assert records.take("c", 2, Offer("c", on_gpus=False)) == ["large-node-1", "small-2"], (
+        "one slot for it, the other as ever"
+    )
     assert claims(records)["b"] == ["large"]
-    assert records.take("b", 1, "b") == [], "now it keeps a slot for the next"
-    assert records.take("c", 1, "c") == ["other-large-node-1"]
+    assert records.take("b", 1, Offer("b", on_gpus=False)) == [], "now it keeps a slot for the next"
+    assert records.take("c", 1, Offer("c", on_gpus=False)) == ["other-large-node-1"]
 
 
 def test_jobs_before_it_come_first(records: SshRecords) -> None:
     records.enqueue(spec("small"))
     records.enqueue(spec("large", 2))
-    assert records.take("a", 1, "a") == ["small"]
-    assert records.take("b", 1, "b") == []
-    assert records.take("a", 1, "a") == ["large-node-1"]
+    assert records.take("a", 1, Offer("a", on_gpus=False)) == ["small"]
+    assert records.take("b", 1, Offer("b", on_gpus=False)) == []
+    assert records.take("a", 1, Offer("a", on_gpus=False)) == ["large-node-1"]
 
 
 def test_a_job_that_waits_long_for_hosts_is_mentioned_once(
@@ -84,8 +94,8 @@ def test_a_job_that_waits_long_for_hosts_is_mentioned_once(
     monkeypatch.setattr("time.monotonic", lambda: now)
     records.enqueue(spec("job", 3))
     for now in range(1000, 1200, 10):  # noqa: B007 - read by the lambda
-        records.take("a", 1, "a")
-        records.take("b", 1, "b")
+        records.take("a", 1, Offer("a", on_gpus=False))
+        records.take("b", 1, Offer("b", on_gpus=False))
     assert [record.getMessage() for record in caplog.records] == [
         "job needs 3 hosts (evaluator.parallel.nodes), and for 30 s only these have had a free slot: a, b"
     ]
@@ -93,8 +103,8 @@ def test_a_job_that_waits_long_for_hosts_is_mentioned_once(
 
 def begin(records: SshRecords) -> None:
     records.enqueue(spec("job", 2))
-    records.take("a", 1, "a")
-    records.take("b", 1, "b")
+    records.take("a", 1, Offer("a", on_gpus=False))
+    records.take("b", 1, Offer("b", on_gpus=False))
     assert claims(records) == {"a": ["job"], "b": ["job-node-1"], "c": []}
 
 
@@ -122,8 +132,8 @@ def test_a_node_job_of_an_earlier_start_does_not_count(records: SshRecords) -> N
     word = (records.claims("b") / "job-node-1").read_text()
     records.lose("a", "gone")
     records.enqueue(spec("job", 2))
-    records.take("a", 1, "a")
-    records.take("c", 1, "c")
+    records.take("a", 1, Offer("a", on_gpus=False))
+    records.take("c", 1, Offer("c", on_gpus=False))
     (records.claims("b") / "job-node-1").write_text(word)  # b was silent all the time
     records.end_node_job("b", "job-node-1", "it has ended")
     assert records.outcome("job") is None, "others train it now"
@@ -134,17 +144,17 @@ def test_a_controller_that_is_killed_while_it_gives_a_job_to_hosts(
     records: SshRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records.enqueue(spec("job", 2))
-    records.take("a", 1, "a")
+    records.take("a", 1, Offer("a", on_gpus=False))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            records.take("b", 1, "b")
+            records.take("b", 1, Offer("b", on_gpus=False))
     again = SshRecords(records.root)
     assert claims(again) == {"a": [], "b": [], "c": []}
     assert [*again.queued()] == ["job"]
     assert again.unfinished() == ["job"]
-    again.take("b", 1, "b")
-    again.take("c", 1, "c")
+    again.take("b", 1, Offer("b", on_gpus=False))
+    again.take("c", 1, Offer("c", on_gpus=False))
     assert claims(again) == {"a": [], "b": ["job"], "c": ["job-node-1"]}
 
 

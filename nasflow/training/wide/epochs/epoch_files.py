@@ -64,12 +64,15 @@ def show(trial: Path, generation: int) -> None:
 
 
 def bring(trial: Path) -> None:
-    """Put the epochs that are files in a trial's folder where ranks load them; those that are there already stay."""
+    """Put the epochs that are files in a trial's folder where ranks load them.
+
+    What ranks have saved there stays if it is the same. Another machine may have trained the same epoch again since.
+    """
     for name in [name for name in _shown(trial) if name.place == 0]:
         target = epoch_folder(ranks_folder(trial, name.generation), name.epoch)
-        if target.exists():
-            continue
         try:
+            if _is_same(target / MANIFEST, trial / name.file()):
+                continue
             found = names_in(trial / name.file())
             _gather(
                 target,
@@ -94,8 +97,12 @@ def _shown(trial: Path) -> Iterator[_Name]:
     return (_Name(*map(int, match.groups())) for match in found)
 
 
+def _is_same(manifest: Path, other: Path) -> bool:
+    return manifest.exists() and manifest.read_bytes() == other.read_bytes()
+
+
 def _gather(folder: Path, files: dict[str, Path]) -> None:
-    """Make a folder of links to files, by their names in it. It appears when it is whole."""
+    """Make a folder of links to files, by their names in it, in place of another. It appears when it is whole."""
     aside = folder.with_name(f".aside-{secrets.token_hex(8)}")
     aside.mkdir(parents=True)
     try:
@@ -103,6 +110,7 @@ def _gather(folder: Path, files: dict[str, Path]) -> None:
             if Path(name).name != name:
                 raise ValueError(f"it names a file {name!r:.100}")
             os.link(file, aside / name)
+        shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside)

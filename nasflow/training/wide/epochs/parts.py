@@ -1,6 +1,7 @@
 """What ranks save of a trial together after each epoch, each of them its part."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.resumable.job import State
 from nasflow.resumable.multi_node import RankedCheckpointManager, epochs_in
 from nasflow.training.wide.epochs import epoch_files
@@ -67,19 +69,30 @@ class EpochCheckpoints:
     def save(self, state: State, epoch: int) -> None:
         """Save an epoch; it counts once every rank has saved its part."""
         if epoch:
-            self._managers[0].save(state, epoch)
-            if dist.get_rank() == 0:
-                epoch_files.show(self._trial, self._generation)
+            with _blaming_the_machine():
+                self._managers[0].save(state, epoch)
+                if dist.get_rank() == 0:
+                    epoch_files.show(self._trial, self._generation)
 
     def load(self, state: State, epoch: int | None = None) -> int | None:
         """Load an epoch, by default the newest that all ranks have saved, of the newest generation that has one."""
-        for manager in self._managers:
-            if (found := manager.load(state, epoch)) is not None:
-                return found
-        return None
+        with _blaming_the_machine():
+            for manager in self._managers:
+                if (found := manager.load(state, epoch)) is not None:
+                    return found
+            return None
 
     def wait(self) -> None:
         """Do nothing: `save` returns after writing."""
+
+
+@contextmanager
+def _blaming_the_machine() -> Iterator[None]:
+    """Raise InfrastructureError for what a disk or a file on it does not allow: no trial is to blame for that."""
+    try:
+        yield
+    except (OSError, CheckpointError) as error:
+        raise InfrastructureError(f"the ranks' checkpoints can't be saved or loaded: {error}") from error
 
 
 def earlier_folder(trial: Path, generation: int) -> Path:

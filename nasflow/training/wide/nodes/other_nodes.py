@@ -48,6 +48,7 @@ class OtherNodes:
     Attributes:
         links: to the ranks, by their numbers.
         interface: the network interface of this machine by which they came.
+        lacked_memory: the ranks that the kernel has ended for want of memory.
 
     Raises:
         InfrastructureError: they do not come.
@@ -56,6 +57,7 @@ class OtherNodes:
     def __init__(self, parallel: ParallelConfig, invite: Callable[[Meeting], Step], *, look_up: Callable[[], None]):
         self.links: dict[int, Connection] = {}
         self.interface = ""
+        self.lacked_memory: set[int] = set()
         self._programs: dict[int, Connection] = {}
         self._codes: dict[int, int] = {}
         self._devices = parallel.devices
@@ -79,7 +81,9 @@ class OtherNodes:
         for node, program in list(self._programs.items()):
             try:
                 while program.poll():
-                    self._codes |= {int(rank): code for rank, code in json.loads(program.recv_bytes()).items()}
+                    told = json.loads(program.recv_bytes())
+                    self._codes |= {int(rank): code for rank, code in told["codes"].items()}
+                    self.lacked_memory.update(told["lacked_memory"])
             except (EOFError, OSError):
                 del self._programs[node]
                 ranks = range(node * self._devices, (node + 1) * self._devices)
@@ -108,7 +112,7 @@ class OtherNodes:
             self._step.wait()
 
     def _receive(self, parallel: ParallelConfig, look_up: Callable[[], None]) -> None:
-        deadline = time.monotonic() + COME_WITHIN
+        deadline, excused = time.monotonic() + COME_WITHIN, time.monotonic()
         expected = {*range(-parallel.nodes + 1, 0), *range(parallel.devices, parallel.ranks)}
         while expected:
             guest = self._meeting.next(_POLL)
@@ -117,7 +121,8 @@ class OtherNodes:
                 self.interface = guest.interface
                 (self.links if guest.number > 0 else self._programs)[abs(guest.number)] = guest.connection
             look_up()
-            activity.progress()
+            activity.excuse((now := time.monotonic()) - excused)  # nothing that the trial does takes this long
+            excused = now
             if ended := self.exit_codes():
                 raise InfrastructureError(
                     f"ranks of the trial's other machines ended before it began: {ended} (see log)"

@@ -29,7 +29,7 @@ def start(nodes: int, invitation: Invitation, folder: Path, job: Path) -> subpro
         )
     file = folder / "invitation.json"
     invitation.write(file)
-    command = [sys.executable, "-m", "nasflow.training.wide.node", str(file), str(job)]
+    command = [sys.executable, "-P", "-m", "nasflow.training.wide.node", str(file), str(job)]
     options = [
         *("--relative=1", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
         f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', '1')}",
