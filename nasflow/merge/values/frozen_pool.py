@@ -18,8 +18,9 @@ class FrozenPool:
     """The frozen tensors that members share so far."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, list[torch.Tensor]] = {}
-        self._pooled: list[tuple[weakref.ref[nn.Module], torch.Tensor]] = []  # each with its layer
+        # of members that have left, nothing is kept
+        self._kept: dict[Hashable, list[weakref.ref[torch.Tensor]]] = {}
+        self._pooled: list[tuple[weakref.ref[nn.Module], weakref.ref[torch.Tensor]]] = []  # each with its layer
 
     def share(self, model: nn.Module) -> None:
         """Let the model's frozen parameters, and buffers of layers in eval mode, share memory with equal ones.
@@ -34,29 +35,34 @@ class FrozenPool:
                 own += [b for b in module._buffers.values() if b is not None]
             for tensor in own:
                 self._share(tensor)
-                self._pooled.append((weakref.ref(module), tensor))
+                self._pooled.append((weakref.ref(module), weakref.ref(tensor)))
 
     def part(self) -> None:
         """Give separate memory to what is no longer frozen: trained parameters, buffers of layers in training mode."""
         frozen = []
-        for layer, tensor in self._pooled:
+        for layer, pooled in self._pooled:
+            tensor = pooled()
+            if tensor is None:
+                continue
             if not _is_thawed(layer(), tensor):
-                frozen.append((layer, tensor))
+                frozen.append((layer, pooled))
                 continue
             for alike in self._kept.values():
-                alike[:] = [kept for kept in alike if kept is not tensor]
+                alike[:] = [kept for kept in alike if kept() is not tensor]
             tensor.data = tensor.data.clone()
         self._pooled = frozen
 
     def _share(self, tensor: torch.Tensor) -> None:
         alike = self._kept.setdefault(tensor_structure(tensor), [])
-        for kept in alike:
+        known = [(kept, there) for kept in alike if (there := kept()) is not None]
+        alike[:] = [kept for kept, _ in known]
+        for _, kept in known:
             if address(kept) == address(tensor):
                 return
             if torch.equal(kept, tensor):
                 tensor.data = torch._lazy_clone(kept.data)
                 return
-        alike.append(tensor)
+        alike.append(weakref.ref(tensor))
 
 
 def _is_thawed(layer: nn.Module | None, tensor: torch.Tensor) -> bool:

@@ -65,15 +65,15 @@ def refuse_loss(loss: torch.Tensor, epoch: int, step: int) -> None:
 def refuse_not_finite(
     module: torch.nn.Module, metrics: Mapping[str, float], epoch: int, are_weights_finite: bool | None
 ) -> None:
-    """Raise TrialError if a loss or a weight is not finite.
+    """Raise TrialError if a loss or a weight that is trained is not finite. A frozen one may be a mask of infinities.
 
     Args:
         are_weights_finite: None if it is not known yet.
     """
     refuse_losses(metrics, epoch)
     if are_weights_finite is None:
-        weights = [p for p in module.parameters() if p.is_floating_point()]
-        are_weights_finite = bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
+        weights = [p for p in module.parameters() if p.is_floating_point() and p.requires_grad]
+        are_weights_finite = not weights or bool(torch.isfinite(torch.nn.utils.get_total_norm(weights)))
     if not are_weights_finite:
         raise TrialError(f"weights are not finite after epoch {epoch}")
 

@@ -29,7 +29,10 @@ from nasflow.training.member.trainer.modes import freeze_only
 from nasflow.training.member.trainer.pace import Pace
 from nasflow.training.member.trainer.trainer_view import TrainerView
 
-_EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end")
+_EPOCH_HOOKS = (
+    *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
+    *("on_validation_start", "on_validation_end"),
+)
 
 
 class Member:
@@ -158,12 +161,15 @@ class Member:
         self.batch_index = index
         if not self._skips_epoch:
             with self.rng:
+                output = None
                 try:
-                    make_step(self, batch, index)
+                    output = make_step(self, batch, index)
                 except EndsEpochError:
                     self._skips_epoch = True
                 if self.pace.is_last(index):
                     self.fitting.end_batch(index + 1)
+                if not self._skips_epoch:
+                    self.end_step(output, index)
         if self.fitting.steps > steps:
             self.average.update(self.fitting.optimizers)
         self._busy += time.perf_counter() - began
@@ -369,11 +375,17 @@ class Member:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Load of a saved state the weights, and what hooks and callbacks keep beside them."""
         own = state.get("not_averaged", {})
-        self.module.load_state_dict({**state["module"], **own})
+        weights = {**state["module"], **own}
+        if hooks := state.get("hooks"):
+            checkpoint = self._checkpoint(weights, state["fitting"]["steps"])
+            self.hooks.load_state_dict(checkpoint, hooks, self._load)
+        else:
+            self._load(weights)
         self.average.load(self.module, state["module"], own)
         freeze_only(self.module, state.get("frozen"))
-        if hooks := state.get("hooks"):
-            self.hooks.load_state_dict(self._checkpoint(state["module"], state["fitting"]["steps"]), hooks)
+
+    def _load(self, weights: dict[str, Any]) -> None:
+        self.module.load_state_dict(weights, strict=self.module.strict_loading)
 
     def call_hook(self, name: str, *args: Any) -> None:
         """Call a hook within the member's random stream, if it is overridden: entering the stream takes time."""

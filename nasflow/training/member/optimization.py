@@ -148,9 +148,9 @@ class Fitting:
             if entry.get("interval", "epoch") != "epoch" or epoch % entry.get("frequency", 1):
                 continue
             metric = None
-            if isinstance(entry["scheduler"], ReduceLROnPlateau):
+            if _goes_by_metric(entry):
                 name = entry.get("monitor", "val_loss")
-                if name not in metrics and not validated:
+                if name not in metrics and (not validated or not entry.get("strict", True)):
                     continue
                 metric = pick_metric(metrics, name, "lr_scheduler.monitor")
             self._advance(entry["scheduler"], metric)
@@ -263,7 +263,16 @@ def _schedule_of(entry: Any) -> dict[str, Any]:
         raise TrialError(f"configure_optimizers gave a schedule with 'interval' {interval!r}; use 'epoch' or 'step'")
     if not isinstance(frequency, int) or frequency < 1:
         raise TrialError(f"configure_optimizers gave a schedule with 'frequency' {frequency!r}; use 1, 2, ...")
+    if interval == "step" and _goes_by_metric(found):
+        raise TrialError(
+            f"configure_optimizers gave a {type(schedule).__name__} with 'interval' 'step'; a schedule that goes by a "
+            "metric is stepped after epochs: use 'epoch'"
+        )
     return found
+
+
+def _goes_by_metric(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("reduce_on_plateau", isinstance(entry["scheduler"], ReduceLROnPlateau)))
 
 
 def _warn_of_unread(entry: dict[str, Any], known: set[str]) -> None:

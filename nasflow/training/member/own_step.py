@@ -18,9 +18,6 @@ class Steps(Trained, Protocol):
     def call_step(self, name: str, batch: Any, index: int) -> Any:
         """Return what `training_step` returns."""
 
-    def end_step(self, output: Any, index: int) -> None:
-        """Call the hooks after an optimizer step."""
-
     def check_loss(self, loss: torch.Tensor, index: int) -> None:
         """Raise a TrialError if a loss is not finite."""
 
@@ -36,8 +33,11 @@ def why_alone(member: Trained) -> str | None:
     return None
 
 
-def make_step(member: Steps, batch: Any, index: int) -> None:
-    """Make a step of a member on a shared batch, with all of its hooks.
+def make_step(member: Steps, batch: Any, index: int) -> Any:
+    """Make a step of a member on a shared batch, with all of its hooks but those after it.
+
+    Returns:
+        What its `training_step` returned, for these hooks.
 
     Raises:
         EndsEpochError: a hook skips the rest of the epoch.
@@ -47,21 +47,20 @@ def make_step(member: Steps, batch: Any, index: int) -> None:
         return member.call_step("training_step", copied(batch), index)
 
     if member.is_manual:
-        member.end_step(manual_step(run), index)
-    elif why_alone(member) or not member.hooks.names.isdisjoint(GRADIENT_HOOKS):
-        member.end_step(automatic_step(member, run, index), index)
+        return manual_step(run)
+    if why_alone(member) or not member.hooks.names.isdisjoint(GRADIENT_HOOKS):
+        return automatic_step(member, run, index)
+    output = run()
+    loss = loss_in(output)
+    if loss is None and member.pace.accumulated == 1:
+        member.fitting.count_step()
     else:
-        output = run()
-        loss = loss_in(output)
-        if loss is None and member.pace.accumulated == 1:
-            member.fitting.count_step()
-        else:
-            if loss is not None:
-                member.check_loss(loss, index)
-                loss = share_of(loss, member.pace.accumulated)
-            with without_casts(member.module.device.type):
-                member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
-        member.end_step(output, index)
+        if loss is not None:
+            member.check_loss(loss, index)
+            loss = share_of(loss, member.pace.accumulated)
+        with without_casts(member.module.device.type):
+            member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
+    return output
 
 
 def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> Any:

@@ -128,8 +128,8 @@ class StackedUnit(Unit):
 
     @torch.no_grad()
     def _are_finite(self) -> list[bool]:
-        """Return, by row, whether the norms of all its member's parameters are finite."""
-        stacks = self._stacks
+        """Return, by row, whether the norms of all its member's parameters are finite that are trained."""
+        stacks = [stack for stack in self._stacks if stack.tensor.requires_grad]
         norms = [torch.linalg.vector_norm(stack.tensor.reshape(len(stack.members), -1), dim=1) for stack in stacks]
         finite = torch.isfinite(torch.cat(norms)).tolist() if norms else []
         owners = [member for stack in stacks for member in stack.members]

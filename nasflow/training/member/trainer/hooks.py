@@ -1,9 +1,10 @@
 """The hooks of a member: those that its LightningModule and its callbacks override."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytorch_lightning import Callback, LightningModule
+from pytorch_lightning.callbacks import EarlyStopping
 
 GRADIENT_HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Called within an optimizer step that may be one for several members."""
@@ -70,9 +71,21 @@ class Hooks:
         """Call a hook wherever it is overridden. Return what the module's own returns."""
         if name not in self.names:
             return None
-        for callback in self._by_callbacks.get(name, ()):
+        before, after = self._around(name)
+        for callback in before:
             getattr(callback, name)(self._module.trainer, self._module, *args)
-        return getattr(self._module, name)(*args) if name in self._own else None
+        returned = getattr(self._module, name)(*args) if name in self._own else None
+        for callback in after:
+            getattr(callback, name)(self._module.trainer, self._module, *args)
+        return returned
+
+    def _around(self, name: str) -> tuple[list[Callback], list[Callback]]:
+        """Return the callbacks that are called before the module, and those after it, as Lightning does."""
+        callbacks = self._by_callbacks.get(name, [])
+        if name != "on_train_epoch_end":
+            return callbacks, []
+        monitors = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
+        return [callback for callback in callbacks if callback not in monitors], monitors
 
     def start_batch(self, step: str, batch: Any, index: int) -> Any:
         """Call the hooks before a step, and return the batch for it.
@@ -104,10 +117,20 @@ class Hooks:
         changed = {key: value for key, value in checkpoint.items() if value is not known.get(key)}
         return {"callbacks": states, "checkpoint": changed}
 
-    def load_state_dict(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
-        """Give hooks and callbacks what they have saved, once the module has its weights."""
+    def load_state_dict(
+        self, checkpoint: dict[str, Any], state: dict[str, Any], load: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Give hooks and callbacks what they have saved.
+
+        Args:
+            load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
+        """
         checkpoint |= state["checkpoint"]
-        self.call("on_load_checkpoint", checkpoint)
+        if "on_load_checkpoint" in self._own:
+            self._module.on_load_checkpoint(checkpoint)
+        load(checkpoint["state_dict"])
+        for callback in self._by_callbacks["on_load_checkpoint"]:
+            callback.on_load_checkpoint(self._module.trainer, self._module, checkpoint)
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(saved)
 

@@ -9,6 +9,7 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.utilities import GradClipAlgorithmType
 from pytorch_lightning.utilities.types import LRSchedulerConfig
 
+from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.errors import TrialError
 from nasflow.training.member.optimization import Fitting
 from nasflow.training.member.trainer.hooks import Hooks
@@ -23,6 +24,7 @@ class Trained(Protocol):
 
     module: "LightningModule"
     hooks: Hooks
+    config: TrainingConfig
     epochs: int
     finished_epochs: int
     batch_index: int
@@ -72,6 +74,24 @@ class TrainerView:
         return self._member.module
 
     @property
+    def model(self) -> Any:
+        """The member's module; the job's Trainer has those of all members in one."""
+        return self._member.module
+
+    @property
+    def check_val_every_n_epoch(self) -> int:
+        """Epochs from one validation of the member to the next, from its config."""
+        return self._member.config.validate_every
+
+    @property
+    def train_dataloader(self) -> Any:
+        """Refuse the job's loader, which gives runs of batches. Raises TrialError."""
+        raise TrialError(
+            "trainer.train_dataloader: all trials of a job share one; use trainer.num_training_batches, or "
+            "trainer.datamodule"
+        )
+
+    @property
     def callbacks(self) -> list[Any]:
         """The member's callbacks."""
         return self._member.hooks.callbacks
@@ -111,6 +131,11 @@ class TrainerView:
     def callback_metrics(self) -> dict[str, torch.Tensor]:
         """What the member logged in its last epoch, and in this one so far."""
         return {name: torch.tensor(value) for name, value in self._member.logged_so_far().items()}
+
+    @property
+    def logged_metrics(self) -> dict[str, torch.Tensor]:
+        """The same: what is logged of steps counts by its mean over the epoch."""
+        return self.callback_metrics
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -159,6 +184,11 @@ class StrategyView:
     @property
     def lightning_module(self) -> Any:
         """The member's module."""
+        return self._member.module
+
+    @property
+    def model(self) -> Any:
+        """The same."""
         return self._member.module
 
     @property

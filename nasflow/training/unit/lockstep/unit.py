@@ -107,7 +107,7 @@ class LockstepUnit(StackedUnit):
     def validate_batch(self, batch: Any, index: int) -> None:
         """Score every member."""
         if index == 0:
-            self._refuse(self._watch.training(self.members))
+            self._refuse(self._watch.training(self.members) | self._watch.moved(self.members))
         began = time.perf_counter()
         self._run("validation_step", batch, index)
         self._seconds += time.perf_counter() - began
@@ -179,7 +179,7 @@ class LockstepUnit(StackedUnit):
         """Call a hook of the members that override it, each with what it is about, if that is not None."""
         for member, thing in list(about.items()):
             if member in self.members:
-                with guarding(member, self._fail):
+                with guarding(member, self._fail), without_casts(self._reading.device.type):
                     member.call_hook(name, *([] if thing is None else [thing]))
 
     def _run(self, name: str, batch: Any, index: int) -> dict[Member, Any]:
@@ -242,7 +242,9 @@ class LockstepUnit(StackedUnit):
 
     def _fits(self, member: Member, handed: HandedBatch, call: Call) -> bool:
         path = self._parts[member].path_of(call.module)
-        return path is not None and self._reading.parts[path].fits(call, handed)
+        if path is None or not self._reading.parts[path].fits(call, handed):
+            return False
+        return self._watch.is_in_place(call.module, where_too=not call.grad)
 
     def _answer(self, calls: dict[Member, Call]) -> dict[Member, torch.Tensor]:
         """Return the outputs of the parts of the members' models for what each reads."""
@@ -325,7 +327,8 @@ class LockstepUnit(StackedUnit):
             {
                 member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
                 for member, parts in modules.items()
-            }
+            },
+            {member: parts.values() for member, parts in modules.items()},
         )
         self._set = {member: hyper_parameters(member) for member in self._rows}
 

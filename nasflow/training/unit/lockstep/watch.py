@@ -1,7 +1,7 @@
 """What a unit relies on that the members' own code may change between steps, in hooks or elsewhere."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,21 +16,34 @@ CHANGES = "it changes which parameters are trained, or puts other tensors in the
 SETTINGS = "it changes its layers on the way, such as a mode or the rate of a dropout, or its optimizer's state"
 
 
+class _Noted(NamedTuple):
+    """A parameter, its place in memory, and the dict of its layer that has it."""
+
+    owner: Mapping[str, torch.Tensor | None]
+    name: str
+    parameter: torch.Tensor
+    place: int
+
+
 class Watch:
     """Notes what members are like when a unit is built, and tells who has changed since."""
 
     def __init__(self) -> None:
         self._relied: dict[Member, Sequence[torch.Tensor]] = {}
         self._places: dict[Member, Any] = {}
+        self._parameters: dict[nn.Module, list[_Noted]] = {}
         self._stepped: dict[Member, list[int]] = {}
         self._parts: dict[Member, tuple[Sequence[nn.Module], Collection[nn.Module]]] = {}
         self._kept: list[Any] = []  # layers and parameters, so that their ids are not used again
         self._settings: dict[Member, list[Hashable]] = {}
         self._states: dict[Member, list[int]] = {}  # at the end of the last epoch
 
-    def rely_on(self, members: Mapping[Member, Sequence[torch.Tensor]]) -> None:
-        """Note where tensors are, of these members and no others."""
+    def rely_on(
+        self, members: Mapping[Member, Sequence[torch.Tensor]], parts: Mapping[Member, Iterable[nn.Module]]
+    ) -> None:
+        """Note where tensors are, and which the parameters of parts are, of these members and no others."""
         self._relied = dict(members)
+        self._parameters = {part: _parameters(part) for modules in parts.values() for part in modules}
         self._places = {member: _places(tensors) for member, tensors in members.items()}
         self._stepped = {member: _stepped(member) for member in members}
         self._states.clear()
@@ -54,6 +67,17 @@ class Watch:
             for member in members
             if _places(self._relied[member]) != self._places[member] or _stepped(member) != self._stepped[member]
         }
+
+    def is_in_place(self, part: nn.Module, where_too: bool) -> bool:
+        """Whether a part has its noted parameters, not others for a call as `torch.func.functional_call` gives it.
+
+        Args:
+            where_too: whether they have to be where they were, which `Tensor.data` may have changed.
+        """
+        noted = self._parameters.get(part, ())
+        if any(one.owner.get(one.name) is not one.parameter for one in noted):
+            return False
+        return not where_too or all(address(one.parameter) == one.place for one in noted)
 
     def changed(self, members: Iterable[Member]) -> dict[Member, str]:
         """Return those with other settings of layers than were noted."""
@@ -83,6 +107,15 @@ class Watch:
     def _layers_of(self, member: Member) -> Iterator[nn.Module]:
         for part in self._parts[member][0]:
             yield from part.modules()
+
+
+def _parameters(part: nn.Module) -> list[_Noted]:
+    return [
+        _Noted(layer._parameters, name, parameter, address(parameter))
+        for layer in part.modules()
+        for name, parameter in layer._parameters.items()
+        if parameter is not None
+    ]
 
 
 def _places(tensors: Sequence[torch.Tensor]) -> list[tuple[int, bool]]:
