@@ -239,6 +239,21 @@ class Driver(ABC):
         self.roster.leave(member.number)
         del self.modules[str(member.number)]
 
+    def replace(self, member: Member, other: Member) -> None:
+        """Put another member in the place of one that is in no unit; `start` lets it train."""
+        self.active, self.turn = (
+            [other if each is member else each for each in some] for some in (self.active, self.turn)
+        )
+        self.modules[str(other.number)] = other.module
+
+    def start(self, member: Member) -> None:
+        """Make a member ready to train on from its state."""
+        with self.devices.entered(member.device_index):
+            self._prepare(member)
+            self.restore(member)
+            member.start_fit()
+            self._frozen[member.device_index].share(member.module)
+
     def _drop(self, units: Sequence[Unit]) -> None:
         for unit in units:
             self._units.remove(unit)
@@ -252,14 +267,8 @@ class Driver(ABC):
             return
         self.active.append(member)
         self.modules[str(number)] = member.module
-        with guarding(member, self.fail), self.devices.entered(member.device_index):
-            self._start(member)
-
-    def _start(self, member: Member) -> None:
-        self._prepare(member)
-        self.restore(member)
-        member.start_fit()
-        self._frozen[member.device_index].share(member.module)
+        with guarding(member, self.fail):
+            self.start(member)
 
     def _prepare(self, member: Member) -> None:
         data = self.data.of(member.number)

@@ -262,7 +262,7 @@ class JobDriver(SpecDriver):
         return self._stops[member.trial]
 
     def split(self, members: Sequence[Member], error: Exception) -> None:
-        """Take members back to their checkpoints; their next units have at most half as many members."""
+        """Build members again from their checkpoints; their next units have at most half as many members."""
         if not isinstance(error, DiffersError):  # the former knows which member that is
             numbers = [member.number for member in members]
             trials = sorted({member.trial for member in members})
@@ -281,10 +281,14 @@ class JobDriver(SpecDriver):
         raise ConfigError(f"evaluator.data: {target} gives no batch to {what} on{where}; {why}")
 
     def _take_back(self, members: Sequence[Member]) -> None:
+        """Put members built anew in the place of these, as a new process would: their own code may keep anything."""
         for member in members:
             with guarding(member, self.fail):
-                self.restore(member)
-                self.roster.rewind(member.number, member.finished_epochs)
+                again = self.make(member.number)
+                self.replace(member, again)
+                with guarding(again, self.fail):
+                    self.start(again)
+                    self.roster.rewind(again.number, again.finished_epochs)
 
     def _save_within(self) -> bool:
         """Save the members of the turn within their epoch, if that can be done and they have made steps in it."""

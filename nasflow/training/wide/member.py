@@ -134,7 +134,8 @@ class WideMember(Member):
         if self._early_stop:
             self._early_stop.load_state_dict(rest["early_stop"])
         if "hooks" in rest:
-            self.hooks.load_state_dict(self._checkpoint(self.module.state_dict(), self.steps), rest["hooks"])
+            checkpoint = self._checkpoint(self.module.state_dict(), self.steps)
+            self.hooks.load_state_dict(checkpoint, rest["hooks"], lambda _: None)  # ranks have loaded their weights
 
     def _draw_anew(self, where: str, index: int = 0) -> None:
         seed = derive_seed(self.seed, where, self.finished_epochs, index)

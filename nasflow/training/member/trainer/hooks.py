@@ -84,8 +84,10 @@ class Hooks:
         callbacks = self._by_callbacks.get(name, [])
         if name != "on_train_epoch_end":
             return callbacks, []
-        monitors = [callback for callback in callbacks if isinstance(callback, EarlyStopping)]
-        return [callback for callback in callbacks if callback not in monitors], monitors
+        return (
+            [callback for callback in callbacks if not isinstance(callback, EarlyStopping)],
+            [callback for callback in callbacks if isinstance(callback, EarlyStopping)],
+        )
 
     def start_batch(self, step: str, batch: Any, index: int) -> Any:
         """Call the hooks before a step, and return the batch for it.

@@ -97,9 +97,7 @@ class LockstepUnit(StackedUnit):
         stepped = self._step_all(losses, index)
         if stepped:
             self._end_steps(index + 1)
-        for member in [member for member in outputs if member in self.members]:
-            with guarding(member, self._fail), member.rng if member.hooks.names else nullcontext():
-                member.end_step(outputs[member], index)
+        self._call_last_hooks(outputs, index)
         if stepped:
             self._averages.update()
         self._seconds += time.perf_counter() - began
@@ -172,6 +170,16 @@ class LockstepUnit(StackedUnit):
         if watching:
             with shown([pair for member in watching for pair in self._stacked[member]], idle):
                 self._call_hooks(hook, about)
+
+    def _call_last_hooks(self, outputs: Mapping[Member, Any], index: int) -> None:
+        """Call the hooks after a batch with the gradients in place, which Lightning keeps until the next batch."""
+        ending = [member for member in outputs if member in self.members]
+        watching = [member for member in ending if "on_train_batch_end" in member.hooks.names]
+        pairs = [pair for member in watching for pair in self._stacked[member]]
+        with shown(pairs, {*self._idle_so_far}) if watching else nullcontext():
+            for member in ending:
+                with guarding(member, self._fail), member.rng if member.hooks.names else nullcontext():
+                    member.end_step(outputs[member], index)
 
     # --- the members' own code ---
 
