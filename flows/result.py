@@ -11,7 +11,7 @@ from nasflow.job.spec import trial_dir
 from nasflow.report.export.folder import export_model, refuse_export
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study
-from nasflow.training.member.trained import trained_model, trained_weights
+from nasflow.training.member.trained import other_weights, trained_model, trained_weights
 from nasflow.trial import Trial
 
 
@@ -54,7 +54,7 @@ class BestTrial:
             from nasflow.training.repeated import first_metrics  # noqa: PLC0415 - imports Lightning
 
             trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
-        return export_model(out, trial, self._config, weights)
+        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint))
 
     def _weights(self) -> dict[str, torch.Tensor]:
         refuse_export(self._config)

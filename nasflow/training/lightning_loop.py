@@ -25,6 +25,34 @@ from nasflow.training.driver import Driver
 from nasflow.training.member.trainer.modes import EvaluationModes
 
 
+class _DataTrainer:
+    """The `self.trainer` of a data module: the job's Trainer, but for what follows from which trials are in the job.
+
+    Args:
+        epoch: returns how often the data was passed over before, the same whenever a job is resumed.
+    """
+
+    def __init__(self, trainer: Any, epoch: Callable[[], int]):
+        self._trainer = trainer
+        self._epoch = epoch
+
+    @property
+    def current_epoch(self) -> int:
+        """The number of this pass over the data, from 0."""
+        return self._epoch()
+
+    @property
+    def max_epochs(self) -> int:
+        """Refuse to give one number for all trials. Raises ConfigError."""
+        raise ConfigError(
+            "evaluator.data: its module asks for trainer.max_epochs, and the trials of a job may have different ones; "
+            "give it the number as a param"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
 class FedModule(LightningModule):
     """A LightningModule that passes its batches through the transfer hooks of the data module, if there is one.
 
@@ -32,17 +60,19 @@ class FedModule(LightningModule):
 
     Args:
         data: what the Trainer's loaders came from.
+        epoch: returns how often the data was passed over before.
     """
 
-    def __init__(self, data: Data):
+    def __init__(self, data: Data, epoch: Callable[[], int] = lambda: 0):
         super().__init__()
         self._data = data
+        self._epoch = epoch
 
     def setup(self, stage: str) -> None:
         """Give the data module the Trainer, because its hooks may use it."""
         for data in self._data.folds or (self._data,):
             if data.module is not None:
-                data.module.trainer = self.trainer
+                data.module.trainer = _DataTrainer(self.trainer, self._epoch)  # type: ignore[assignment]
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Call the data module's own hook, if there is one."""
@@ -76,7 +106,7 @@ class MergedModule(FedModule):
     """Connects a driver to its Trainer's hooks."""
 
     def __init__(self, driver: Driver):
-        super().__init__(driver.data)
+        super().__init__(driver.data, lambda: driver.roster.epoch)
         self.automatic_optimization = False
         self.modules_of_members = driver.modules  # for Lightning to move
         self._driver = driver

@@ -31,7 +31,8 @@ def load_model(search: dict[str, Any], architecture: dict[str, Any], weights: Pa
 
     Args:
         search: the export's `search.json`; its `space` and `evaluator` are as in the config.
-        weights: a safetensors file of the model's state dict.
+        weights: a safetensors file of the model's state dict. If the LightningModule has trained more than the model,
+            that is in `module.safetensors` beside it.
     """
     return _load(search, architecture, weights, base_dir).model.eval()
 
@@ -56,6 +57,8 @@ def score_model(
     member = Member(0, evaluator.module(candidate.model), candidate, rng)
     trainer = make_trainer(candidate.training.precision)
     member.attach(trainer, "validate")
+    if (others := weights.with_name("module.safetensors")).exists():
+        member.module.load_state_dict(load_file(others), strict=False)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 

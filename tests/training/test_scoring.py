@@ -15,7 +15,7 @@ from nasflow.config.search import EvaluatorConfig
 from nasflow.errors import CheckpointError, ConfigError, SpaceError
 from nasflow.job.events import Final
 from nasflow.job.spec import trial_dir
-from nasflow.training.member.trained import trained_weights
+from nasflow.training.member.trained import other_weights, trained_weights
 from nasflow.training.repeated import first_metrics
 from nasflow.training.scoring import load_model, score_model
 from tests.training.jobs import HERE, evaluator, make_job, train
@@ -53,6 +53,8 @@ def exported(space: str, config: EvaluatorConfig, architecture: dict[str, Any], 
     (root / "search.json").write_text(json.dumps(search))
     (root / "architecture.json").write_text(json.dumps(architecture))
     save_file(trained_weights(trial_dir(root, 4)), root / "model.safetensors")
+    if others := other_weights(trial_dir(root, 4)):
+        save_file(others, root / "module.safetensors")
     return final.metrics
 
 
@@ -69,6 +71,17 @@ def test_in_a_fresh_process(tmp_path: Path) -> None:
     assert scores.keys() == {"val_loss", "val_accuracy", "val_f1", "val_auroc", "parameters"}
     assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
     assert scores["val_accuracy"] > 0.5
+
+
+def test_a_module_with_layers_of_its_own(tmp_path: Path) -> None:
+    """They are trained as the model is, and no part of it."""
+    module = {"target": "ordered_modules.py:Headed"}
+    config = evaluator(kind="lightning", module=module, data={"target": "spaces.py:blobs"}, epochs=2)
+    recorded = exported("spaces.py:linear", config, {"classes": 3}, tmp_path)
+    assert "module.safetensors" in {path.name for path in tmp_path.iterdir()}
+    assert scored(tmp_path)["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)
+    (tmp_path / "module.safetensors").unlink()
+    assert scored(tmp_path)["val_loss"] != pytest.approx(recorded["val_loss"], rel=0, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 _FORMAT = 1
 
 
-def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> Path:
+def export_model(
+    out: Path,
+    trial: Trial,
+    config: SearchConfig,
+    weights: Mapping[str, "torch.Tensor"],
+    others: Mapping[str, "torch.Tensor"] | None = None,
+) -> Path:
     """Write a trained model to the folder `out`. An earlier export there is replaced once the new one is complete.
 
     It has `model.safetensors`, `architecture.json`, `search.json` (space, evaluator, seeds, recorded metrics), `code/`
@@ -30,6 +36,7 @@ def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping
         trial: a scored trial.
         config: the config of the search.
         weights: the state dict of the trained model.
+        others: what its LightningModule has beside it; if there is any, it goes to `module.safetensors`.
 
     Returns:
         The folder `out`.
@@ -43,7 +50,10 @@ def export_model(out: Path, trial: Trial, config: SearchConfig, weights: Mapping
     aside, old = (out.parent / f".{out.name}.{kind}" for kind in ("new", "old"))
     _remove(aside, old)  # what a killed export left
     try:
-        _write(aside, trial, config, weights)
+        _write(aside, trial, config)
+        _write_tensors(aside / "model.safetensors", weights)
+        if others:
+            _write_tensors(aside / "module.safetensors", others)
         if out.exists():
             out.rename(old)
         aside.rename(out)
@@ -61,18 +71,20 @@ def refuse_export(config: SearchConfig) -> None:
         )
 
 
-def _write(folder: Path, trial: Trial, config: SearchConfig, weights: Mapping[str, "torch.Tensor"]) -> None:
+def _write_tensors(file: Path, tensors: Mapping[str, "torch.Tensor"]) -> None:
     from safetensors.torch import save_file  # noqa: PLC0415
 
+    # safetensors refuses tensors that share memory or are not contiguous
+    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
+
+
+def _write(folder: Path, trial: Trial, config: SearchConfig) -> None:
     files, renamed = collect_code(_targets(config), config.base_dir)
     code = folder / "code"
     code.mkdir(parents=True)
     for place, source in files.items():
         (code / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, code / place)
-    # safetensors refuses tensors that share memory or are not contiguous
-    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()},
-              folder / "model.safetensors")  # fmt: skip
     _write_json(folder / "architecture.json", dict(trial.architecture))
     _write_json(folder / "search.json", _search(trial, config, renamed))
     (folder / "score.py").write_text(SCORE_SCRIPT)

@@ -11,6 +11,11 @@ from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.training.member.metrics.reporting import refuse_losses
 from nasflow.training.member.optimization import Fitting
 
+_UNCALLED = (
+    *("on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad"),
+    *("on_test_model_eval", "on_test_model_train"),
+)
+
 
 def callbacks_of(module: LightningModule) -> list[Callback]:
     """Return the callbacks that a module brings. Raises ConfigError for one that a trial can't have."""
@@ -19,6 +24,16 @@ def callbacks_of(module: LightningModule) -> list[Callback]:
     for callback in own:
         refuse_unfit(callback, f"{type(module).__name__}.configure_callbacks: {type(callback).__name__}")
     return own
+
+
+def refuse_uncalled(module: LightningModule) -> None:
+    """Raise ConfigError for a hook that no member's is called, so that it does not stay without effect unnoticed."""
+    for name in _UNCALLED:
+        if getattr(type(module), name) is not getattr(LightningModule, name):
+            raise ConfigError(
+                f"{type(module).__name__}.{name} is not called: the models of all trials of a job change to evaluation "
+                "and back together; do it in on_validation_start or on_test_start instead"
+            )
 
 
 def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:

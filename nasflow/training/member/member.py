@@ -63,7 +63,7 @@ class Member:
 
     Raises:
         ConfigError: the config says how to step, which a module that steps its optimizers must do itself, or a
-            callback is one that a trial can't have.
+            callback or a hook is one that a trial can't have.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Member:
         callbacks: Sequence[Callback] = (),
     ):
         config = candidate.training
+        checks.refuse_uncalled(module)
         self.hooks = Hooks(module, [*callbacks, *checks.callbacks_of(module)])
         self.is_manual = not module.automatic_optimization
         if self.is_manual:

@@ -37,11 +37,7 @@ def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     Raises:
         CheckpointError: the folder has no checkpoint that can be read, or it has not all of the model.
     """
-    state = CheckpointStore(trial_folder).load_newest()
-    if state is None:
-        raise CheckpointError(f"there is no checkpoint in {trial_folder}")
-    first = state[PARTS][0] if PARTS in state else state
-    weights, places = state["module"], first.get(_NAMES)
+    weights, places = _module_of(trial_folder)
     if places is None:
         return {name.removeprefix(_PREFIX): t for name, t in weights.items() if name.startswith(_PREFIX)}
     if missing := [name for name, place in places.items() if place not in weights]:
@@ -50,6 +46,27 @@ def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
             f"{len(missing)}), so {trial_folder} has no trained model; keep the whole model in it, such as self.model"
         )
     return {name: weights[place] for name, place in places.items()}
+
+
+def other_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
+    """Return what the LightningModule has beside the model, such as a head of its own, by the names there, on the CPU.
+
+    Raises:
+        CheckpointError: the folder has no checkpoint that can be read.
+    """
+    weights, places = _module_of(trial_folder)
+    if places is None:
+        return {name: tensor for name, tensor in weights.items() if not name.startswith(_PREFIX)}
+    return {name: tensor for name, tensor in weights.items() if name not in places.values()}
+
+
+def _module_of(trial_folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, str] | None]:
+    """Return the LightningModule's state dict, and where the model's tensors are in it, as of `where_model_is`."""
+    state = CheckpointStore(trial_folder).load_newest()
+    if state is None:
+        raise CheckpointError(f"there is no checkpoint in {trial_folder}")
+    first = state[PARTS][0] if PARTS in state else state
+    return state["module"], first.get(_NAMES)
 
 
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, torch.Tensor]) -> nn.Module:

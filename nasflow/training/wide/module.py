@@ -32,7 +32,7 @@ class WideModule(FedModule):
     """
 
     def __init__(self, member: WideMember, data: Data, checkpoints: EpochCheckpoints, link: Link):
-        super().__init__(data)
+        super().__init__(data, lambda: member.finished_epochs)
         self.automatic_optimization = False
         self.module_of_member = member.module  # for Lightning to move and wrap
         self._member, self._link = member, link

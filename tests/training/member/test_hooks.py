@@ -122,8 +122,8 @@ def test_one_that_adds_layers_goes_back_and_hurts_nobody(tmp_path: Path) -> None
     space = "fused_spaces.py:mixed"
     events = train(make_job(space, config, members, fuse="always"), tmp_path / "all")
     assert not evictions(events)
-    for trial in members:
-        alone = train(make_job(space, config, {trial: members[trial]}), tmp_path / f"{trial}")
+    for trial, member in members.items():
+        alone = train(make_job(space, config, {trial: member}), tmp_path / f"{trial}")
         same(outcome(events, tmp_path / "all", trial), outcome(alone, tmp_path / f"{trial}", trial))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from nasflow.errors import ConfigError
 from nasflow.job.events import Epoch, Event, Planned
 from nasflow.training.unit.lockstep.watch import CHANGES
 from tests.training.fused_jobs import fused_and_apart, same
@@ -124,6 +125,29 @@ def test_an_early_stop_waits_for_validations(tmp_path: Path) -> None:
     events = fused_and_apart(SPACE, config, tmp_path, 3, all_fused=False)
     assert not evictions(events)
     assert max(event.epoch for event in events if isinstance(event, Epoch)) == 4
+
+
+def test_a_hook_that_is_not_called_is_refused(tmp_path: Path) -> None:
+    config = ordered("KeepsDropout")
+    events = train(make_job(SPACE, config, sample(SPACE, config, 1)), tmp_path)
+    assert "KeepsDropout.on_validation_model_eval is not called" in evictions(events)[0].error
+
+
+def test_a_data_module_sees_the_pass_over_its_data(tmp_path: Path) -> None:
+    """Also where a job goes on in another process."""
+    config = lightning("Plain", data={"target": "spaces.py:ByEpoch"}, epochs={"pick": [3, 4]})
+    spec = make_job(SPACE, config, sample(SPACE, config, 3))
+    whole = train(spec, tmp_path / "whole")
+    before = interrupted(spec, tmp_path / "resumed", 1, 2)
+    after = train(spec, tmp_path / "resumed")
+    for trial in range(3):
+        same(outcome([*before, *after], tmp_path / "resumed", trial), outcome(whole, tmp_path / "whole", trial), 0.0)
+
+
+def test_a_data_module_that_asks_for_all_epochs_is_refused(tmp_path: Path) -> None:
+    config = lightning("Plain", data={"target": "spaces.py:ByEpoch", "params": {"asks": True}})
+    with pytest.raises(ConfigError, match=r"asks for trainer\.max_epochs, and the trials of a job may have different"):
+        train(make_job(SPACE, config, sample(SPACE, config, 1)), tmp_path)
 
 
 def test_frozen_layers_of_trials_that_have_left_are_not_kept() -> None:

@@ -128,6 +128,22 @@ class Collects(Plain):
         self.started = checkpoint["started"]
 
 
+class Headed(Plain):
+    """Has a layer of its own behind the model."""
+
+    def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
+        super().__init__(model, lr, how)
+        self.head = nn.Linear(3, 3)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        return F.cross_entropy(self.head(self.model(x)), y)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.head(self.model(x)), y))
+
+
 class SavesHead(Plain):
     """Keeps a frozen head out of checkpoints, and has a bank whose size they tell."""
 
@@ -231,3 +247,10 @@ class StopsByValidation(Plain):
 
     def configure_callbacks(self) -> Any:
         return EarlyStopping("val_loss", patience=1, min_delta=10.0)
+
+
+class KeepsDropout(Plain):
+    """Validates in training mode."""
+
+    def on_validation_model_eval(self) -> None:
+        self.train()
