@@ -1,10 +1,10 @@
-"""The rounds that a study still has to run, according to its record."""
+"""What a study still has to run, according to its record: its rounds, and the test of its best trial."""
 
 from collections.abc import Iterator
 
-from nasflow.study.records import RoundRecord, RoundState
+from nasflow.study.records import AttemptKind, RoundRecord, RoundState
 from nasflow.study.study import Study
-from nasflow.trial import TrialStatus
+from nasflow.trial import Trial, TrialStatus
 
 TIME_IS_OVER = "budget.hours is over"
 
@@ -22,7 +22,7 @@ def rounds_left(study: Study) -> Iterator[int]:
         if number in ended:
             continue
         begun = bool(study.trials(round=number, limit=1))
-        spent = budget.hours is not None and study.seconds_spent() >= 3600 * budget.hours
+        spent = _hours_spent(study)
         full = budget.trials is not None and sum(study.counts().values()) >= budget.trials
         if ((spent or full) and not begun) or (spent and budget.on_timeout == "stop"):
             return
@@ -30,18 +30,49 @@ def rounds_left(study: Study) -> Iterator[int]:
 
 
 def unfinished_text(study: Study) -> str:
-    """Return what to add to a finished search's message about trials that its hours did not suffice for."""
+    """Return what to add to a finished search's message about trials that its budget did not suffice for."""
     counts = study.counts()
     left = counts[TrialStatus.SUBMITTED] + counts[TrialStatus.RUNNING]
-    return f"; {TIME_IS_OVER}: a larger one goes on with {left} unfinished trials" if left else ""
+    if not left:
+        return ""
+    late = _hours_spent(study) or any(record.message == TIME_IS_OVER for record in study.rounds())
+    over = f"{TIME_IS_OVER}: a larger one" if late else "a larger budget"
+    return f"; {over} goes on with {left} unfinished trials"
 
 
 def is_finished(study: Study) -> bool:
-    """Whether nothing is left to run: no round is left, or the last one found the space exhausted."""
+    """Whether nothing is left to run: no test is due, and no round is left, or the last found the space exhausted."""
+    if (best := untested(study)) is not None and why_not_tested(study, best) is None:
+        return False
     left = next(rounds_left(study), None)
     rounds = study.rounds()
     exhausted = rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1)
     return left is None or bool(exhausted and left > rounds[-1].number)
+
+
+def untested(study: Study) -> Trial | None:
+    """Return the best trial if it is still to be scored on the config's test data; None if not."""
+    if study.config.evaluator.test_data is None:
+        return None
+    return next((trial for trial in study.leaderboard(1) if not is_tested(trial)), None)
+
+
+def is_tested(trial: Trial) -> bool:
+    """Whether a trial has metrics of test data."""
+    return any(name.startswith("test_") for name in trial.metrics)
+
+
+def why_not_tested(study: Study, trial: Trial) -> str | None:
+    """Return why the last job that was to test a trial has failed; None if it did not, or there was none."""
+    if is_tested(trial):
+        return None
+    tests = [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
+    return tests[-1].error if tests else None
+
+
+def _hours_spent(study: Study) -> bool:
+    hours = study.config.budget.hours
+    return hours is not None and study.seconds_spent() >= 3600 * hours
 
 
 def _has_ended(study: Study, record: RoundRecord) -> bool:

@@ -384,11 +384,12 @@ def main() -> None:
         console(stderr=True).print(f"error: {error}", style="red", markup=False)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except OSError as error:
-        if error.errno not in _LACKS:
+        lacks = error.errno in _LACKS
+        if not lacks and error.filename is None:
             raise
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         console(stderr=True).print(f"error: {what}; mend this, and run the command again", style="red", markup=False)
-        sys.exit(1)
+        sys.exit(1 if lacks else 2)
 
 
 if __name__ == "__main__":

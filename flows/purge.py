@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nasflow.errors import NasflowError, UserError
+from nasflow.config.job_secrets import JobSecrets, job_secrets
+from nasflow.config.search import SearchConfig
+from nasflow.errors import NasflowError, StudyError, UserError
 from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.retention import OldStudy, old_studies, remove_study
-from nasflow.study.study import Study, UnreadableStudyError
+from nasflow.study.study import Study
 
 from .server.secrets import use_prefect_blocks
 
@@ -60,7 +62,7 @@ def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
     name, since = old.name, f"last active {old.active_at:%Y-%m-%d %H:%M} UTC"
     try:
         study = Study.load(store, name)
-    except UnreadableStudyError as error:
+    except StudyError as error:  # it can't be read, or another process has removed it
         say(f"{name}: could not be removed: {error}")
         return False
     try:
@@ -80,8 +82,8 @@ def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
             exported.extend(_export(study, purge.export / name))
 
     try:
-        remove_study(store, name, before, _end_jobs)
-    except NasflowError as error:
+        remove_study(store, name, before, lambda study: end_jobs(study.config))
+    except (NasflowError, OSError) as error:
         say(f"{name}: could not be removed: {error}")
         return False
     say(f"{name}: removed, {since}" + "".join(f"; its best model is in {folder}" for folder in exported))
@@ -95,8 +97,10 @@ def _export(study: Study, out: Path) -> list[Path]:
     return [BestTrial(study.config, trial).export(out) for trial in study.leaderboard(1)]
 
 
-def _end_jobs(study: Study) -> None:
+def end_jobs(config: SearchConfig) -> None:
+    """End a study's jobs and remove what they were given, by the names of its secrets: their texts may be unknown."""
     from .pool.make import make_service  # noqa: PLC0415 - slow
 
-    config = study.config
-    make_service(config.training_service, config.study_dir, config.base_dir).cleanup()
+    known = job_secrets(config)
+    secrets = JobSecrets(known.withheld, known.needed)
+    make_service(config.training_service, config.study_dir, config.base_dir, secrets).cleanup()

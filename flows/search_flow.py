@@ -11,7 +11,7 @@ from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import InterruptedSearchError, SharedLayerError, TrialError
 from nasflow.study.records import RoundState
 
-from .budget import TIME_IS_OVER, rounds_left, unfinished_text
+from .budget import TIME_IS_OVER, rounds_left, unfinished_text, untested
 from .result import SearchResult
 from .rounds.overlapping import run_overlapping
 from .rounds.record import show_search
@@ -49,16 +49,17 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
         search_session(config) as session,
         interruptible(lambda: session.interrupted, session.interrupt),
         controlled(session) as control,
-        time_limited(session),
     ):
         session.flow_began = time.monotonic()
         while True:
             try:
-                _run_rounds(session)
+                if not session.time_is_over:
+                    with time_limited(session):
+                        _run_rounds(session)
                 score_best(session)
                 break
             except InterruptedSearchError as error:
-                if session.time_is_over:
+                if session.time_is_over and untested(session.study) is None:
                     break
                 if not control.resumed():
                     return _final(Cancelled(message=str(error)))

@@ -12,9 +12,9 @@ from nasflow.job.spec import JobSpec, MemberSpec
 from nasflow.report.confusion import confusion_markdown
 from nasflow.report.text import plain_number, shown
 from nasflow.study.records import AttemptKind
-from nasflow.study.study import Study
 from nasflow.trial import FailureKind, Trial
 
+from .budget import is_tested, untested
 from .session.control import cancelled_if_interrupted
 from .session.session import SearchSession
 from .ui.artifacts import artifact_key, show_markdown
@@ -27,26 +27,13 @@ def score_best(session: SearchSession) -> None:
 
     A failure is shown by the task's state; the search does not fail for it.
     """
-    best = session.study.leaderboard(1)
-    if session.config.evaluator.test_data is None or not best or is_tested(best[0]):
+    best = untested(session.study)
+    if best is None:
         return
     retry = session.config.retry
     score = score_on_test_data.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
-    score(session, best[0].number, return_state=True)
+    score(session, best.number, return_state=True)
     session.refuse_interrupted()
-
-
-def is_tested(trial: Trial) -> bool:
-    """Whether a trial has metrics of test data."""
-    return any(name.startswith("test_") for name in trial.metrics)
-
-
-def why_not_tested(study: Study, trial: Trial) -> str | None:
-    """Return why the last job that was to test a trial has failed; None if it did not, or there was none."""
-    if is_tested(trial):
-        return None
-    tests = [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
-    return tests[-1].error if tests else None
 
 
 def _was_lost(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:

@@ -133,12 +133,12 @@ def _budget_from_here(store: Store, session: Session, config: SearchConfig) -> B
     rounds = study.rounds()
     ended = sum(record.state is not RoundState.RUNNING for record in rounds)
     hours = sum(record.seconds for record in rounds) / 3600
-    return Budget(
-        rounds=ended + budget.rounds,
-        trials_per_round=budget.trials_per_round,
-        trials=None if budget.trials is None else sum(study.counts().values()) + budget.trials,
-        hours=None if budget.hours is None else hours + budget.hours,
-    )
+    larger = {
+        "rounds": ended + budget.rounds,
+        "trials": None if budget.trials is None else sum(study.counts().values()) + budget.trials,
+        "hours": None if budget.hours is None else hours + budget.hours,
+    }
+    return budget.model_copy(update=larger)
 
 
 def _new_name(session: Session, name: str, at: datetime) -> str:

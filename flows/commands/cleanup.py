@@ -4,7 +4,7 @@ from nasflow.config.search import SearchConfig
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study
 
-from ..pool.make import make_service
+from ..purge import end_jobs
 from ..server.secrets import use_prefect_blocks
 from .console import console
 
@@ -20,7 +20,7 @@ def clean_up(config: SearchConfig, take_over: bool) -> None:
     study = Study.open(config, lease)
     try:
         with lease.kept(lambda: None):
-            make_service(config.training_service, config.study_dir, config.base_dir).cleanup()
+            end_jobs(config)
     finally:
         study.close()
     console().print(f"study '{config.name}': its processes are stopped; `nasflow run` with its config resumes it")

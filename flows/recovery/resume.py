@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secrets import reveal
+from nasflow.errors import StudyError
 from nasflow.study.database.store_url import StoreUrl
-from nasflow.study.study import Study, UnreadableStudyError, study_names
+from nasflow.study.study import Study, study_names
 
 from ..budget import is_finished
 from ..server.client import prefect_client, set_up_prefect
@@ -66,6 +68,7 @@ def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say) -> i
             say(f"{found.config.name}: {found.why}; would be resumed")
         return 0
     here = []
+    ended_well = True
     for found in dead:
         if found.run is not None and found.run.deployed and found.run.id is not None:
             with prefect_client() as client:
@@ -73,9 +76,12 @@ def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say) -> i
                 runs.bury(BURIED)
                 runs.hand_over(found.run.id)
             say(f"{found.config.name}: {found.why}; handed over to a worker of its deployment")
-        else:
+            continue
+        try:
             here.append((found, _resume(found.config)))
-    ended_well = True
+        except OSError as error:
+            say(f"{found.config.name}: {found.why}; could not be resumed: {error}")
+            ended_well = False
     for found, process in here:
         code = process.wait()
         log = _log(found.config)
@@ -92,14 +98,10 @@ def look(store: StoreUrl, grace: timedelta, say: Say) -> list[Found]:
     known = []
     for name in study_names(store):
         try:
-            study = Study.load(store, name)
-        except UnreadableStudyError as error:
+            with closing(Study.load(store, name)) as study:
+                known.append((study.config, _record(study)))
+        except (StudyError, OSError) as error:  # it can't be read, or another process has removed it
             say(f"{name}: {Standing.LEFT}: {error}")
-            continue
-        try:
-            known.append((study.config, _record(study)))
-        finally:
-            study.close()
     if any(facts.in_doubt for _, facts in known):
         with prefect_client() as client:
             known = [(config, _with_run(client, config, facts) if facts.in_doubt else facts) for config, facts in known]

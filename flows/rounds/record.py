@@ -49,10 +49,10 @@ class RoundSummary:
     task_run_name="persist metrics of round {number}",
 )
 def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
-    """Settle replays, record the end of the round, and show its results in the UI."""
+    """Settle replays of all rounds, record the end of the round, and show its results in the UI."""
     tag_task_run()
     study, config = session.study, session.config
-    session.events.ended(study.settle_replays(None if config.budget.rounds_ahead else number))
+    session.events.ended(study.settle_replays())
     trials = study.trials(round=number)
     summary = RoundSummary(
         number=number,

@@ -44,12 +44,16 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     """Return the trials of a round: those recorded, or else new proposals. Empty when the space is exhausted."""
     tag_task_run()
     study, budget = session.study, session.config.budget
-    if present := study.trials(round=number):
-        return present
-    left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
-    proposals = session.ask(number, min(budget.trials_per_round, max(0, left)))
-    trials = study.submit_trials(number, proposals)
-    for trial in trials:
+    trials = study.trials(round=number)
+    if trials and study.batches(number):
+        return trials
+    if not trials:
+        left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
+        proposals = session.ask(number, min(budget.trials_per_round, max(0, left)))
+        trials = study.submit_trials(number, proposals)
+    for trial in trials:  # also those on record, in case that their controller was killed before it checked them
+        if trial.status.finished:
+            continue
         try:
             session.check(trial)
         except SpaceError as error:
@@ -114,9 +118,15 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
     study = session.study
     attempt = study.attempt(attempt.id)
     again = tell_retry(attempt.error)
+    given_up = {  # to jobs of their own, which may run on since an earlier controller was killed
+        number
+        for other in study.attempts(round=attempt.round)
+        if other.kind is AttemptKind.ALONE
+        for number in other.members
+    }
     while attempt.state is not AttemptState.SUCCEEDED:
         trials = study.trials_numbered(attempt.members)
-        members = [trial for trial in trials if not trial.status.finished and trial.error is None]
+        members = [t for t in trials if not t.status.finished and t.error is None and t.number not in given_up]
         if not members:
             break
         attempt = _follow(session, attempt, members, [trial for trial in trials if trial not in members])

@@ -122,15 +122,18 @@ class Control:
         return True
 
     def _watch(self) -> None:
-        """Look until the session ends; begin again when this process could open no file, as for a connection."""
+        """Look until the session ends; begin again after any error: no file can be opened, a proxy answers a page."""
+        warned = False
         while True:
             try:
                 self._look()
                 return
-            except OSError as error:
-                get_run_logger().warning(
-                    "The states of the search's runs can't be read, which is tried again: %s", error
-                )
+            except Exception as error:  # without this thread no one could pause or cancel the search
+                if not warned:
+                    get_run_logger().warning(
+                        "The states of the search's runs can't be read, which is tried again: %s", error
+                    )
+                warned = True
             if self._session.interrupted or self._ended.wait(POLL_SECONDS):
                 return
 

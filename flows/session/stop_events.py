@@ -5,6 +5,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
+from prefect.events.schemas.events import ReceivedEvent
 
 STOP = "nasflow.trial.stop"
 """The event's name; its resource is the trial's, as in all events about it: `nasflow.trial.<study>.<number>`."""
@@ -26,12 +27,19 @@ class StopEvents:
 
     def take(self, client: SyncPrefectClient) -> list[int]:
         """Return the numbers of the trials that new events ask to end. Raises httpx.HTTPError."""
+        found: list[ReceivedEvent] = []
+        until = datetime.now(UTC)
+        while new := self._new(client, until):
+            found += new
+            self._taken.update(event.id for event in new)
+            until = min(event.occurred for event in new)  # an answer has the newest ones up to then
+        numbers = [event.resource.id.removeprefix(self._prefix) for event in found]
+        return [int(number) for number in numbers if number.isdecimal()]  # others are of a study with a longer name
+
+    def _new(self, client: SyncPrefectClient, until: datetime) -> list[ReceivedEvent]:
         wanted = EventFilter(
-            occurred=EventOccurredFilter(since=self._since),
+            occurred=EventOccurredFilter(since=self._since, until=until),
             event=EventNameFilter(name=[STOP]),
             resource=EventResourceFilter(id_prefix=[self._prefix]),
         )
-        new = [event for event in client.read_events(wanted, limit=_MOST).events if event.id not in self._taken]
-        self._taken.update(event.id for event in new)
-        numbers = [event.resource.id.removeprefix(self._prefix) for event in new]
-        return [int(number) for number in numbers if number.isdecimal()]  # others are of a study with a longer name
+        return [event for event in client.read_events(wanted, limit=_MOST).events if event.id not in self._taken]

@@ -1,5 +1,6 @@
 """Stops a search when the hours of its budget are over."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +15,16 @@ _LOOK = 0.5  # seconds between two looks at the clock
 
 @contextmanager
 def time_limited(session: SearchSession) -> Iterator[None]:
-    """End the session's jobs once `budget.hours` are over, if `budget.on_timeout` is `stop`. Pauses do not count."""
+    """End the jobs of this block once `budget.hours` are over, if `budget.on_timeout` is `stop`. Pauses do not count.
+
+    If they are over already, no round is left, and there is nothing to end.
+    """
     budget = session.config.budget
-    if budget.hours is None or budget.on_timeout == "finish":
+    left = math.inf if budget.hours is None else 3600 * budget.hours - session.study.seconds_spent()
+    if not 0 < left < math.inf or budget.on_timeout == "finish":
         yield
         return
-    left, ended = 3600 * budget.hours - session.study.seconds_spent(), threading.Event()
+    ended = threading.Event()
     log = get_run_logger()
 
     def watch() -> None:

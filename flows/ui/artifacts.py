@@ -1,14 +1,20 @@
 """Prefect artifacts with stable keys and values that are safe to show."""
 
 import hashlib
+import logging
 import math
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+
+_LOG = logging.getLogger(__name__)
 
 MAX_ROWS = 200
 
@@ -31,9 +37,29 @@ def plain_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: plain(value) for name, value in row.items()} for row in rows[:MAX_ROWS]]
 
 
+_warned = threading.Event()
+
+
+@contextmanager
+def lenient() -> Iterator[None]:
+    """Go on when the server refuses or does not answer what only shows something in this block; warn the first time."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        level = logging.DEBUG if _warned.is_set() else logging.WARNING
+        _warned.set()
+        _LOG.log(level, "the Prefect UI may lack pictures and bars, and the search goes on without: %s", error)
+
+
+def is_gone(error: httpx.HTTPError) -> bool:
+    """Whether the server says that what was to be updated was deleted."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.NOT_FOUND
+
+
 def show_markdown(key: str, markdown: str, description: str) -> None:
-    """Create a Markdown artifact of the calling run."""
-    create_markdown_artifact(key=key, markdown=markdown, description=description)
+    """Create a Markdown artifact of the calling run, if the server can."""
+    with lenient():
+        create_markdown_artifact(key=key, markdown=markdown, description=description)
 
 
 class Progress:
@@ -57,13 +83,23 @@ class Progress:
         percent = round(100 * min(max(share, 0.0), 1.0), 1)
         due = now - self._at >= self._every
         if self._id is None and due and not last:
-            created = create_progress_artifact(percent, self._key, self._description)
-            self._id = cast(UUID, created)  # not a coroutine, because no event loop runs here
+            with lenient():
+                created = create_progress_artifact(percent, self._key, self._description)
+                self._id = cast(UUID, created)  # not a coroutine, because no event loop runs here
         elif self._id is not None and percent != self._shown and (due or last):
-            update_progress_artifact(artifact_id=self._id, progress=percent)
+            with lenient():
+                self._update(self._id, percent)
         else:
             return
         self._shown, self._at = percent, now
+
+    def _update(self, id: UUID, percent: float) -> None:
+        try:
+            update_progress_artifact(artifact_id=id, progress=percent)
+        except httpx.HTTPError as error:
+            if not is_gone(error):
+                raise
+            self._id = None  # the next update creates it anew
 
 
 def plain(value: Any) -> Any:

@@ -61,39 +61,62 @@ class RunPage:
         """Add the tags of the search, and `more`, to the current flow run."""
         from prefect.client.orchestration import get_client  # noqa: PLC0415
 
+        from .artifacts import lenient  # noqa: PLC0415
+
         run = _flow_run()
         if run is not None and (lacking := {*self._tags, *more} - set(run.tags)):
             run.tags = sorted({*run.tags, *lacking})
-            get_client(sync_client=True).update_flow_run(run.id, tags=run.tags)
+            with lenient():
+                get_client(sync_client=True).update_flow_run(run.id, tags=run.tags)
 
     def show_table(self, key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
         """Show a table, of the first rows if there are many."""
         from prefect.artifacts import TableArtifact  # noqa: PLC0415
 
-        from .artifacts import plain_rows  # noqa: PLC0415
+        from .artifacts import lenient, plain_rows  # noqa: PLC0415
 
-        self._show(TableArtifact(key=key, table=plain_rows(rows), description=description))
+        with lenient():
+            self._show(TableArtifact(key=key, table=plain_rows(rows), description=description))
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
         """Show a Markdown artifact."""
         from prefect.artifacts import MarkdownArtifact  # noqa: PLC0415
 
-        self._show(MarkdownArtifact(key=key, markdown=markdown, description=description))
+        from .artifacts import lenient  # noqa: PLC0415
+
+        with lenient():
+            self._show(MarkdownArtifact(key=key, markdown=markdown, description=description))
 
     def _show(self, artifact: "Artifact") -> None:
-        """Show an artifact on the page. It replaces an earlier artifact that the same run has with its key."""
-        from prefect.client.orchestration import get_client  # noqa: PLC0415
-        from prefect.client.schemas.actions import ArtifactUpdate  # noqa: PLC0415
+        """Show an artifact on the page. It replaces an earlier artifact that the same run has with its key.
 
+        Raises httpx.HTTPError.
+        """
         key = artifact.key or ""
-        if key in self._shown:
-            new: Any = artifact.format(_sync=True)  # type: ignore[call-arg]
-            update = ArtifactUpdate(data=new, description=artifact.description)
-            get_client(sync_client=True).update_artifact(self._shown[key], update)
+        if key in self._shown and _replace(self._shown[key], artifact):
             return
         artifact.flow_run_id = self.run.id if self.run else None
         made: Any = artifact.create(_sync=True)  # type: ignore[call-arg]
         self._shown[key] = made.id
+
+
+def _replace(id: UUID, artifact: "Artifact") -> bool:
+    """Replace an artifact by another. Returns False if someone has deleted it."""
+    from httpx import HTTPStatusError  # noqa: PLC0415
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+    from prefect.client.schemas.actions import ArtifactUpdate  # noqa: PLC0415
+
+    from .artifacts import is_gone  # noqa: PLC0415
+
+    new: Any = artifact.format(_sync=True)  # type: ignore[call-arg]
+    try:
+        update = ArtifactUpdate(data=new, description=artifact.description)
+        get_client(sync_client=True).update_artifact(id, update)
+    except HTTPStatusError as error:
+        if not is_gone(error):
+            raise
+        return False
+    return True
 
 
 def tag_task_run() -> None:

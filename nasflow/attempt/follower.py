@@ -146,6 +146,7 @@ class AttemptFollower:
             match event:
                 case Started():
                     reported.present, reported.waiting = set(event.resumed), set(event.waiting)
+                    reported.ended = None  # of the job's process before this one, as before a pause
                 case Entered():
                     reported.waiting.discard(event.trial)
                 case Final():

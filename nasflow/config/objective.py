@@ -1,8 +1,10 @@
 """An item of `objectives`: a metric and which way is better."""
 
-from pydantic import Field
+from typing import Any
 
-from nasflow.config.evaluator.metrics import Direction, to_loss
+from pydantic import Field, model_validator
+
+from nasflow.config.evaluator.metrics import Direction, to_loss, with_direction
 from nasflow.config.values import Section
 
 
@@ -10,7 +12,12 @@ class Objective(Section):
     """A final metric and which way is better."""
 
     metric: str = Field(default="val_accuracy", description="one that is logged after the last epoch, or parameters")
-    direction: Direction = Field(default="maximize", description="which way is better")
+    direction: Direction = Field(default="maximize", description="which way is better; left out: by the metric's name")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        return with_direction(values)
 
     def to_loss(self, value: float) -> float:
         """Return a value of the metric with the sign that makes lower better."""

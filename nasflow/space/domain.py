@@ -190,15 +190,18 @@ class FloatDomain(Domain):
 
     def size(self, float_steps: int | None = None) -> int | None:
         """See `Domain.size`."""
-        return None if float_steps is None else len(_float_grid(self, float_steps))
+        return None if float_steps is None and self.low < self.high else len(self._grid(float_steps))
 
     def at(self, index: int, float_steps: int | None = None) -> float:
         """See `Domain.at`."""
-        return _float_grid(self, float_steps or 0)[index]
+        return self._grid(float_steps)[index]
 
     def index(self, value: float, float_steps: int | None = None) -> int:
         """See `Domain.index`."""
-        return _float_grid(self, float_steps or 0).index(value)
+        return self._grid(float_steps).index(value)
+
+    def _grid(self, float_steps: int | None) -> Sequence[float]:
+        return (self.low,) if self.low == self.high else _float_grid(self, float_steps or 0)
 
     def describe(self) -> str:
         """See `Domain.describe`."""

@@ -278,7 +278,10 @@ class Space:
 
     def _explain(self, error: Exception, pick: Pick) -> str:
         """Say in one sentence what the program raised, where, and with which choices."""
-        return f"space '{self.name}' raised {_error_text(error)}; choices so far: {pick.architecture.to_json()}"
+        return (
+            f"space '{self.name}' raised {_error_text(error)}; choices so far: {pick.architecture.to_json()}; where "
+            "choices make no sense together, raise nasflow.errors.InvalidArchitecture"
+        )
 
 
 def _error_text(error: Exception) -> str:

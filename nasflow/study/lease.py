@@ -163,6 +163,8 @@ class Lease:
                 return
             except StudyError as error:  # the database may be reachable at the next renewal
                 _LOG.warning("the lease of the study could not be renewed: %s", error)
+            except Exception:  # without renewals another controller would take the study
+                _LOG.exception("the lease of the study could not be renewed")
 
     def _renew(self) -> None:
         store, study_id, name = self._claimed()

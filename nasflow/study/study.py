@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
 from nasflow.study.base import best_first, now
-from nasflow.study.database.store import RoundRow, Store, StudyRow, TrialRow
+from nasflow.study.database.store import AttemptRow, MemberRow, RoundRow, Store, StudyRow, TrialRow
 from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.lease import Controller, Lease, holder_of
-from nasflow.study.records import StudyInfo
+from nasflow.study.records import AttemptKind, AttemptState, StudyInfo
 from nasflow.study.rounds import RoundLog
 from nasflow.study.trials import TrialLog
 from nasflow.trial import TrialStatus
@@ -57,6 +57,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
                     session.flush()
                 else:
                     _refuse_changes(session, row, config, recorded)
+                    _forget_tests(session, row, recorded)
                     row.config = recorded
                 if lease is not None:
                     lease.claim(store, session, row.id, config.name)
@@ -186,6 +187,19 @@ def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, value
                 f"study '{row.name}': {path} is {before} on record, {after} in the config; "
                 "set it back, or give the search another name"
             )
+
+
+def _forget_tests(session: Session, row: StudyRow, values: dict[str, Any]) -> None:
+    """Drop scores on the recorded test data, and jobs that compute some, if the config has other test data."""
+    known, new = (config["evaluator"].get("test_data") for config in (row.config, values))
+    if known is None or new is None or known == new:
+        return
+    tests = AttemptRow.study_id == row.id, AttemptRow.kind == AttemptKind.TEST
+    tested = select(MemberRow.trial_id).join(AttemptRow, AttemptRow.id == MemberRow.attempt_id).where(*tests)
+    for trial in session.scalars(select(TrialRow).where(TrialRow.id.in_(tested))):
+        trial.metrics = {name: value for name, value in trial.metrics.items() if not name.startswith("test_")}
+    unfinished = AttemptRow.state.in_([state for state in AttemptState if not state.finished])
+    session.execute(update(AttemptRow).where(*tests, unfinished).values(state=AttemptState.CANCELLED))
 
 
 def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, str, str]]:

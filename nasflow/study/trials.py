@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, insert, literal, null, select
+from sqlalchemy import ColumnElement, Select, and_, func, insert, literal, null, or_, select
 from sqlalchemy.orm import Session
 
 from nasflow.pareto import pareto_ranks
@@ -61,11 +61,17 @@ class TrialLog(StudyBase):
             return to_trial(row)
 
     def reset_failed(self) -> list[Trial]:
-        """Make every FAILED trial SUBMITTED again and return them. Epochs and attempts are kept; replays wait."""
+        """Make every FAILED trial SUBMITTED again and return them. Epochs and attempts are kept; replays wait.
+
+        A trial keeps its error until its new outcome. Those that an earlier call made SUBMITTED and that have no
+        outcome yet, because their retry was killed, are returned as well.
+        """
+        ended = select(RoundRow.number).where(RoundRow.study_id == self._id, RoundRow.state != RoundState.RUNNING)
+        left = and_(TrialRow.status.not_in(FINISHED), TrialRow.error.is_not(None), TrialRow.round.in_(ended))
         with self._write() as session:
-            rows = session.scalars(self._query(TrialStatus.FAILED)).all()
+            rows = session.scalars(self._query().where(or_(TrialRow.status == TrialStatus.FAILED, left))).all()
             for row in rows:
-                row.status, row.error = TrialStatus.SUBMITTED, None
+                row.status = TrialStatus.SUBMITTED
             return [to_trial(row) for row in rows]
 
     def trial(self, number: int) -> Trial:

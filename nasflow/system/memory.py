@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-_PROC = Path("/proc")
+from nasflow.system.cgroups import PROC, groups, text_of
+
 _KILLS = ("memory.events", "memory.oom_control")  # cgroup v2, v1
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _WINDOW = 5.0  # seconds between the kernel's kill and the end of a process that has much memory to release
@@ -38,38 +39,26 @@ class KillWatch:
         return None if known is None or count is None else count - known
 
 
-def oom_kills(proc: Path = _PROC) -> int | None:
+def oom_kills(proc: Path = PROC) -> int | None:
     """Return the number of out-of-memory kills in the cgroup of this process, or on the machine if it is in none."""
     places = [group / name for group in memory_groups(proc)[:1] for name in _KILLS]
     counts = (_number_after("oom_kill", place) for place in (*places, proc / "vmstat"))
     return next((count for count in counts if count is not None), None)
 
 
-def memory_limit(proc: Path = _PROC) -> int:
+def memory_limit(proc: Path = PROC) -> int:
     """Return the memory limit in bytes of this process and all that share its cgroups; at most the machine's memory."""
     limits = [psutil.virtual_memory().total]
     for place in [group / name for group in memory_groups(proc) for name in _LIMITS]:
-        text = _text(place).strip()
+        text = text_of(place).strip()
         if text.isdecimal():  # else the file is missing or holds "max"
             limits.append(int(text))
     return min(limits)
 
 
-def memory_groups(proc: Path = _PROC) -> list[Path]:
+def memory_groups(proc: Path = PROC) -> list[Path]:
     """Return the folders of this process's memory cgroup and its parents, innermost first."""
-    paths = {}
-    for line in _text(proc / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or "memory" in controllers.split(","):
-            paths["cgroup" if controllers else "cgroup2"] = path
-    for kind in ("cgroup", "cgroup2"):  # if both are mounted and v1 has the controller, v2 does not
-        for mounted, root in _mounts(kind, proc):
-            if kind in paths:
-                inside = paths[kind].removeprefix(root).strip("/")
-                group = mounted / inside if (mounted / inside).is_dir() else mounted
-                around = [parent for parent in group.parents if parent.is_relative_to(mounted)]
-                return [group, *around]
-    return []
+    return groups("memory", proc)
 
 
 def peak_bytes(max_rss: int) -> int:
@@ -77,30 +66,10 @@ def peak_bytes(max_rss: int) -> int:
     return max_rss if sys.platform == "darwin" else 1024 * max_rss
 
 
-def _mounts(kind: str, proc: Path) -> list[tuple[Path, str]]:
-    """Return the mount points of the memory cgroup hierarchy, each with the folder of the hierarchy mounted there."""
-    found = []
-    for line in _text(proc / "self/mountinfo").splitlines():
-        mount, _, source = line.partition(" - ")
-        filesystem, _, options = source.split(" ", 2)
-        if filesystem == kind and (kind == "cgroup2" or "memory" in options.split(",")):
-            root, place = mount.split(" ")[3:5]
-            found.append((Path(place), root))
-    return found
-
-
 def _number_after(key: str, place: Path) -> int | None:
     """Return the value of `key` in a file of lines `key value`."""
-    for line in _text(place).splitlines():
+    for line in text_of(place).splitlines():
         name, _, value = line.partition(" ")
         if name == key:
             return int(value)
     return None
-
-
-def _text(place: Path) -> str:
-    """Return a file's content; empty if it is missing or this process may not read it."""
-    try:
-        return place.read_text()
-    except OSError:
-        return ""

@@ -108,6 +108,7 @@ def _raise(_: Member, error: BaseException) -> None:
 def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> Candidate:
     evaluator = _EVALUATOR.validate_python(search["evaluator"])
     space = candidate_space(Target.model_validate(search["space"]), evaluator, base_dir)
-    candidate: Candidate = space.build(architecture)
+    with RngStream(int(search["trial_seed"])):  # as in training: what is no weight may be drawn, too
+        candidate: Candidate = space.build(architecture)
     with_weights(candidate.model, load_file(weights))
     return candidate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasflow.attempt.follower import AttemptFollower
+from nasflow.attempt.follower import AttemptFollower, _Reported
 from nasflow.config.search import parse_config
 from nasflow.config.services.debug import DebugServiceConfig
 from nasflow.job.events import Ended, Epoch, Event, EventWriter, Evicted, Final, Started
@@ -92,3 +92,17 @@ def test_a_job_lost_under_an_earlier_controller_is_replaced_by_another(tmp_path:
     assert follow(second, attempt, tmp_path, []).job_id == "r000-batch-000-0-g1"
     for study in (first, second):
         study.close()
+
+
+def test_the_end_of_a_process_is_forgotten_when_the_job_starts_again(tmp_path: Path) -> None:
+    """A paused job has written that it ended; resumed, it appends to the same events, and may crash."""
+    study = open_study(tmp_path)
+    attempt, reported = planned(study), _Reported()
+    service = DebugService(DebugServiceConfig(), tmp_path / "root")
+    follower = AttemptFollower(study, service, threading.Event())
+    started, ended = Started(resumed={MEMBER: 0}).model_dump_json(), Ended(preempted=True).model_dump_json()
+    follower._take(attempt, [started, ended], reported)
+    assert reported.ended is not None
+    follower._take(attempt, [started], reported)
+    assert reported.ended is None
+    study.close()

@@ -14,11 +14,11 @@ from nasflow.config.services.local import LocalServiceConfig
 from nasflow.job.events import Ended
 from nasflow.job.spec import DEVICE_FAULT
 from nasflow.study.records import AttemptState
+from nasflow.system import memory
 from nasflow.testing.training_service import finish, numbers, script, until
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState
-from nasflow.training_service.machine import memory
 from nasflow.trial import FailureKind
 from tests.memory_limit import memory_limit
 

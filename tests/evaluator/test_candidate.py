@@ -136,7 +136,7 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
     space = check_search(search(**{"evaluator.optimizer": {"lr": {"float": [0.1, 0.2]}}}))
     assert list(space.sample(random.Random(0))) == ["bias", "optimizer.lr"]
     custom = {"kind": "custom", "target": "targets.py:Custom", "data": DATA}
-    check_search(search(evaluator=custom, objectives=[{"metric": "anything"}]))
+    check_search(search(evaluator=custom, objectives=[{"metric": "anything", "direction": "minimize"}]))
     check_search(search(**{"evaluator.data.target": "targets.py:stream"}))
     by_step = {"evaluator.schedule": {"name": "cosine", "interval": "step"}, "evaluator.batches_per_epoch": 2}
     check_search(search(**{"evaluator.data.target": "targets.py:stream"} | by_step))

@@ -1,5 +1,6 @@
 """Old studies go: by the command and by the flow, with the best model kept where that is asked for."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.flows.purge import Purge, purge_studies
+from nasflow.study import retention
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
 from tests.flows.forked_commands import run_forked
@@ -93,3 +95,25 @@ def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch
 def test_nothing_goes_where_nothing_says_what_may(tmp_path):
     with pytest.raises(UserError, match="nothing limits which studies are removed"):
         lines_of(f"sqlite:///{tmp_path}/s.db", Purge("*"))
+
+
+def test_a_file_that_can_not_be_removed_and_a_study_that_is_gone_stop_nothing(tmp_path, monkeypatch):
+    for name in ("a-gone", "b-stuck", "c-good"):
+        study(tmp_path, name).close()
+    store, load, empty = f"sqlite:///{tmp_path}/s.db", Study.load, retention._empty
+
+    def vanished(url: str, name: str) -> Study:
+        return load(url, "removed" if name == "a-gone" else name)
+
+    def stuck(folder: Path) -> None:
+        if folder.name == "b-stuck":
+            raise PermissionError(errno.EACCES, "Permission denied", "b-stuck/model.ckpt")
+        empty(folder)
+
+    monkeypatch.setattr("nasflow.flows.purge.Study.load", vanished)
+    monkeypatch.setattr(retention, "_empty", stuck)
+    gone, said = lines_of(store, Purge("*", keep=0))
+    assert not gone
+    assert said[0].startswith("a-gone: could not be removed: there is no study 'removed'")
+    assert said[1] == "b-stuck: could not be removed: [Errno 13] Permission denied: 'b-stuck/model.ckpt'"
+    assert said[2].startswith("c-good: removed")

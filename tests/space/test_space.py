@@ -322,3 +322,26 @@ def test_a_build_that_depends_on_more_than_pick_is_found_out() -> None:
 
     with pytest.raises(SpaceError, match="may depend on nothing but pick's answers"):
         list(Space(fickle).enumerate())
+
+
+def test_a_range_of_one_number_is_no_choice() -> None:
+    def program(pick: Pick) -> Any:
+        depth = pick.int("depth", 0, 1)
+        return pick.float("drop", 0.0, 0.1 * depth)
+
+    space, rng = Space(program), random.Random(0)
+    flat = Architecture({"depth": 0, "drop": 0.0})
+    changed = {space.mutate(flat, rng)["depth"] for _ in range(20)}
+    assert changed == {1}, "nothing else can be changed"
+    assert Space(lambda pick: pick.float("drop", 0.5, 0.5)).mutate({"drop": 0.5}, rng)["drop"] == 0.5
+    assert list(Space(lambda pick: pick.float("drop", 0.5, 0.5)).enumerate()) == [Architecture({"drop": 0.5})]
+
+
+def test_a_program_that_raises_is_told_how_to_refuse_choices() -> None:
+    def heads(pick: Pick) -> nn.Module:
+        return nn.MultiheadAttention(pick("dim", [32]), pick("heads", [3]))
+
+    with pytest.raises(
+        SpaceError, match=r"where choices make no sense together, raise nasflow.errors.InvalidArchitecture"
+    ):
+        Space(heads).sample(random.Random(0))

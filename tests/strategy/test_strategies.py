@@ -1,4 +1,5 @@
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -122,10 +123,10 @@ def test_random_proposes_again_only_where_new_ones_can_not_be_counted_out() -> N
             pick.float("z", 0, 1)
 
     def narrow(pick: Pick) -> None:
-        pick.float("z", 1, 1)
+        pick.float("z", 1, math.nextafter(1, 2))  # two numbers, which nobody counts
 
     assert len(set(make(RandomConfig(), Space(rare)).ask(30))) == 30
-    assert make(RandomConfig(), Space(narrow)).ask(3) == [Architecture({"z": 1.0})] * 3
+    assert len(make(RandomConfig(), Space(narrow)).ask(3)) == 3
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_the_keeper_goes_on_after_an_error_of_the_database(
 ) -> None:
     with control(make_config(), seconds=3) as study:
         rows = study._store.clock
-        failures = iter([StudyError("store: gone")] * 3)
+        failures = iter([StudyError("store: gone"), RuntimeError("store: gone"), StudyError("store: gone")])
 
         def clock(session: object) -> object:
             for error in failures:
@@ -296,7 +296,7 @@ def test_the_keeper_goes_on_after_an_error_of_the_database(
             return rows(session)  # type: ignore[arg-type]
 
         monkeypatch.setattr(study._store, "clock", clock)
-        until(lambda: caplog.text.count("could not be renewed: store: gone") == 3, "three failed renewals")
+        until(lambda: caplog.text.count("the lease of the study could not be renewed") == 3, "three failed renewals")
 
         def left() -> float:
             holder = study.controller()

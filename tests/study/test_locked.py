@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -97,6 +97,24 @@ def test_a_database_that_stays_locked_is_one_sentence(
     with locked(url, 60, begin), pytest.raises(StudyError, match=r"can't be used: .*lock"):
         study.begin_round(0)
     study.close()
+
+
+def test_too_few_connections_are_waited_for_as_long_and_are_one_sentence(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(store_url, create=True).close()
+    monkeypatch.setattr(store_module, "BUSY_SECONDS", 1)
+    store = Store(store_url)
+    with ExitStack() as stack:
+        for _ in range(15):
+            stack.enter_context(store.read()).execute(text("SELECT 1"))
+        with pytest.raises(StudyError, match="can't be used: no connection free in 1 s"), store.read() as session:
+            session.execute(text("SELECT 1"))
+        with pytest.raises(StudyError, match="no connection free"), store.write("digits") as session:
+            session.execute(text("SELECT 1"))
+    with store.write("digits"):
+        pass
+    store.close()
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -17,7 +17,7 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import ConfigError, StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.database.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
-from nasflow.study.records import AttemptState, EpochRecord, FinalRecord, RoundState
+from nasflow.study.records import AttemptKind, AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.study import Study, list_studies
 from nasflow.trial import TrialStatus
 
@@ -50,6 +50,26 @@ def test_a_trial_may_get_other_devices_but_the_same_trials_are_large(open_study:
     opened(devices=4, strategy="fsdp")
     with pytest.raises(StudyError, match=r"evaluator\.parallel\.min_parameters is 1000 on record, 10 in the config"):
         opened(min_parameters=10)
+
+
+def test_other_test_data_forget_the_scores_on_the_old_ones(open_study: OpenStudy) -> None:
+    def opened(**test_data: Any) -> Study:
+        return open_study(evaluator={**_EVALUATOR, **({"test_data": test_data} if test_data else {})})
+
+    study = opened(target="spaces.py:unseen")
+    study.begin_round(0)
+    study.submit_trials(0, [Architecture({"width": 8})])
+    for kind, name in ((AttemptKind.ALONE, "val_accuracy"), (AttemptKind.TEST, "test_accuracy")):
+        attempt = study.new_attempt(0, kind)
+        study.start_attempt(attempt.id, str(kind))
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {name: 0.5}, 1)])
+    left = study.new_attempt(0, AttemptKind.TEST)
+    for same in (opened(target="spaces.py:unseen"), opened()):
+        assert same.trial(0).metrics == {"val_accuracy": 0.5, "test_accuracy": 0.5}
+    opened(target="spaces.py:unseen")
+    other = opened(target="spaces.py:other")
+    assert other.trial(0).metrics == {"val_accuracy": 0.5}
+    assert other.new_attempt(0, AttemptKind.TEST).id != left.id
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,14 @@ def test_a_study_of_that_name_that_no_run_began_is_not_taken(make_config: MakeCo
 
 
 def test_continue_gives_each_run_the_budget_anew(make_config: MakeConfig) -> None:
-    budget = {"rounds": 2, "trials_per_round": 3, "trials": 6, "hours": 1}
+    budget = {"rounds": 2, "trials_per_round": 3, "trials": 6, "hours": 1, "rounds_ahead": 1, "on_timeout": "stop"}
     config = make_config(recurring={"study": "continue"}, budget=budget)
     first = config_of_run(config, "run-1", AT)
     assert (first.name, first.budget, first.recurring) == ("digits", Budget(**budget), None)
     search(first, 2, [0.1, 0.2, 0.3])
     second = config_of_run(config, "run-2", AT)
     assert (second.budget.rounds, second.budget.trials) == (4, 12)
+    assert (second.budget.rounds_ahead, second.budget.on_timeout) == (1, "stop")
     assert second.budget.hours is not None
     assert 1 < second.budget.hours < 1.1
     search(second, 1, [0.1, 0.2, 0.3])

@@ -108,14 +108,33 @@ def test_reset_failed_makes_failures_and_their_replays_wait_again(study: Study) 
     assert [t.number for t in study.reset_failed()] == [0, 1]
     assert study.reset_failed() == []
     assert [(t.status, t.error) for t in study.trials()] == [
-        (TrialStatus.SUBMITTED, None),
-        (TrialStatus.SUBMITTED, None),
+        (TrialStatus.SUBMITTED, "boom"),
+        (TrialStatus.SUBMITTED, "same architecture as trial 0: boom"),
         (TrialStatus.TRAINED, None),
         (TrialStatus.INVALID, "does not fit"),
     ]
     train(study, 0, {0: 0.8})
     study.settle_replays()
     assert study.trial(1).metrics == {"val_accuracy": 0.8}
+
+
+def test_reset_failed_finds_what_a_killed_retry_left_again(study: Study) -> None:
+    begun(study, 0, arch(8, 8, 16, 32))
+    study.fail_trial(0, "boom")
+    study.settle_replays()
+    study.end_round(0, RoundState.COMPLETED, "its hours are over")
+    study.reset_failed()
+    attempt = study.new_attempt(0)
+    study.start_attempt(attempt.id, "job")
+    assert [(t.number, t.status, t.error) for t in study.reset_failed()] == [
+        (0, TrialStatus.SUBMITTED, "boom"),
+        (1, TrialStatus.SUBMITTED, "same architecture as trial 0: boom"),
+    ], "and none that has not failed"
+    assert study.new_attempt(0).id == attempt.id, "its job may run on"
+    train(study, 0, {0: 0.8})
+    study.settle_replays()
+    assert study.reset_failed() == []
+    assert {t.error for t in study.trials()} == {None}
 
 
 def test_fail_trial_leaves_a_finished_trial_alone(study: Study) -> None:

@@ -162,3 +162,10 @@ def test_without_validation_data_there_is_no_score(tmp_path: Path) -> None:
     exported("spaces.py:net", config, {"width": 8, "depth": 1, "dropout": 0.3}, tmp_path)
     with pytest.raises(ConfigError, match=r"evaluator.data: spaces.py:train_only gives no validation data"):
         scored(tmp_path)
+
+
+def test_what_a_model_draws_beside_its_weights_is_drawn_again(tmp_path: Path) -> None:
+    """Such as fixed random features, which are in no state dict."""
+    config = evaluator(data={"target": "spaces.py:blobs"}, epochs=2)
+    recorded = exported("ordered_modules.py:fourier", config, {"width": 8}, tmp_path)
+    assert scored(tmp_path)["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)

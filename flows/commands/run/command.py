@@ -19,13 +19,15 @@ from nasflow.config.services.local import LocalServiceConfig
 from nasflow.system.gc_control import uncollected
 from nasflow.training_service.local.service import LocalService
 
-from ...budget import unfinished_text
+from ...budget import unfinished_text, why_not_tested
 from ...server.errors import api_url
 from ...server.own_server import notice_failed_start, use_own_server
 from ...session.signals import leave_on_sigterm
 from ..console import console, score_command
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
     from ...session.session import SearchSession
 
 _INTERRUPTED = 130
@@ -47,11 +49,11 @@ def run_search(config: SearchConfig, export_best: Path | None, take_over: bool) 
             from nasflow.report.text import error_headline  # noqa: PLC0415
 
             from ...search_flow import search  # noqa: PLC0415 - Prefect is imported once the config is known to work
-            from ...winner import why_not_tested  # noqa: PLC0415
 
-        result = _call(search, config)
-        if result is None:
+        state = _call(search, config)
+        if _is_interrupted(state):
             return _say_interrupted(terminal, config)
+        result = state.result()
         study = session.study
         trained, unfinished = study.seconds_spent(), unfinished_text(study)
         best_trials = study.leaderboard(10)
@@ -85,8 +87,8 @@ def run_retry(config: SearchConfig, take_over: bool) -> int:
         with _without_collector():
             from ...retry_flow import retry_failed  # noqa: PLC0415
 
-        state = _call(retry_failed, config, return_state=True)
-    if state is None or state.is_cancelled():
+        state = _call(retry_failed, config)
+    if _is_interrupted(state):
         return _say_interrupted(terminal, config)
     terminal.print(f"study '{config.name}': {state.message}")
     return 1 if state.is_failed() else 0
@@ -124,15 +126,16 @@ def _without_collector() -> Iterator[None]:
             gc.freeze()
 
 
-def _call(flow: Callable[..., Any], config: SearchConfig, **options: Any) -> Any:
-    """Return the flow's result, or None if it was cancelled."""
-    from prefect.exceptions import CancelledRun  # noqa: PLC0415
+def _call(flow: Callable[..., Any], config: SearchConfig) -> "State[Any]":
+    """Run a flow. Returns the state of its run, which is CANCELLED if it was cancelled before it began."""
+    from ...session.control import end_cancelling  # noqa: PLC0415 - slow
 
     use_own_server()
-    try:
-        return flow(config, **options)
-    except CancelledRun:
-        return None
+    return end_cancelling(flow(config, return_state=True))
+
+
+def _is_interrupted(state: "State[Any]") -> bool:
+    return state.is_cancelled() or not state.is_final()
 
 
 def _say_interrupted(terminal: Console, config: SearchConfig) -> int:

@@ -1,5 +1,6 @@
 """What a trial is measured by, in training and in validation."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveInt, Tag, model_validator
@@ -13,6 +14,32 @@ Direction = Literal["minimize", "maximize"]
 def to_loss(value: float, direction: Direction) -> float:
     """Return `value` with the sign that makes lower better: negated if it is to be maximized."""
     return -value if direction == "maximize" else value
+
+
+_LOWER = re.compile(
+    "loss|nll|errors?|err|mse|rmse|mae|mape|perplexity|ppl|wer|cer|eer|fid|"
+    "parameters|params|size|bytes|latency|seconds|time|flops|macs"
+)
+_HIGHER = re.compile(
+    "accuracy|acc|f1|precision|recall|auroc|auc|ap|map|r2|iou|miou|dice|kappa|mcc|"
+    "bleu|rouge|psnr|ssim|reward|score|throughput"
+)
+
+
+def with_direction(values: Any) -> Any:
+    """Return the values of a section, with the `direction` of a `metric` that is given without it, by its name.
+
+    Raises:
+        ValueError: the name does not say which way is better.
+    """
+    if not isinstance(values, dict) or "direction" in values or not isinstance(values.get("metric"), str):
+        return values
+    words = re.split(r"[^a-z0-9]+", values["metric"].lower())
+    known = {"minimize": _LOWER, "maximize": _HIGHER}
+    ways = [way for way, names in known.items() if any(map(names.fullmatch, words))]
+    if len(ways) != 1:
+        raise ValueError(f"say which way '{values['metric']}' is better: give 'direction', minimize or maximize")
+    return {**values, "direction": ways[0]}
 
 
 class MetricConfig(Section):

@@ -1,10 +1,10 @@
 """The `evaluator.schedule` section."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from nasflow.config.evaluator.metrics import Direction
+from nasflow.config.evaluator.metrics import Direction, with_direction
 from nasflow.config.values import OptionalInt, Options, SearchedFloat, SearchedInt, SearchedTags, Section
 
 ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear", "polynomial", "one_cycle", "plateau"]
@@ -36,8 +36,15 @@ class ScheduleConfig(Section):
     rise: SearchedFloat = Field(default=0.3, description="share of the training in which the rate rises (one_cycle)")
     start_factor: SearchedFloat = Field(default=0.04, description="share of the rate at the begin (one_cycle)")
     metric: str = Field(default="val_loss", description="one that is logged in every epoch (plateau)")
-    direction: Direction = Field(default="minimize", description="which way the metric is better (plateau)")
+    direction: Direction = Field(
+        default="minimize", description="which way the metric is better; left out: by its name (plateau)"
+    )
     patience: SearchedInt = Field(default=10, description="epochs without improvement that cause no drop (plateau)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        return with_direction(values)
 
     @model_validator(mode="after")
     def _steps_by_step(self) -> "ScheduleConfig":

@@ -14,6 +14,7 @@ _DATA = {"batchsize": "batch_size"}
 _DENSE = "write a list of values that lie as dense as you like: pick(label, options)"
 _LINE = 60  # parts of a list that are written out
 _LARGEST = 1e15
+_MOST_STEPS = 1_000
 
 
 @dataclass
@@ -89,10 +90,17 @@ def _range(kind: str, label: str, given: list[Any]) -> tuple[Any, str | None]:
             return {"float": [float(low), float(high)], "log": True}, f"pick.float({name}, {low}, {high}, log=True)"
         case "randint" if isinstance(low, int) and isinstance(high, int):  # NNI's upper end is excluded
             return {"int": [low, high - 1]}, f"pick.int({name}, {low}, {high - 1})"
-        case "quniform" if more and more[0] > 0:
-            if all(float(number).is_integer() for number in numbers):
-                step, top = int(more[0]), int(low) + int(high - low) // int(more[0]) * int(more[0])
-                pick = f"pick.int({name}, {int(low)}, {top}, step={step})"
-                return ({"int": [int(low), top], "step": step}, pick) if top > low else (None, None)
-            return None, f"pick({name}, [{low} + {more[0]} * i for i in range({int((high - low) / more[0]) + 1})])"
+        case "quniform" if more and more[0] > 0 and (high - low) / more[0] < _MOST_STEPS:
+            return _steps(name, low, high, more[0])
     return None, None
+
+
+def _steps(name: str, low: float, high: float, step: float) -> tuple[Any, str | None]:
+    """Return what NNI's quniform draws: multiples of `step`, and the ends where they are none."""
+    whole = all(float(number).is_integer() for number in (low, high, step))
+    if whole and not low % step and not high % step:
+        return {"int": [int(low), int(high)], "step": int(step)}, f"pick.int({name}, {low:g}, {high:g}, step={step:g})"
+    first, last = round(low / step), round(high / step)
+    found = sorted({min(max(round(step * index, 12), low), high) for index in range(first, last + 1)})
+    given = [int(number) for number in found] if whole else found
+    return {"pick": given}, f"pick({name}, {given})"

@@ -1,5 +1,6 @@
 """Read the YAML of a config, with limits, so that no file needs more time or memory than its length suggests."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
+        if isinstance(node, yaml.MappingNode):
+            _refuse_twice(node)
         self._sizes[anchor] = self._characters - began
         return node
 
@@ -95,6 +98,22 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(problem=text, problem_mark=node.start_mark) from error
 
 
+def _refuse_twice(mapping: yaml.MappingNode) -> None:
+    """Raise ConstructorError for a key that a mapping has twice, of which PyYAML would keep the last."""
+    known = set()
+    for key, _ in mapping.value:
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if (key.tag, key.value) in known:
+                text = f"the key {key.value[:80]!r} is given twice; leave one out"
+                raise ConstructorError(problem=text, problem_mark=key.start_mark)
+            known.add((key.tag, key.value))
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",  # as in YAML 1.2 and JSON: `1e-3`, which is text in YAML 1.1
+    re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 _Loader.yaml_constructors = {
     tag: construct
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()

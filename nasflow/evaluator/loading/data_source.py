@@ -109,6 +109,10 @@ def _load(config: DataConfig, base_dir: Path) -> Data:
         if any(_are_loaders(part) for part in made):
             raise _several(config.target)
         return Data(*made)
+    if isinstance(made, list) and _are_loaders(made):
+        raise ConfigError(
+            f"evaluator.data: {config.target} gave a list of loaders; let it give a tuple: return train, validation"
+        )
     if _iterable(made) and not isinstance(made, tuple):
         return Data(made, None)
     raise ConfigError(

@@ -17,6 +17,7 @@ from nasflow.evaluator.ready_made.supervised import (
     ClassificationModule,
     RegressionModule,
     SupervisedModule,
+    as_numbers,
     class_weights,
     squeezed,
 )
@@ -168,7 +169,7 @@ class SupervisedGroup:
         The order in which torch sums depends on strides, and in a strided tensor on a row's position.
         """
         if isinstance(self._modules[0], RegressionModule):
-            outputs, target = squeezed(outputs, leading=2), squeezed(target)
+            outputs, target = squeezed(outputs, leading=2), as_numbers(squeezed(target), outputs)
         return outputs.contiguous(), target
 
     def _by_member(self, values: dict[str, list[float]]) -> list[dict[str, float]]:

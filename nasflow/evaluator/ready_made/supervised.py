@@ -239,9 +239,9 @@ class RegressionModule(SupervisedModule):
     config: RegressionConfig
 
     def compare(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return predictions and targets without a last dimension of one."""
+        """Return predictions and targets without a last dimension of one, targets as `as_numbers` gives them."""
         output, target = super().compare(batch)
-        return squeezed(output), squeezed(target)
+        return squeezed(output), as_numbers(squeezed(target), output)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the configured loss, averaged over all values."""
@@ -266,6 +266,14 @@ def class_weights(module: SupervisedModule) -> list[float]:
     """Return the weights of a module's classes; empty if all count the same, or their samples are not counted."""
     weights = getattr(module.config, "class_weights", None)
     return [float(weight) for weight in weights] if isinstance(weights, list) else []
+
+
+def as_numbers(target: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Return targets of regression in the precision of the predictions, but no lower one than float32.
+
+    A data set of NumPy's or Python's numbers gives float64, one of counts whole numbers.
+    """
+    return target.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def squeezed(values: torch.Tensor, leading: int = 1) -> torch.Tensor:

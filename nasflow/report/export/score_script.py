@@ -6,7 +6,8 @@ SCORE_SCRIPT = '''"""Rebuild this trained model, and score it on the validation 
     from score import load; model = load()   the trained torch.nn.Module, in eval mode on the CPU
 
 Made by nasflow, which must be installed. The model's weights are in model.safetensors (those of layers that its
-LightningModule has beside it in module.safetensors), its choices in architecture.json; search.json has the space, the evaluator and the recorded metrics; code/ has the search's own code.
+LightningModule has beside it in module.safetensors), its choices in architecture.json; search.json has the space, the
+evaluator and the recorded metrics; code/ has the search's own code.
 """
 
 import json

@@ -38,6 +38,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, validates
 
 from nasflow.clean_text import clean_text
@@ -55,7 +56,7 @@ SCHEMA_VERSION = 4
 _CHANGES: dict[int, list[str]] = {2: ["ALTER TABLE attempts ADD COLUMN endings JSON"], 3: [], 4: []}
 """Statements that upgrade the tables to a version from the one before; new tables are created without them."""
 BUSY_SECONDS = 120
-"""How long a transaction waits for a database that others have locked."""
+"""How long a transaction waits for a database that others have locked, or for a connection of this process."""
 STOPPED_SECONDS = 60
 """After which PostgreSQL ends the transaction of a process that is idle in it, so that others need not wait."""
 
@@ -308,9 +309,11 @@ class Store:
 
 @contextmanager
 def clear_errors(url: URL, *kinds: type[DBAPIError]) -> Iterator[None]:
-    """Turn the driver's errors of these kinds into a StudyError without the password."""
+    """Turn the driver's errors of these kinds, and one of the pool, into a StudyError without the password."""
     try:
         yield
+    except PoolTimeout as error:
+        raise StudyError(f"store: {shown_url(url)} can't be used: no connection free in {BUSY_SECONDS} s") from error
     except kinds as error:
         reason = " ".join(str(error.orig).split())
         reason = hide_passwords(reason, url.render_as_string(hide_password=False))
@@ -351,6 +354,7 @@ def _make_engine(url: URL) -> Engine:
         engine = create_engine(
             url,
             pool_pre_ping=True,
+            pool_timeout=BUSY_SECONDS,
             json_serializer=lambda value: json.dumps(value, allow_nan=False),
             json_deserializer=_from_json,
         )

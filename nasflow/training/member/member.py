@@ -24,15 +24,10 @@ from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import where_model_is
-from nasflow.training.member.trainer.hooks import BATCH_HOOKS, GRADIENT_HOOKS, STEPS, EndsEpochError, Hooks
+from nasflow.training.member.trainer.hooks import STEPS, EndsEpochError, Hooks
 from nasflow.training.member.trainer.modes import freeze_only
 from nasflow.training.member.trainer.pace import Pace
 from nasflow.training.member.trainer.trainer_view import TrainerView
-
-_EPOCH_HOOKS = (
-    *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
-    *("on_validation_start", "on_validation_end"),
-)
 
 
 class Member:
@@ -334,14 +329,9 @@ class Member:
     def can_stop_within(self, batches: int) -> bool:
         """Whether all that so many batches of an epoch have changed is known, so that it can be saved and continued.
 
-        A module with a hook for the begin or the end of an epoch may collect anything for it, and so may callbacks.
         Accumulated gradients are not saved.
         """
-        return (
-            self.pace.is_first(batches)
-            and not self.hooks.callbacks
-            and self.hooks.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
-        )
+        return self.pace.is_first(batches) and not self.hooks.collect
 
     def state_within(self, batches: int) -> dict[str, Any]:
         """Return all that is needed to continue after so many batches of the running epoch."""
@@ -377,16 +367,13 @@ class Member:
         """Load of a saved state the weights, and what hooks and callbacks keep beside them."""
         own = state.get("not_averaged", {})
         weights = {**state["module"], **own}
+        load = functools.partial(self.module.load_state_dict, strict=self.module.strict_loading)
         if hooks := state.get("hooks"):
-            checkpoint = self._checkpoint(weights, state["fitting"]["steps"])
-            self.hooks.load_state_dict(checkpoint, hooks, self._load)
+            self.hooks.load_state_dict(self._checkpoint(weights, state["fitting"]["steps"]), hooks, load)
         else:
-            self._load(weights)
+            load(weights)
         self.average.load(self.module, state["module"], own)
         freeze_only(self.module, state.get("frozen"))
-
-    def _load(self, weights: dict[str, Any]) -> None:
-        self.module.load_state_dict(weights, strict=self.module.strict_loading)
 
     def call_hook(self, name: str, *args: Any) -> None:
         """Call a hook within the member's random stream, if it is overridden: entering the stream takes time."""

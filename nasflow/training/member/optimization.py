@@ -51,7 +51,7 @@ class Fitting:
                 "self.automatic_optimization = False and step them in training_step"
             )
         self.schedules = [_schedule_of(entry) for entry in schedules]
-        self.clip_val = clip_val
+        self.clip_val = clip_val if clip_val is not None and clip_val > 0 else None  # as Lightning takes it
         self.clip_algorithm = clip_algorithm
         self.steps = 0
         self.scale = scale
@@ -206,8 +206,8 @@ class EarlyStop:
         value = to_loss(pick_metric(metrics, self._metric, "early_stopping.metric"), self._direction)
         if value < self._best - self._min_delta:
             self._best, self._waited = value, 0
-        else:
-            self._waited += 1
+            return False
+        self._waited += 1
         return validated and self._waited >= self._patience
 
     def state_dict(self) -> dict[str, Any]:

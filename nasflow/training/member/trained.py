@@ -11,6 +11,7 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import CheckpointError
 from nasflow.evaluator.candidate import Candidate, candidate_space
 from nasflow.space.lazy_layers import make_by_weights
+from nasflow.training.member.rng import RngStream
 from nasflow.trial import Trial
 
 PARTS = "repeats"
@@ -72,7 +73,8 @@ def _module_of(trial_folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, s
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, torch.Tensor]) -> nn.Module:
     """Return the trial's model with its trained weights, in eval mode on the CPU."""
     space = candidate_space(config.space, config.evaluator, config.base_dir)
-    candidate: Candidate = space.build(trial.architecture)
+    with RngStream(trial.seed):  # as in training: what is no weight may be drawn, too
+        candidate: Candidate = space.build(trial.architecture)
     return with_weights(candidate.model, weights).eval()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from nasflow.clean_text import clean_text, shortened
+from nasflow.clean_text import shortened
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
@@ -28,7 +28,6 @@ _POLL = 0.05  # seconds between two checks of files
 _LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
 _CLUSTER_ACTS_WITHIN = 120.0  # seconds
-_OWN_LOG_SHOWN = 600  # characters
 _REST = 5.0  # of the time of a look at all jobs, until the next one
 
 
@@ -177,6 +176,9 @@ class ClusterService(RootHere):
 
     def cleanup(self) -> None:  # noqa: D102
         with self._records.service_lock():
+            if why := self._storage.why_closed():
+                self._await_gone()  # by force, for jobs can't be told to end
+                raise ServiceError(f"{why}; its jobs are ended, but what is stored of them stays until this is mended")
             self._tend()
             jobs = self._unfinished()
             for job_id in jobs:  # all at once, so that their grace periods overlap
@@ -215,7 +217,7 @@ class ClusterService(RootHere):
         self._storage.collect([run for _, run in runs.values() if run is not None])
         for job_id, (slot, run) in runs.items():
             if run is None or not run.given.exists():
-                if looked:  # a controller, perhaps this one, was interrupted before it submitted the run
+                if looked and not self._silent:  # a controller was interrupted before it submitted the run
                     self._hand_over(job_id, slot, run)
             elif state := self._end(run):
                 self._settle(job_id, slot, state, run)
@@ -225,11 +227,9 @@ class ClusterService(RootHere):
         """Query the cluster and return whether it answered."""
         begin = time.monotonic()
         try:
-            self._seen, self._seen_at = self._look(), begin
+            self._seen, self._seen_at, self._silent = self._look(), begin, False
         except ClusterSilentError as error:
             self._say_silent(error)
-        else:
-            self._silent = False
         end = time.monotonic()
         self._next_look = end + max(self._poll_seconds, 5 * (end - begin))
         return not self._silent
@@ -250,6 +250,8 @@ class ClusterService(RootHere):
             self._waiting.discard(job_id)
             self._taken[job_id] = slot
             self._hand_over(job_id, slot, None)
+            if self._silent:  # each of the others would wait as long for an answer
+                return
 
     def _hand_over(self, job_id: str, slot: str, run: Run | None) -> None:
         """Submit a job unless the cluster already has its `run`, which may have been submitted before."""
@@ -293,12 +295,8 @@ class ClusterService(RootHere):
         if last_word is None and may_come and known - since < _LAST_WORD:  # its file may arrive later
             return None
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
-            where_to_look = self._storage.why_not(run.job_id)
-            if words := " ".join(clean_text(self._own_log(run)).split())[-_OWN_LOG_SHOWN:]:
-                where_to_look += f", and {self.kind}'s own log of it ends with: {words}"
-            elif seen.reason:
-                where_to_look += f"; of the last: {seen.reason}"
-            self._stillborn.add(where_to_look)
+            where, log = self._storage.why_not(run.job_id), self._own_log(run)
+            self._stillborn.add_silent(where, self.kind, log, seen.reason)
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, reason=source.reason)

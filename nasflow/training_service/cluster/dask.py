@@ -25,6 +25,7 @@ from nasflow.training_service.machine.environment import inherited
 
 _POLL_SECONDS = 1.0
 _CONNECT_WITHIN = 10.0  # seconds
+_ANSWERS_WITHIN = 60.0  # seconds; a busy scheduler is slow
 # States of a task by their meaning here (https://distributed.dask.org/en/stable/scheduling-state.html).
 _ALIVE = {
     "waiting": "waits",
@@ -38,6 +39,8 @@ _ENDED = {"memory", "erred"}
 class TextClient(distributed.Client):
     """A client that unpickles nothing that workers send, neither results nor errors. Its futures have no results.
 
+    It waits for an answer for a limited time, after which it raises TimeoutError.
+
     One that can't connect ends its thread. Left to the garbage collector, it would stay in memory with that thread,
     and if collected while another client starts, both wait for Dask's lock on threads for ever.
     """
@@ -49,6 +52,11 @@ class TextClient(distributed.Client):
             self.close()  # type: ignore[no-untyped-call]
             self._loop_runner.stop()  # which `close` leaves running where connecting has failed
             raise
+
+    def sync(self, func: Callable[..., Any], *args: Any, callback_timeout: Any = None, **options: Any) -> Any:
+        """Call an asynchronous function and wait for its result, as all methods that ask the scheduler do."""
+        limit = callback_timeout or _ANSWERS_WITHIN
+        return super().sync(func, *args, callback_timeout=limit, **options)  # type: ignore[no-untyped-call]
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]
@@ -93,8 +101,7 @@ class DaskService(ClusterService):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        client = self._connect()
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._ask(lambda client: client.scheduler_info(n_workers=-1))["workers"]
         if not workers:
             raise ServiceError(
                 f"training_service: the Dask cluster at {self._config.address} has no workers; start some"
@@ -160,8 +167,9 @@ class DaskService(ClusterService):
         client = self._connect()
         try:
             return what(client)
-        except OSError as error:  # distributed's CommClosedError is one
-            raise ClusterSilentError(f"training_service: the Dask scheduler does not answer: {error}") from error
+        except OSError as error:  # as distributed's CommClosedError and TimeoutError, which may have no text, are
+            why = str(error) or f"timed out after {_ANSWERS_WITHIN:g} s"
+            raise ClusterSilentError(f"training_service: the Dask scheduler does not answer: {why}") from error
         except TypeError as error:  # by distributed, which was given a pickle
             raise ServiceError(f"training_service: a Dask worker's answer is refused: {error}") from error
 

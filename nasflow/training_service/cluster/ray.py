@@ -1,12 +1,13 @@
 """Runs jobs on a Ray cluster through its Jobs API: each is a Ray job with a program as its entry point."""
 
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.ray import RayServiceConfig
-from nasflow.training_service.base import JobStatus
+from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.ray_jobs import RayJob, RayJobs
 from nasflow.training_service.cluster.runs import Run, name_prefix
@@ -14,6 +15,8 @@ from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import EXPLICIT
+
+_LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 1.0
 # Ray kills the process group of an entry point up to a second after its supervisor has died. Outside that group,
@@ -26,6 +29,11 @@ _STATUS = {
     "FAILED": JobStatus.EXITED,
     "STOPPED": JobStatus.LOST,
 }
+_GIVEN_UP = "Job supervisor actor failed to start within"  # RAY_JOB_START_TIMEOUT_SECONDS, as while others compute
+_NO_ROOM = (
+    "Ray had no room for the job in time; lower training_service.max_jobs, or raise RAY_JOB_START_TIMEOUT_SECONDS "
+    "where Ray's head is started"
+)
 
 
 class RayService(ClusterService):
@@ -80,6 +88,16 @@ class RayService(ClusterService):
         for name in names:
             self._jobs.stop(name)
 
+    def _end(self, run: Run) -> JobState | None:
+        """As the base class; a job that Ray gave up before it began is submitted again, which is no retry."""
+        seen = self._seen.get(run.name)
+        given_up = seen is not None and seen.reason == _NO_ROOM and not self._records.cancel_mark(run.job_id).exists()
+        if not given_up or run.began():
+            return super()._end(run)
+        _LOG.warning("job %s: %s; it is submitted again", run.job_id, _NO_ROOM)
+        self._records.new_run(run.job_id)  # which the cluster does not have yet
+        return None
+
     def _own_log(self, run: Run) -> str:
         try:
             log = self._jobs.log(run.name)
@@ -91,4 +109,6 @@ class RayService(ClusterService):
 def _seen(job: RayJob) -> Seen:
     text = " ".join((job.message or "").split())[:300]
     ran = job.driver_node_id is not None
+    if not ran and job.status == "FAILED" and text.startswith(_GIVEN_UP):
+        return Seen(JobStatus.LOST, _NO_ROOM, ran=False)
     return Seen(_STATUS[job.status], f"Ray's job is {job.status.lower()}: {text}", ran=ran)

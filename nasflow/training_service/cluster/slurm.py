@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
@@ -29,7 +29,13 @@ _SILENT = (
     "temporarily",
     "try again",
     "zero bytes",
+    "standby mode",
+    "message send failure",
+    "message receive failure",
+    "protocol authentication error",
 )
+_FIXED = ("squeue", "scancel")  # commands whose arguments no config changes, so that it can't be to blame
+_AT_ONCE = 100  # job ids, because a command line has a greatest length
 # States of squeue(1) by their meaning here. A job in any other state, such as COMPLETING, may still have processes.
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _EXITED = {"COMPLETED", "FAILED"}
@@ -101,17 +107,25 @@ class SlurmService(ClusterService):
 
     def _look(self) -> Mapping[str, Seen]:
         prefix = name_prefix(self._root)
-        user = f"--user={os.geteuid()}"
         seen: dict[str, Seen] = {}
-        for line in self._call("squeue", "--noheader", "--states=all", user, f"--format={_FIELDS}").splitlines():
-            number, state, reason, nodes, name = line.split("|", 4)
+        for number, state, reason, nodes, name in self._listed():
             # A name appears twice if a controller was killed while submitting it and the next one submitted it again.
             if name.startswith(prefix) and (name not in seen or seen[name].status.finished):
                 seen[name] = _seen(number, state, reason, nodes)
         return seen
 
     def _withdraw(self, names: Sequence[str]) -> None:
-        self._call("scancel", "--quiet", f"--user={os.geteuid()}", f"--name={','.join(names)}")
+        wanted = set(names)
+        listed = [(number, state) for number, state, _, _, name in self._listed() if name in wanted]
+        alive = [number for number, state in listed if not _seen(number, state, "", "").status.finished]
+        for first in range(0, len(alive), _AT_ONCE):
+            self._call("scancel", "--quiet", *alive[first : first + _AT_ONCE])
+
+    def _listed(self) -> Iterator[Sequence[str]]:
+        """Yield the `_FIELDS` of this user's jobs."""
+        user = f"--user={os.geteuid()}"
+        for line in self._call("squeue", "--noheader", "--states=all", user, f"--format={_FIELDS}").splitlines():
+            yield line.split("|", 4)
 
     def _options(self, nodes: int) -> list[str]:
         """Return the options of sbatch for a job; what it requests is that of each node."""
@@ -157,13 +171,14 @@ class SlurmService(ClusterService):
         ]
         return "\n".join(lines) + "\n"
 
-    def _environment(self) -> dict[str, str]:
-        """Return the environment of Slurm's commands, which jobs inherit.
+    def _environment(self, command: str) -> dict[str, str]:
+        """Return the environment of one of Slurm's commands; jobs inherit that of sbatch.
 
-        It has no secrets but the storage's, and none of Slurm's own variables, which describe a job that this process
-        may itself be in.
+        It has no secrets but the storage's, where jobs need them, and none of Slurm's own variables, which describe a
+        job that this process may itself be in.
         """
-        variables = {**inherited(self._withheld, self._config.pass_env), **self._secret_environment()}
+        storage = {} if command in _FIXED else self._secret_environment()
+        variables = {**inherited(self._withheld, self._config.pass_env), **storage}
         return {
             name: value for name, value in variables.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"
         }
@@ -179,7 +194,7 @@ class SlurmService(ClusterService):
             done = subprocess.run(
                 command,
                 input=given,
-                env=self._environment(),
+                env=self._environment(command[0]),
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -188,10 +203,12 @@ class SlurmService(ClusterService):
             )
         except subprocess.TimeoutExpired:
             raise ClusterSilentError(f"training_service: Slurm's {command[0]} did not answer in time") from None
+        except OSError as error:  # the machine lacks memory or processes, or the folder of its programs is away
+            raise ClusterSilentError(f"training_service: Slurm's {command[0]} can't be started: {error}") from error
         if done.returncode == 0:
             return done.stdout
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        if any(text in words.lower() for text in _SILENT):
+        if command[0] in _FIXED or any(text in words.lower() for text in _SILENT):
             raise ClusterSilentError(f"training_service: Slurm does not answer: {words}")
         raise ServiceError(f"training_service: Slurm refuses such jobs: {words}")
 

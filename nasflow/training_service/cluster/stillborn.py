@@ -1,8 +1,10 @@
 """Jobs that end on their nodes before they begin: more of them in a row are a mistake of the set-up, and no trial's."""
 
+from nasflow.clean_text import clean_text
 from nasflow.errors import ServiceError
 
 _LIMIT = 3
+_LOG_SHOWN = 600  # characters
 
 
 class StillbornJobs:
@@ -14,6 +16,21 @@ class StillbornJobs:
     def add(self, why: str) -> None:
         """Count one. `why` is how to find out, or the reason itself."""
         self._count, self._why = self._count + 1, why
+
+    def add_silent(self, where: str, kind: str, log: str, reason: str) -> None:
+        """Count one that has left no word of its own.
+
+        Args:
+            where: where to look.
+            kind: the cluster's name.
+            log: what the cluster itself has of its output.
+            reason: the cluster's word on its end.
+        """
+        if words := " ".join(clean_text(log).split())[-_LOG_SHOWN:]:
+            where += f", and {kind}'s own log of it ends with: {words}"
+        elif reason:
+            where += f"; of the last: {reason}"
+        self.add(where)
 
     def clear(self) -> None:
         """Begin anew, because a job has run to its end."""

@@ -30,7 +30,7 @@ from nasflow.job.disk_full import is_full, wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.system.small_files import read_whole, write_aside
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.files.locking import acquire_soon
+from nasflow.training_service.files.locking import acquire_soon, turn_of_thread
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="JobRecords")
@@ -86,7 +86,7 @@ class JobRecords:
     @contextmanager
     def _locked(self, acquire: Callable[[BinaryIO], None]) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
-        with self._lock_file.open("ab") as file:
+        with turn_of_thread(self._lock_file), self._lock_file.open("ab") as file:
             acquire(file)
             try:
                 yield

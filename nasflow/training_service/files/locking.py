@@ -1,7 +1,8 @@
-"""Acquires a file lock, but does not wait for ever for a process that keeps it."""
+"""Acquires a file lock, but does not wait for ever for another process that keeps it."""
 
 import fcntl
 import os
+import threading
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,17 @@ _STOPPED = 10.0  # seconds for which a stopped process may keep a lock that othe
 _ALIVE = disk_full.SECONDS + 60.0  # seconds for any other, which may be waiting for room on the disk
 _POLL = 0.002  # seconds
 _LOOK = 1.0  # seconds between two looks at the holder
+
+_turns: dict[Path, threading.Lock] = {}
+os.register_at_fork(after_in_child=_turns.clear)  # threads that hold them are not in the child
+
+
+def turn_of_thread(path: Path) -> threading.Lock:
+    """Return the lock by which threads of this process take turns at the lock of a file.
+
+    They wait for each other without a limit, so that the limit of `acquire_soon` is only for other processes.
+    """
+    return _turns.setdefault(path, threading.Lock())
 
 
 def acquire_soon(file: BinaryIO) -> None:

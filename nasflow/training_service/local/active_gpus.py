@@ -62,11 +62,19 @@ class ActiveGpus:
             reasons = {index: self._reason(index, gpus.get(index), index in at_work, workers) for index in self._slots}
         with self._state.lock():
             if self._state.dir.exists():  # else the service was cleaned up
-                for index, reason in reasons.items():
-                    for slot in self._slots[index]:
-                        self._state.hold(slot, reason)
+                for slot, why in self._of_slots(reasons).items():
+                    self._state.hold(slot, "; ".join(why))
             self._read_at = time.monotonic()
         self._tell(reasons)
+
+    def _of_slots(self, reasons: Mapping[int, str]) -> dict[str, list[str]]:
+        """Return why each slot may take no job, by the reasons of its GPUs, each once; none for one that may."""
+        found: dict[str, list[str]] = {slot: [] for slots in self._slots.values() for slot in slots}
+        for index, reason in reasons.items():
+            for why in (found[slot] for slot in self._slots[index]):
+                if reason and reason not in why:
+                    why.append(reason)
+        return found
 
     def _at_work(self) -> set[int]:
         """Return the GPUs with a job in one of their slots."""

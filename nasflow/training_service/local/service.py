@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from nasflow.training_service.local.state import ROOT_VARIABLE, TOKEN_VARIABLE, 
 from nasflow.training_service.machine.environment import inherited
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.machine.job_process import GRACE
-from nasflow.training_service.machine.processes import carriers, descendants, end_all
+from nasflow.training_service.machine.processes import KILLED_WITHIN, carriers, descendants, end_all
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # Nearly every job needs these, and they are slow to import; a forked job has them at once.
@@ -39,6 +39,8 @@ _POLL = 0.02  # seconds
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
 _STOPPED_LIMIT = 60.0  # seconds for which a worker may be stopped by SIGSTOP
+_KILLED_AGAIN = 0.2  # seconds for what has hung in the kernel to end, because others wait for the lock
+_HUNG_EVERY = 10.0  # seconds between two looks at whether what hangs in the kernel has ended
 _LOG = logging.getLogger(__name__)
 
 
@@ -105,6 +107,8 @@ class LocalService(RootHere):
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._stillborn: Counter[str] = Counter()
         self._stopped_since: dict[int, float] = {}
+        self._said = set[str]()
+        self._hung_at: dict[str, float] = {}  # by the slot, when its processes were last seen to hang
         self._early: dict[tuple[str, ...], _Program] = {}
 
     @contextmanager
@@ -208,10 +212,10 @@ class LocalService(RootHere):
         with self._state.service_lock():
             for worker in self._state.workers():
                 self._bury(worker)
-            end_all(lambda: carriers(ROOT_VARIABLE, str(self._root)))
+            hung = self._end(lambda: carriers(ROOT_VARIABLE, str(self._root)), KILLED_WITHIN)
             if self._state.dir.exists():
                 shutil.rmtree(self._state.dir)
-            for process in self._started.values():
+            for process in self._started.values() if not hung else ():
                 process.wait()  # the environment of an exiting process can't be read
             self._reap()
 
@@ -308,7 +312,10 @@ class LocalService(RootHere):
 
     def _bury_the_dead(self) -> None:
         for worker in self._state.workers():
-            if not worker.process.alive():
+            if self._state.hangs(worker.slot):
+                if time.monotonic() - self._hung_at.get(worker.slot, float("-inf")) > _HUNG_EVERY:
+                    self._bury(worker)
+            elif not worker.process.alive():
                 self._stillborn[worker.slot] = (
                     0 if self._state.ready(worker.slot).exists() else (self._stillborn[worker.slot] + 1)
                 )
@@ -326,7 +333,10 @@ class LocalService(RootHere):
         return time.monotonic() - self._stopped_since.setdefault(pid, time.monotonic()) > _STOPPED_LIMIT
 
     def _bury(self, worker: WorkerRecord) -> None:
-        """End a worker and everything it left running. Its job is lost if no outcome is on record."""
+        """End a worker and everything it left running. Its job is lost if no outcome is on record.
+
+        If something hangs in the kernel, where not even SIGKILL ends it, the slot is out of use until that has ended.
+        """
         reason = f"the worker of slot {worker.slot} (process {worker.process.pid}) was killed or crashed"
         if not worker.token:
             reason = f"the record of the worker of slot {worker.slot} is damaged"
@@ -339,10 +349,26 @@ class LocalService(RootHere):
             below = descendants(worker.process.pid, itself=True) if worker.process.alive() else []
             return {*carriers(TOKEN_VARIABLE, worker.token), *below}
 
-        end_all(find)
+        hung = self._end(find, _KILLED_AGAIN if self._state.hangs(worker.slot) else KILLED_WITHIN)
         for job_id in self._state.claimed(worker.slot):
             self._state.settle(job_id, JobState(status=JobStatus.LOST, slot=worker.slot, reason=reason))
-        self._state.dismiss(worker.slot)
+            self._state.drop_claim(worker.slot, job_id)
+        if hung:
+            self._state.hang(worker.slot, f"slot {worker.slot} takes no job: {hung}")
+            self._hung_at[worker.slot] = time.monotonic()
+        else:
+            self._state.dismiss(worker.slot)
+
+    def _end(self, find: Callable[[], Iterable[psutil.Process]], within: float) -> str:
+        """End processes, and return why some can't be ended; empty if all are gone. Each reason is logged once."""
+        try:
+            end_all(find, killed_within=within)
+        except TimeoutError as error:
+            if str(error) not in self._said:
+                _LOG.warning("%s: %s", self._root, error)
+                self._said.add(str(error))
+            return str(error)
+        return ""
 
     def _reap(self) -> None:
         """Reap ended workers that this process started, which would otherwise stay zombies."""

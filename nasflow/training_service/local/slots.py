@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from nasflow.config.services.local import LocalServiceConfig
+from nasflow.system.cgroups import cpu_quota
 from nasflow.system.gpu_share import GPU_SHARE
 
 _ALL = {
@@ -64,5 +65,6 @@ def _slots_of(gpus: Sequence[int], config: LocalServiceConfig) -> list[str]:
 
 
 def _cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores this process may use; a container may have less of their time than there are."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(there, cpu_quota())))

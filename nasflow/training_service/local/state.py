@@ -6,6 +6,7 @@
                                 claim/<job_id>    the job it took
                                 ready             it has started up
                                 retired           it exits after this job
+                                hangs             why its slot takes no job: a process that nothing can end
                  held/<slot>              why the slot takes no new job for now
                  logs/<slot>.log          the worker's own output
 """
@@ -102,10 +103,20 @@ class LocalState(JobRecords):
         else:
             (self._held / slot).unlink(missing_ok=True)
 
+    @waiting_for_room
+    def hang(self, slot: str, reason: str) -> None:
+        """Keep a slot from taking new jobs until the record of its worker, who can't be ended, is removed."""
+        write_aside(self._workers / slot / "hangs", reason)
+
+    def hangs(self, slot: str) -> bool:
+        """Whether `hang` was called for the worker of a slot."""
+        return (self._workers / slot / "hangs").exists()
+
     def held(self) -> dict[str, str]:
         """Return the slots that take no new job, and why."""
         files = [file for file in self._held.glob("*") if file.suffix != ".new" and not file.name.startswith(".")]
-        return {file.name: file.read_text(errors="replace") for file in files}
+        hung = {file.parent.name: file.read_text(errors="replace") for file in self._workers.glob("*/hangs")}
+        return {file.name: file.read_text(errors="replace") for file in files} | hung
 
     def release(self) -> None:
         """Let every slot take jobs."""

@@ -1,6 +1,7 @@
 """Runs a job in a forked child process, watches its limits, and ends everything it has started."""
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ from nasflow.training_service.machine.processes import (
     end_all,
 )
 from nasflow.training_service.machine.watchdog import Exceeded, Watchdog
+
+_LOG = logging.getLogger(__name__)
 
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -70,7 +73,10 @@ def run_in_child(
         end = _await_saved(child)
     overdue = _overdue(child, log, exceeded, slot) if end is None and exceeded is not None else None
     oom_kills = kills.recent()
-    end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
+    try:
+        end_all(lambda: descendants(worker), 0.0 if exceeded else GRACE)
+    except TimeoutError as error:  # what is known of the job's end stays true
+        _LOG.warning("%s", error)
     reap(child)
     if end is None:
         return overdue or JobState(status=JobStatus.LOST, slot=slot, reason=why)

@@ -12,7 +12,8 @@ import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OOM_SCORE = 500  # from -1000 to 1000; the kernel kills the process with the highest score first when memory runs out
-_KILLED_WITHIN = 20.0  # seconds; a process that survives SIGKILL for longer hangs in the kernel
+KILLED_WITHIN = 20.0
+"""Seconds; a process that survives SIGKILL for longer hangs in the kernel."""
 
 
 def descendants(pid: int, itself: bool = False) -> list[psutil.Process]:
@@ -37,17 +38,23 @@ def carriers(name: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def end_all(find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0) -> None:
+def end_all(
+    find: Callable[[], Iterable[psutil.Process]], grace: float = 0.0, killed_within: float = KILLED_WITHIN
+) -> None:
     """Send SIGTERM, after `grace` seconds SIGKILL, to the processes from `find` until it returns none.
 
     Raises:
-        TimeoutError: a process outlived SIGKILL.
+        TimeoutError: a process outlived SIGKILL by `killed_within` seconds.
     """
     start, signalled = time.monotonic(), set()
     while processes := list(find()):
         waited = time.monotonic() - start
-        if waited > grace + _KILLED_WITHIN:
-            raise TimeoutError(f"processes {[p.pid for p in processes]} are still running after SIGKILL")
+        if waited > grace + killed_within:
+            pids = ", ".join(str(process.pid) for process in processes)
+            raise TimeoutError(
+                f"SIGKILL has not ended process {pids}, which hangs in the kernel: mend the mount or the GPU that it "
+                "waits for, or reboot"
+            )
         for process in processes:
             if waited < grace and process in signalled:
                 continue

@@ -222,6 +222,28 @@ def test_a_search_space_in_place():
 
 
 @pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ([16, 128, 16], "pick.int('n', 16, 128, step=16)"),
+        ([2, 10, 5], "pick('n', [2, 5, 10])"),
+        ([16, 256, 32], "pick('n', [16, 32, 64, 96, 128, 160, 192, 224, 256])"),
+        ([1, 11, 2.5], "pick('n', [1, 2.5, 5.0, 7.5, 10.0])"),
+        ([0.1, 0.5, 0.1], "pick('n', [0.1, 0.2, 0.3, 0.4, 0.5])"),
+    ],
+)
+def test_quniform_gives_what_nni_draws(given, line):
+    """`clip(round(uniform(low, high) / q) * q, low, high)`, as NNI's documentation says."""
+    values = {"trainingService": {"platform": "local"}, "search_space": {"n": {"_type": "quniform", "_value": given}}}
+    assert line in translate(values, Path("any.yml"), kinds()).text
+    low, high, step = given
+    uniform = [low + (high - low) * place / 10_000 for place in range(10_001)]
+    drawn = {min(max(round(number / step) * step, low), high) for number in uniform}
+    written = line.partition("(")[2]
+    if written.startswith("'n', ["):
+        assert {round(number, 9) for number in drawn} == {round(float(n), 9) for n in written[6:-2].split(",")}
+
+
+@pytest.mark.parametrize(
     "values",
     [
         {"trainingService": None},

@@ -123,6 +123,16 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(done, change, sentence,
     assert not carriers(ROOT_VARIABLE, str(searches.folder / "nasflow-runs" / name)), "workers are left behind"
 
 
+def test_a_file_that_can_not_be_used_is_one_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("nasflow.flows.cli.app", lambda: (tmp_path / "file" / "picture.svg").write_text("plan"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: ") and said.endswith("Not a directory; mend this, and run the command again")
+
+
 def test_unknown_study_and_store(searches):
     assert "there is no database" in searches.run("show", "nothing", code=2)
     assert "can't be read" in searches.run("run", "nothing.yaml", code=2)

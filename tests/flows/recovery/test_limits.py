@@ -96,13 +96,16 @@ def test_a_trial_that_trains_for_too_long_stops_after_an_epoch(searches: Searche
 def test_hours_that_are_over_stop_the_round_and_larger_ones_go_on(searches: Searches) -> None:
     space = {"target": "spaces.py:uneven", "params": {"delay": 0.45}}  # the slow one waits for some 40 s
     budget = {"rounds": 2, "trials_per_round": 2, "on_timeout": "stop"}
-    rest = {"space": space, "merge": {"enabled": False}, "training_service": {"kind": "local", "slots": 2}}
+    evaluator = {**config([])["evaluator"], "test_data": {"target": "spaces.py:unseen"}}
+    service = {"kind": "local", "slots": 2}
+    rest = {"space": space, "evaluator": evaluator, "merge": {"enabled": False}, "training_service": service}
     searches.write("hours", **config([], **rest, budget={**budget, "hours": 0.008}))
     printed = searches.run("run", "hours.yaml")
     note = "budget.hours is over: a larger one goes on with 1 unfinished trials"
     assert note in printed
     by_kind = {trial["architecture"]["kind"]: trial for trial in searches.json("show", "hours")["trials"]}
     assert by_kind["fast"]["status"] == "trained" and by_kind["slow"]["status"] == "running"
+    assert "test_accuracy" in by_kind["fast"]["metrics"], "the best trial is tested though the hours are over"
     assert note in searches.run("run", "hours.yaml"), "nothing is left to do"
     searches.write("hours", **config([], **rest, budget={**budget, "hours": 1}))
     assert "budget.hours" not in searches.run("run", "hours.yaml")

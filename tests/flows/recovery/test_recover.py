@@ -11,10 +11,11 @@ import pytest
 
 from nasflow.config.search import parse_config
 from nasflow.flows.budget import is_finished, rounds_left, unfinished_text
+from nasflow.flows.recovery import resume
 from nasflow.flows.recovery.judge import Facts, Run, Standing, judge
 from nasflow.space.architecture import Architecture
 from nasflow.study.lease import Controller
-from nasflow.study.records import RoundState
+from nasflow.study.records import AttemptKind, AttemptState, FinalRecord, RoundState
 from nasflow.study.study import Study
 from tests.flows.forked_commands import run_forked
 from tests.flows.searches import HERE, Searches
@@ -102,6 +103,48 @@ def test_once_the_hours_are_over_an_open_round_is_left_only_to_be_finished(tmp_p
             study.end_round(0, RoundState.COMPLETED)
             assert list(rounds_left(study)) == left
             assert unfinished_text(study) == "; budget.hours is over: a larger one goes on with 1 unfinished trials"
+
+
+def test_without_hours_a_larger_budget_goes_on(tmp_path):
+    store = f"sqlite:///{tmp_path / 'nasflow.db'}"
+    config = parse_config({**CONFIG, "name": "fewer", "store": store, "work_dir": tmp_path, "base_dir": HERE})
+    with closing(Study.open(config)) as study:
+        study.begin_round(0)
+        study.submit_trials(0, [Architecture({"kind": "ok", "width": 8})])
+        assert unfinished_text(study) == "; a larger budget goes on with 1 unfinished trials"
+
+
+def test_a_search_is_finished_once_its_best_trial_was_tested_or_could_not_be(tmp_path):
+    store = f"sqlite:///{tmp_path / 'nasflow.db'}"
+    values = {**CONFIG, "name": "tested", "store": store, "work_dir": tmp_path, "base_dir": HERE}
+    values["evaluator"] = {**CONFIG["evaluator"], "test_data": {"target": "spaces.py:unseen"}}
+    with closing(Study.open(parse_config({**values, "budget": {"rounds": 1}}))) as study:
+        study.begin_round(0)
+        study.submit_trials(0, [Architecture({"kind": "ok", "width": 8})])
+        attempt = study.new_attempt(0)
+        study.start_attempt(attempt.id, "job")
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.5}, 4)])
+        study.end_round(0, RoundState.COMPLETED)
+        assert not is_finished(study)
+        for number, finals in enumerate([[], [FinalRecord(0, {"test_accuracy": 0.4}, 4)]]):
+            attempt = study.new_attempt(0, AttemptKind.TEST)
+            study.start_attempt(attempt.id, f"test-{number}")
+            assert not is_finished(study), "its controller may be killed now"
+            state = AttemptState.SUCCEEDED if finals else AttemptState.FAILED
+            study.record_outcome(attempt.id, state, finals, error=None if finals else "broken data")
+            assert is_finished(study)
+
+
+def test_a_study_that_is_removed_meanwhile_stops_no_recovery(tmp_path, monkeypatch):
+    store = f"sqlite:///{tmp_path / 'nasflow.db'}"
+    Study.open(
+        parse_config({**CONFIG, "name": "there", "store": store, "work_dir": tmp_path, "base_dir": HERE})
+    ).close()
+    monkeypatch.setattr(resume, "study_names", lambda _: ["gone", "there"])
+    monkeypatch.setattr(resume, "_record", lambda _: Facts(finished=True))
+    said: list[str] = []
+    assert [found.config.name for found in resume.look(store, timedelta(0), said.append)] == ["there"]
+    assert said == ["gone: left alone: there is no study 'gone' in the store; it has there"]
 
 
 # --- real searches -----------------------------------------------------------------------------------------------

@@ -62,17 +62,17 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Cancelling
 
-from nasflow.flows import search_flow
+from nasflow.flows import {module}
 from nasflow.flows.cli import main
 
 
 def cancel() -> str:
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(flow_run.id, Cancelling(), force=True)
-    return "a round"
+    return "cancelled early"
 
 
-search_flow.sampling_round = search_flow.sampling_round.with_options(flow_run_name=cancel)
+{module}.{flow} = {module}.{flow}.with_options(flow_run_name=cancel)
 main()
 """
 
@@ -80,15 +80,33 @@ main()
 # --- a search in a process that no runner started -----------------------------------------------------------------
 
 
-def test_a_round_that_is_cancelled_before_it_begins_cancels_the_search(searches):
-    """Prefect names a run just before it sets it to RUNNING."""
-    searches.write("search", **CONFIG)
-    program = [sys.executable, "-c", CANCELLED_EARLY, "run", "search.yaml"]
+def cancelled_early(searches: Searches, flow: str, *command: str) -> None:
+    """A command whose flow run, or its first round's, is cancelled just before it is set to RUNNING."""
+    module, _, name = flow.partition(".")
+    program = [sys.executable, "-c", CANCELLED_EARLY.format(module=module, flow=name), *command]
     ended = subprocess.run(
         program, cwd=searches.folder, env=searches.server.env, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "the same command continues from here" in ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_run_that_is_cancelled_before_it_begins_is_an_interruption(searches):
+    searches.write("search", **CONFIG)
+    for flow, name, command in (
+        ("search_flow.search", "nas-search", ["run", "search.yaml"]),
+        ("retry_flow.retry_failed", "nas-retry", ["retry", "search"]),
+    ):
+        cancelled_early(searches, flow, *command)
+        runs = searches.server.post("/flow_runs/filter", {"flows": {"name": {"any_": [name]}}, "sort": "ID_DESC"})
+        early = [run for run in runs if run["name"] == "cancelled early"]
+        assert [run["state_type"] for run in early] == ["CANCELLED"]
+
+
+def test_a_round_that_is_cancelled_before_it_begins_cancels_the_search(searches):
+    searches.write("search", **CONFIG)
+    cancelled_early(searches, "search_flow.sampling_round", "run", "search.yaml")
     run = searches.server.newest_run("nas-search")
     assert state_of(searches.server, run)["type"] == "CANCELLED"
     assert rounds_of(searches.server, run) == ["CANCELLED"]

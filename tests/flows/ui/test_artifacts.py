@@ -4,12 +4,18 @@ import json
 import logging
 import math
 import re
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 
-from nasflow.flows.ui.artifacts import artifact_key, plain
+from nasflow.config.search import parse_config
+from nasflow.flows.ui import artifacts
+from nasflow.flows.ui.artifacts import Progress, artifact_key, plain, show_markdown
+from nasflow.flows.ui.run_page import RunPage
 from nasflow.job.events import DIFFERS
 from tests.flows.searches import Searches
 
@@ -118,3 +124,69 @@ def test_no_two_studies_share_a_key():
     keys = {artifact_key(name, "round", 3) for name in names}
     assert len(keys) == len(names) and "a-b-round-3" in keys
     assert all(re.fullmatch(r"a-b-([0-9a-f]{8}-)?round-3", key) for key in keys)
+
+
+def refused(status: int) -> httpx.HTTPStatusError:
+    return httpx.HTTPStatusError(
+        str(status), request=httpx.Request("PATCH", "http://x"), response=httpx.Response(status)
+    )
+
+
+@pytest.fixture
+def warned(monkeypatch, caplog):
+    """What is logged, as in a program that has not warned yet."""
+    monkeypatch.setattr(artifacts, "_warned", threading.Event())
+    with caplog.at_level(logging.WARNING, "nasflow.flows.ui"):
+        yield caplog
+
+
+def test_a_bar_that_the_server_refuses_ends_nothing_and_is_made_again(monkeypatch, warned):
+    answers = [refused(500), "first", refused(504), None, refused(404), "second", None]
+    asked = []
+
+    def answer(what):
+        asked.append(what)
+        if isinstance(given := answers.pop(0), Exception):
+            raise given
+        return given
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_: answer("create"))
+    monkeypatch.setattr(
+        artifacts, "update_progress_artifact", lambda artifact_id, progress: answer((artifact_id, progress))
+    )
+    bar = Progress("key", "epochs", every=0.0)
+    for share in range(1, 8):
+        bar.update(share / 10)
+    updates = [("first", 30.0), ("first", 40.0), ("first", 50.0)]
+    assert asked == ["create", "create", *updates, "create", ("second", 70.0)]
+    assert len(warned.records) == 1, "told once"
+
+
+def test_a_page_goes_on_without_the_server_and_shows_anew_what_was_deleted(monkeypatch, warned):
+    page = RunPage(parse_config({"name": "shown", **SEARCH}))
+    made, updates = [], [None, refused(404), refused(500)]
+
+    def create(artifact, _sync):
+        if len(made) == 2:
+            raise httpx.ConnectError("gone")
+        made.append(artifact.key)
+        return SimpleNamespace(id=len(made))
+
+    def update(id, _):
+        if (error := updates.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr("prefect.artifacts.Artifact.create", create)
+    client = SimpleNamespace(update_artifact=update)
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
+    for _ in range(4):  # made, updated, made again, and refused
+        page.show_markdown("text", "# Text", "A text")
+    page.show_table("rows", [{"a": 1}], "A table")
+    assert made == ["text", "text"] and not updates
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", create_refused)
+    show_markdown("text", "# Text", "A text")
+    assert len(warned.records) == 1, "told once"
+
+
+def create_refused(**_: str) -> None:
+    raise refused(504)

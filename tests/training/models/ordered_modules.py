@@ -8,7 +8,24 @@ from pytorch_lightning.callbacks import EarlyStopping
 from torch import nn
 from torch.nn import functional as F
 
+from nasflow.space.pick import Pick
 from tests.training.models.lightning_modules import Plain
+
+
+class Fourier(nn.Module):
+    """Fixed random features, which are neither parameter nor buffer."""
+
+    def __init__(self, features: int, width: int):
+        super().__init__()
+        self.directions = torch.randn(features, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(x @ self.directions)
+
+
+def fourier(pick: Pick) -> nn.Module:
+    width = pick("width", [8, 16])
+    return nn.Sequential(Fourier(6, width), nn.Linear(width, 3))
 
 
 class Averages(Plain):

@@ -99,8 +99,9 @@ def harm(file: Path, here: int) -> None:
         file.touch()
 
 
-def test_what_workers_answer_is_not_unpickled(root, tmp_path):
+def test_what_workers_answer_is_not_unpickled(root, tmp_path, monkeypatch):
     """Neither results, nor their types, nor errors."""
+    monkeypatch.setattr(dask_service, "_ANSWERS_WITHIN", 600.0)  # however slow the machine that runs the tests
     file = tmp_path / "harm"
 
     def hostile_result():
@@ -175,6 +176,21 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(root, dask):
     (root / "go").touch()
     assert finish(service, handle).exit_code == 0
     assert finish(service, service.submit(script("next"))).exit_code == 0
+
+
+def test_a_scheduler_that_hangs_is_not_waited_for_for_ever(root, dask, monkeypatch, caplog):
+    monkeypatch.setattr(dask_service, "_ANSWERS_WITHIN", 0.5)
+    service = make(root)
+    service.prepare()
+    scheduler = psutil.Process(dask.scheduler.pid)
+    scheduler.suspend()
+    try:
+        service.prepare()
+        assert "the Dask scheduler does not answer: timed out after 0.5 s" in caplog.text
+    finally:
+        scheduler.resume()
+    monkeypatch.undo()
+    assert finish(service, service.submit(script("job"))).exit_code == 0
 
 
 @pytest.mark.long

@@ -12,8 +12,11 @@ import pytest
 from nasflow.config.search import parse_config
 from nasflow.config.services.cluster.ray import RayServiceConfig
 from nasflow.errors import ConfigError, ServiceError
+from nasflow.testing.training_service import script
+from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster import ray_jobs
 from nasflow.training_service.cluster.base import ClusterSilentError
+from nasflow.training_service.cluster.ray import RayService
 from nasflow.training_service.cluster.ray_jobs import RayJobs
 
 
@@ -141,3 +144,82 @@ def test_a_name_that_is_no_header(name):
     with pytest.raises(ConfigError, match=r"training_service\.headers: .* is no name of an HTTP header") as error:
         parse_config({"name": "x", "space": target, "evaluator": evaluator, "training_service": service})
     assert "hush" not in str(error.value)
+
+
+class Busy(Answers):
+    """A cluster without room: Ray gives up each job but the last."""
+
+    given: ClassVar[list[str]] = []
+    gives_up_all = False
+    message = (
+        "Job supervisor actor failed to start within 900.0 seconds. This timeout can be configured by setting the "
+        "environment variable RAY_JOB_START_TIMEOUT_SECONDS."
+    )
+
+    def do_POST(self) -> None:
+        job = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
+        self.given.extend(filter(None, [job.get("submission_id")]))
+        self._answer({})
+
+    def do_GET(self) -> None:
+        failed = {"status": "FAILED", "message": self.message, "driver_node_id": None}
+        kept = self.given if self.gives_up_all else self.given[:-1]
+        states = [
+            {"submission_id": name, "status": "PENDING"} | (failed if name in kept else {}) for name in self.given
+        ]
+        self._answer(states)
+
+    def _answer(self, content: Any) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+
+@pytest.fixture
+def busy() -> Iterator[type[Busy]]:
+    class Fresh(Busy):
+        given: ClassVar[list[str]] = []
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Fresh) as server:
+        Fresh.port = server.server_port
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield Fresh
+        server.shutdown()
+
+
+def test_a_job_that_waits_too_long_for_room_is_submitted_again(busy, tmp_path, caplog):
+    """It is no job that ended before it began, three of which would end the search."""
+    service = RayService(RayServiceConfig(address=f"http://127.0.0.1:{busy.port}", max_jobs=1), tmp_path / "root")
+    handle = service.submit(script("job"))
+    for times in range(2, 7):
+        busy.gives_up_all = True
+        service.prepare()
+        busy.gives_up_all = False
+        service.prepare()
+        assert len(set(busy.given)) == len(busy.given) == times
+        assert service.status(handle).status is JobStatus.PENDING
+    assert "lower training_service.max_jobs, or raise RAY_JOB_START_TIMEOUT_SECONDS" in caplog.text
+    busy.gives_up_all = True
+    service.cancel(handle)
+    assert service.status(handle).status is JobStatus.CANCELLED
+    assert len(busy.given) == 6
+
+
+def test_a_cluster_that_takes_no_job_is_not_asked_for_the_others(busy, tmp_path, monkeypatch):
+    service = RayService(RayServiceConfig(address=f"http://127.0.0.1:{busy.port}", max_jobs=9), tmp_path / "root")
+    asked: list[str] = []
+
+    def silent(name: str, *_: Any) -> None:
+        asked.append(name)
+        raise ClusterSilentError("no answer")
+
+    service.prepare()
+    monkeypatch.setattr(service._jobs, "submit", silent)
+    service._records.dir.mkdir(exist_ok=True, parents=True)
+    with service._records.service_lock():
+        for number in range(9):
+            service._records.enqueue(script(f"job-{number}"))
+    service.prepare()
+    assert len(asked) == 1
+    service.prepare()
+    assert len(asked) == 2

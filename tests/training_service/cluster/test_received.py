@@ -1,15 +1,20 @@
 """What nodes send is not trusted."""
 
+import errno
 import io
 from pathlib import Path
 
 import pytest
 
+from nasflow.config.secret.secret_url import SecretUrl
+from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.job.spec import job_dir
 from nasflow.testing.training_service import script
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords
-from nasflow.training_service.cluster.storage import parcel
+from nasflow.training_service.cluster.storage import object_store, parcel
+from nasflow.training_service.cluster.storage.base import RunOptions
+from nasflow.training_service.cluster.storage.object_store import ObjectStore
 from nasflow.training_service.cluster.storage.parcel import File, Part
 from nasflow.training_service.cluster.storage.received import RefusedError, begin, received, take
 
@@ -137,3 +142,30 @@ def test_a_file_that_changes_names_keeps_its_content(tmp_path):
         parcel.unpack_file(io.BytesIO(content), File(paths=[name], size=3), aside)
         (tmp_path / name).hardlink_to(aside)
     assert (tmp_path / "a").read_bytes() == b"one"
+
+
+def test_a_disk_that_is_full_here_is_waited_for(run, tmp_path, monkeypatch, caplog):
+    """The part stays in the storage, and is here as soon as there is room."""
+    options = RunOptions("module:function", 60.0, run.root / "test" / "controller")
+    config = ObjectStoreConfig(url=SecretUrl(f"file://{tmp_path}/storage"), poll_seconds=0.001)
+    store = ObjectStore(config, run.root, options)
+    store.give(run)
+    (bucket,) = (tmp_path / "storage").iterdir()
+    part = bucket / run.name / SENDER / "00000000"
+    part.parent.mkdir()
+    parcel.write(part, Part(events_at=0, log_at=0, events=0, log=4, files=[]), [b"", b"log\n"])
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(object_store, "take", full)
+        for _ in range(2):
+            store._next = float("-inf")
+            store.collect([run])
+    assert [record.message for record in caplog.records] == [
+        f"[Errno 28] No space left on device: make room for {run.root}; jobs continue, and their results come later"
+    ]
+    store._next = float("-inf")
+    store.collect([run])
+    assert (job_dir(run.root, "job") / "job.log").read_text() == "log\n"

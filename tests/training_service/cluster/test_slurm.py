@@ -28,6 +28,7 @@ from nasflow.testing.training_service import (
 )
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.cluster import base
+from nasflow.training_service.cluster import slurm as slurm_service
 from nasflow.training_service.cluster.runs import ClusterRecords
 from nasflow.training_service.cluster.slurm import SlurmService, _seen
 
@@ -223,6 +224,47 @@ def test_slurms_controller_may_be_away(root, slurm):
     finally:
         slurm.start_controller()
     assert finish(service, waiting, seconds=60).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("squeue", "slurm_load_jobs error: Slurm backup controller in standby mode"),
+        ("squeue", "slurm_load_jobs error: a sentence that nobody knows"),
+        ("squeue", None),
+        ("sbatch", "sbatch: error: Batch job submission failed: Message receive failure"),
+        ("sbatch", "sbatch: error: Batch job submission failed: Protocol authentication error"),
+    ],
+)
+def test_a_command_that_fails_for_now_ends_no_search(root, monkeypatch, caplog, command, text):
+    """Also one that the system can't start."""
+    service = make(root)
+    service.validate()
+    with monkeypatch.context() as patch:
+        if text is None:
+            patch.setenv("TOO_LONG", 2**20 * "x")
+        else:
+            shim = root.parent / "bin" / command
+            shim.parent.mkdir()
+            shim.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit 1\n")
+            shim.chmod(0o755)
+            patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+        service.prepare()
+        handle = service.submit(script("job"))
+        assert service.status(handle).status is JobStatus.PENDING
+    assert (text or "squeue can't be started") in caplog.text
+    assert finish(service, handle).exit_code == 0
+
+
+def test_many_jobs_are_ended_by_force_at_once(root, monkeypatch):
+    monkeypatch.setattr(slurm_service, "_AT_ONCE", 2)
+    service = make(root, slots=3)
+    handles = [service.submit(script(f"job-{i}", ["wait", "never"])) for i in range(3)]
+    for handle in handles:
+        until(lambda handle=handle: numbers(service, f"jobs/{handle.job_id}/runs"), "start of the job")
+    service._withdraw([*service._look(), "one-that-slurm-does-not-know"])
+    for handle in handles:
+        await_status(service, handle, JobStatus.LOST)
 
 
 def test_jobs_that_can_not_begin_are_an_error_in_the_end(root, monkeypatch):

@@ -59,3 +59,50 @@ def test_one_that_never_releases_it_is_named(tmp_path, holder, monkeypatch):
         JobRecords(tmp_path, "local").service_lock(),
     ):
         pytest.fail("it is held")
+
+
+def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
+    """So no call is told to kill its own process because others of a slow cluster came first."""
+    monkeypatch.setattr(locking, "_ALIVE", 0.1)
+    monkeypatch.setattr(locking, "_LOOK", 0.1)
+    holds, leaves = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with JobRecords(tmp_path, "local").lock():
+            holds.set()
+            leaves.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    threading.Timer(1.0, leaves.set).start()
+    with JobRecords(tmp_path, "local").service_lock():
+        assert leaves.is_set()
+    thread.join()
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(tmp_path):
+    """Once the parent's thread has released the file's lock, the child gets it."""
+    holds, leaves = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with JobRecords(tmp_path, "local").lock():
+            holds.set()
+            leaves.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if child == 0:
+        with JobRecords(tmp_path, "local").lock():
+            os._exit(7)
+    leaves.set()
+    thread.join()
+    deadline = time.monotonic() + 30
+    while (end := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if end == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(end[1]) == 7

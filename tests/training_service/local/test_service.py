@@ -25,6 +25,7 @@ from nasflow.testing.training_service import (
 )
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.local import service as local_service
+from nasflow.training_service.local import slots as slot_shares
 from nasflow.training_service.local.service import LocalService
 from nasflow.training_service.local.state import LocalState, WorkerRecord
 from tests.training_service.local.jobs import kill_worker, report
@@ -137,6 +138,7 @@ def test_the_real_runner_trains_in_processes_that_find_torch_imported(root):
 
 def test_cpu_slots_share_the_cores(root, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setattr(slot_shares, "cpu_quota", lambda: float("inf"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     service = make(root, slots=4)
     assert service.slots() == ("cpu-0", "cpu-1", "cpu-2", "cpu-3")
@@ -145,10 +147,15 @@ def test_cpu_slots_share_the_cores(root, monkeypatch):
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert LocalService(LocalServiceConfig(), root).slots() == tuple(f"cpu-{i}" for i in range(6))
     assert LocalService(LocalServiceConfig(slots=100), root).slots()[-1] == "cpu-99"
+    monkeypatch.setattr(slot_shares, "cpu_quota", lambda: 4.5)  # a container's
+    assert LocalService(LocalServiceConfig(), root).slots() == ("cpu-0", "cpu-1")
+    of_two = slot_shares.slot_environments(LocalServiceConfig(slots=2))
+    assert of_two["cpu-1"]["OMP_NUM_THREADS"] == "2"
 
 
 def test_gpu_slots_see_their_gpu_only(root, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(slot_shares, "cpu_quota", lambda: float("inf"))
     service = make(root, slots=None, gpus=[0, 3], slots_per_gpu=2)
     assert service.slots() == ("gpu-0.0", "gpu-0.1", "gpu-3.0", "gpu-3.1")
     steps = (["report", "report.json"], ["wait", "go"])
@@ -259,6 +266,48 @@ def test_a_worker_whose_environment_can_not_be_read_yet_is_ended(root):
     with LocalState(root).lock():
         service._bury(worker.model_copy(update={"token": "carried by none"}))
     assert not worker.process.alive()
+
+
+def test_what_can_not_be_ended_costs_its_slot_and_no_more(root, monkeypatch, caplog):
+    """A process that hangs in the kernel outlives SIGKILL; here, none gets the signal."""
+    monkeypatch.setattr(local_service, "KILLED_WITHIN", 0.5)
+    monkeypatch.setattr(local_service, "_HUNG_EVERY", 0.0)
+    service = make(root, slots=2)
+    handle = service.submit(script("job", ["spawn", "session"], ["wait", "never"]))
+    (hung,) = until(lambda: numbers(service, "jobs/job/pids"), "process of the job")
+    slot = service.status(handle).slot
+    (other,) = {"cpu-0", "cpu-1"} - {slot}
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "send_signal", lambda *_: None)
+        workers(root)[slot].process.send(signal.SIGKILL)
+        assert await_status(service, handle, JobStatus.LOST).slot == slot
+        again = make(root, slots=2)  # another controller
+        again.prepare()
+        assert again.free_slots() == (other,)
+        waits = [again.submit(script(f"job-{i}", ["wait", "go"])) for i in range(2)]
+        assert await_status(again, waits[0], JobStatus.RUNNING).slot == other
+        remedy = f"SIGKILL has not ended process {hung}, which hangs in the kernel: mend the mount or the GPU that"
+        assert f"slot {slot} takes no job: {remedy}" in again.status(waits[1]).reason
+        assert remedy in caplog.text
+        monkeypatch.setattr(local_service, "_HUNG_EVERY", 600.0)
+        again.cleanup()
+        assert process_id(hung)
+    (root / "go").touch()
+    assert finish(service, service.submit(script("job"))).exit_code == 0
+
+
+def test_a_slot_is_back_when_what_hung_has_ended(root, monkeypatch):
+    monkeypatch.setattr(local_service, "KILLED_WITHIN", 0.5)
+    monkeypatch.setattr(local_service, "_HUNG_EVERY", 0.0)
+    service = make(root)
+    handle = service.submit(script("job", ["spawn", "session"], ["wait", "never"]))
+    until(lambda: numbers(service, "jobs/job/pids"), "process of the job")
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "send_signal", lambda *_: None)
+        workers(root)["cpu-0"].process.send(signal.SIGKILL)
+        await_status(service, handle, JobStatus.LOST)
+        assert service.free_slots() == ()
+    assert finish(service, service.submit(script("job"))).exit_code == 0
 
 
 def test_a_dead_idle_worker_is_replaced_for_a_job_that_waits(root):

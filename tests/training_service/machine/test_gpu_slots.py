@@ -146,6 +146,22 @@ def test_jobs_go_to_the_gpus_that_others_do_not_use(machine, open_service, stran
     assert service.status(second).slot == "gpu-1.0"
 
 
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_a_slot_with_several_gpus_waits_for_each_of_them(machine, open_service, stranger, used):
+    smi = machine(2)
+    for index in used:
+        smi.use(index, stranger)
+    service = open_service(gpus=[0, 1], devices_per_job=2)
+    service.prepare()
+    readings(service, 2)
+    assert service.free_slots() == ()
+    reasons = "; ".join(f"GPU {index} is in use by others (process {stranger})" for index in used)
+    assert service._state.held() == {"gpu-0+1.0": reasons}
+    for index in used:
+        smi.use(index)
+    await_free(service, "gpu-0+1.0")
+
+
 def test_active_gpus_are_used_if_they_may_be(machine, open_service, stranger):
     machine(1).use(0, stranger)
     careful = open_service(gpus=[0])

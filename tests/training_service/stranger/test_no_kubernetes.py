@@ -1,5 +1,6 @@
 """Kubeconfigs that are none, and servers that are no API server: no token is shown, and no job is taken as lost."""
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,8 +11,14 @@ import pytest
 
 pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install nasflow[kubernetes]")
 
+from nasflow.config.job_secrets import JobSecrets
 from nasflow.errors import ServiceError
+from nasflow.testing.training_service import script
+from nasflow.training_service.base import JobStatus
+from nasflow.training_service.cluster import base
 from nasflow.training_service.cluster.base import ClusterSilentError
+from nasflow.training_service.cluster.kubernetes import states
+from nasflow.training_service.cluster.kubernetes.service import KubernetesService
 from tests.training_service.kubernetes.service import make
 from tests.training_service.stranger.kubeconfigs import written
 
@@ -126,3 +133,123 @@ def test_a_container_whose_name_is_no_text(tmp_path: Path, portal: Portal, name:
     service = make(tmp_path / "root", kubeconfig=file, pod_template={"spec": {"containers": [{"name": name}]}})
     with pytest.raises(ServiceError, match=r"pod_template\.spec\.containers: should be a list of mappings, each with"):
         service.validate()
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as an API server that knows no objects, in the way given for a method and resource."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []  # method and path
+        self.answers: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}  # by method and resource
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path, _, query = self.path.partition("?")
+                server.asked.append((self.command, f"{path}?{query}" if path.endswith("/events") else path))
+                parts = path.split("/")
+                resource = parts[parts.index("default") + 1] if "default" in parts else parts[-1]
+                code, answer = server.answers.get((self.command, resource), (200, {"kind": "List", "items": []}))
+                body = json.dumps(answer).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_DELETE = do_PUT = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def failure(code: int, reason: str) -> tuple[int, dict[str, Any]]:
+    return code, {"kind": "Status", "status": "Failure", "reason": reason, "message": f"it is {reason}", "code": code}
+
+
+def opened(tmp_path: Path, server: Server, **options: Any) -> KubernetesService:
+    file = written(tmp_path, {"token": "hush"}, f"http://127.0.0.1:{server.server_port}")
+    return make(tmp_path / "root", kubeconfig=file, **options)
+
+
+def test_only_an_object_of_this_name_was_submitted_before(
+    tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another conflict, as with a quota that is being written, is no word on the job."""
+    service = opened(tmp_path, server)
+    server.answers["POST", "jobs"] = failure(409, "Conflict")
+    handle = service.submit(script("job"))
+    run = service._records.run("job")
+    assert run is not None and not run.given.exists()
+    assert "can't answer now: it is Conflict; submitted jobs continue, others wait" in caplog.text
+    server.answers["POST", "jobs"] = failure(409, "AlreadyExists")
+    service.prepare()
+    assert run.given.exists()
+    assert service.status(handle).status is JobStatus.PENDING
+
+
+SECRET = "/api/v1/namespaces/default/secrets/nasflow-"
+
+
+@pytest.mark.parametrize("names", [{"pass_env": ["NOT_SET"]}, {"secrets": JobSecrets(needed=frozenset({"NOT_SET"}))}])
+def test_cleanup_needs_no_values_to_delete_the_secret(tmp_path: Path, server: Server, names: dict[str, Any]) -> None:
+    server.answers["DELETE", "secrets"] = failure(404, "NotFound")
+    opened(tmp_path, server, **names).cleanup()
+    (deleted,) = [path for method, path in server.asked if method == "DELETE"]
+    assert deleted.startswith(SECRET) and deleted.endswith("-environment")
+
+
+def test_cleanup_without_variables_asks_for_no_secret(tmp_path: Path, server: Server) -> None:
+    opened(tmp_path, server).cleanup()
+    assert not [path for method, path in server.asked if method == "DELETE"]
+
+
+def test_cleanup_without_the_storages_secrets_ends_the_jobs_and_says_so(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STORE", f"file://{tmp_path}/storage")
+    storage = {"url": {"env": "STORE"}}
+    opened(tmp_path, server, storage=storage).submit(script("job"))
+    monkeypatch.delenv("STORE")
+    service = opened(tmp_path, server, storage=storage)
+    alive = [{"metadata": {"name": "a-job", "labels": {}}, "status": {}}]
+    server.answers["GET", "jobs"] = 200, {"kind": "List", "items": alive}
+    server.answers["DELETE", "jobs"] = 200, {"kind": "Status"}
+    monkeypatch.setattr(base, "GRACE", 0.0)
+    monkeypatch.setattr(service, "_withdraw", lambda names: server.answers.pop(("GET", "jobs")))
+    with pytest.raises(ServiceError, match=r"storage\.url: .*STORE is not set; its jobs are ended, but what is stored"):
+        service.cleanup()
+    assert ("GET", "jobs") not in server.answers
+    assert [path for method, path in server.asked if method == "DELETE" and path.startswith(SECRET)]
+    monkeypatch.setenv("STORE", f"file://{tmp_path}/storage")
+    opened(tmp_path, server, storage=storage).cleanup()
+    assert not [path for path in (tmp_path / "storage").rglob("*") if path.is_file()]
+
+
+def test_events_of_the_namespace_are_read_once_for_all_runs(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no more for the next looks, while why runs wait is known."""
+    monkeypatch.setattr(states, "SAID_AFTER", 0.0)
+    service = opened(tmp_path, server, slots=5)
+    handles = [service.submit(script(f"job-{i}")) for i in range(5)]
+    runs = [run for i in range(5) if (run := service._records.run(f"job-{i}")) is not None]
+    jobs = [{"metadata": {"name": service._name(run.name), "labels": {}}, "kind": "Job", "status": {}} for run in runs]
+    event = {"message": "no quota", "involvedObject": {"name": service._name(runs[3].name)}}
+    server.answers["GET", "jobs"] = 200, {"kind": "List", "items": jobs}
+    server.answers["GET", "events"] = 200, {"kind": "List", "items": [event]}
+    for _ in range(3):
+        service.prepare()
+    assert "no quota" in service.status(handles[3]).reason
+    assert len([path for _, path in server.asked if "/events" in path]) == 1

@@ -21,9 +21,12 @@ BATCH_HOOKS = (
 )
 """Called for each batch."""
 
+_EPOCH_HOOKS = (
+    *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
+    *("on_validation_start", "on_validation_end"),
+)
 _OTHERS = (
-    *("setup", "configure_model", "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end"),
-    *("on_validation_start", "on_validation_epoch_start", "on_validation_epoch_end", "on_validation_end"),
+    *("setup", "configure_model", "on_fit_start", "on_train_start", *_EPOCH_HOOKS),
     *("on_test_start", "on_test_epoch_start", "on_test_epoch_end", "on_test_end"),
     *("on_train_end", "on_fit_end", "teardown", "lr_scheduler_step", "on_save_checkpoint", "on_load_checkpoint"),
 )
@@ -66,6 +69,11 @@ class Hooks:
             if hasattr(Callback, name)
         }
         self.names = self._own | {name for name, overriding in self._by_callbacks.items() if overriding}
+
+    @property
+    def collect(self) -> bool:
+        """Whether they may collect anything within an epoch: callbacks, and those for its begin, end and batches."""
+        return bool(self.callbacks) or not self.names.isdisjoint((*_EPOCH_HOOKS, *BATCH_HOOKS, *GRADIENT_HOOKS))
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a hook wherever it is overridden. Return what the module's own returns."""
@@ -120,7 +128,7 @@ class Hooks:
         return {"callbacks": states, "checkpoint": changed}
 
     def load_state_dict(
-        self, checkpoint: dict[str, Any], state: dict[str, Any], load: Callable[[dict[str, Any]], None]
+        self, checkpoint: dict[str, Any], state: dict[str, Any], load: Callable[[dict[str, Any]], object]
     ) -> None:
         """Give hooks and callbacks what they have saved.
 

@@ -89,9 +89,8 @@ class LockstepUnit(StackedUnit):
         self._refuse(self._watch.moved(self.members))
         self._clear_gradients(index)
         outputs = self._run("training_step", batch, index)
-        losses = {
-            member: member.fitting.scaled(self._share(loss)) for member, loss in self._losses(outputs, index).items()
-        }
+        found = self._losses(outputs, index)
+        losses = {member: member.fitting.scaled(self._share(loss)) for member, loss in found.items()}
         self._call_hooks("on_before_backward", losses)
         self._backpropagate({member: loss for member, loss in losses.items() if member in self.members})
         stepped = self._step_all(losses, index)
@@ -175,8 +174,7 @@ class LockstepUnit(StackedUnit):
         """Call the hooks after a batch with the gradients in place, which Lightning keeps until the next batch."""
         ending = [member for member in outputs if member in self.members]
         watching = [member for member in ending if "on_train_batch_end" in member.hooks.names]
-        pairs = [pair for member in watching for pair in self._stacked[member]]
-        with shown(pairs, {*self._idle_so_far}) if watching else nullcontext():
+        with shown([pair for member in watching for pair in self._stacked[member]], {*self._idle_so_far}):
             for member in ending:
                 with guarding(member, self._fail), member.rng if member.hooks.names else nullcontext():
                     member.end_step(outputs[member], index)
@@ -250,9 +248,8 @@ class LockstepUnit(StackedUnit):
 
     def _fits(self, member: Member, handed: HandedBatch, call: Call) -> bool:
         path = self._parts[member].path_of(call.module)
-        if path is None or not self._reading.parts[path].fits(call, handed):
-            return False
-        return self._watch.is_in_place(call.module, where_too=not call.grad)
+        fits = path is not None and self._reading.parts[path].fits(call, handed)
+        return fits and self._watch.is_in_place(call.module, where_too=not call.grad)
 
     def _answer(self, calls: dict[Member, Call]) -> dict[Member, torch.Tensor]:
         """Return the outputs of the parts of the members' models for what each reads."""
@@ -331,13 +328,11 @@ class LockstepUnit(StackedUnit):
             path: any(parameter.requires_grad for parts in modules.values() for parameter in parts[path].parameters())
             for path in self._reading.parts
         }
-        self._watch.rely_on(
-            {
-                member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
-                for member, parts in modules.items()
-            },
-            {member: parts.values() for member, parts in modules.items()},
-        )
+        relied = {
+            member: [*(p for p, _ in self._stacked[member]), *(t for part in parts.values() for t in frozen(part))]
+            for member, parts in modules.items()
+        }
+        self._watch.rely_on(relied, [part for parts in modules.values() for part in parts.values()])
         self._set = {member: hyper_parameters(member) for member in self._rows}
 
     def _refuse(self, wrong: Mapping[Member, str]) -> None:

@@ -38,12 +38,10 @@ class Watch:
         self._settings: dict[Member, list[Hashable]] = {}
         self._states: dict[Member, list[int]] = {}  # at the end of the last epoch
 
-    def rely_on(
-        self, members: Mapping[Member, Sequence[torch.Tensor]], parts: Mapping[Member, Iterable[nn.Module]]
-    ) -> None:
+    def rely_on(self, members: Mapping[Member, Sequence[torch.Tensor]], parts: Iterable[nn.Module]) -> None:
         """Note where tensors are, and which the parameters of parts are, of these members and no others."""
         self._relied = dict(members)
-        self._parameters = {part: _parameters(part) for modules in parts.values() for part in modules}
+        self._parameters = {part: _parameters(part) for part in parts}
         self._places = {member: _places(tensors) for member, tensors in members.items()}
         self._stepped = {member: _stepped(member) for member in members}
         self._states.clear()

@@ -21,11 +21,11 @@ _NEW = ("ttlSecondsAfterFinished",)  # fields that servers may lack: this one be
 
 
 class RefusedError(ServiceError):
-    """The API server refuses a request. `status` is HTTP's."""
+    """The API server refuses a request. `status` is HTTP's; `exists` says that there is an object of this name."""
 
-    def __init__(self, text: str, status: int):
+    def __init__(self, text: str, status: int, *, exists: bool = False):
         super().__init__(text)
-        self.status = status
+        self.status, self.exists = status, exists
 
 
 class KubernetesApi:
@@ -136,7 +136,8 @@ class KubernetesApi:
     def _refusal(self, error: client.ApiException, settings: client.Configuration) -> ServiceError:
         """Return the error for an answer that is none of HTTP's 200 to 299."""
         status, text, where = int(error.status or 0), _message(error), settings.host
-        if status in (0, 408, 410, 429) or status >= 500:
+        conflict = status == 409 and _field(error, "reason") != "AlreadyExists"  # with what others write just now
+        if status in (0, 408, 410, 429) or status >= 500 or (conflict and _is_status(error)):
             return ClusterSilentError(f"training_service: Kubernetes' API server at {where} can't answer now: {text}")
         if status in (401, 403) and not knows_user(settings):
             return RefusedError(
@@ -161,7 +162,7 @@ class KubernetesApi:
                 f"training_service.kubeconfig: what answers at {where} is no API server of Kubernetes, but perhaps a "
                 f"proxy: HTTP {status}: {text}; correct its cluster's server"
             )
-        return RefusedError(f"training_service: Kubernetes refuses such jobs: {text}", status)
+        return RefusedError(f"training_service: Kubernetes refuses such jobs: {text}", status, exists=status == 409)
 
     def _connect(self) -> client.ApiClient:
         if self._client is None:
@@ -224,16 +225,17 @@ def _unreached(error: Exception, where: str) -> str:
 
 def _is_status(error: client.ApiException) -> bool:
     """Whether an answer is of the API server itself."""
-    try:
-        return bool(json.loads(error.body)["kind"] == "Status")
-    except (TypeError, ValueError, KeyError):
-        return False
+    return bool(_field(error, "kind") == "Status")
 
 
 def _message(error: client.ApiException) -> str:
     """Return what the server says in its answer, a JSON object, or HTTP's own words."""
+    return quoted(str(_field(error, "message") or error.reason))
+
+
+def _field(error: client.ApiException, name: str) -> Any:
+    """Return a field of an answer; None if it has no such field, or is no JSON object."""
     try:
-        text = json.loads(error.body)["message"]
+        return json.loads(error.body)[name]
     except (TypeError, ValueError, KeyError):
-        text = error.reason
-    return quoted(str(text))
+        return None

@@ -65,7 +65,7 @@ class TrainJobService(PodService[KubeflowServiceConfig]):
         try:
             self._api.create(self.besides, self._runtime(self._template(run, nodes)), dry_run=dry_run)
         except RefusedError as error:
-            if error.status != 409:  # else there is one already
+            if not error.exists:
                 raise
         if not dry_run:  # without its runtime, a TrainJob is refused
             super()._create(run, nodes)

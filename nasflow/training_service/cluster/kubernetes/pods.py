@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
 """What the service does with the Secret of a root, where there is one."""
+_WAITS = "FailedCreate"  # the reason of events of a Job whose pod can't be made
+_EVENTS_EVERY = 30.0  # seconds between two readings of these, which are of the whole namespace
 _OPEN_PODS = "status.phase!=Succeeded"
 Config = TypeVar("Config", bound=PodsConfig)
 
@@ -88,6 +91,7 @@ class PodService(ClusterService, Generic[Config]):
         self._api = KubernetesApi(config.kubeconfig, config.context, config.namespace, self._versions())
         self._lasting = states.Clock()
         self._said: set[tuple[str, bool]] = set()
+        self._events: dict[str, tuple[float, list[Any]]] = {}  # by their reason, and when they were read
         self._given_secret: Mapping[str, str] = {}
 
     # --- what a kind of object implements ------------------------------------------------------------------------
@@ -111,19 +115,21 @@ class PodService(ClusterService, Generic[Config]):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._variables() else [])
+        wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._names_variables() else [])
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
         self._create(Run(self._root, "validate", "dry-run"), self._config.most_nodes, dry_run=True)
 
     def cleanup(self) -> None:  # noqa: D102
-        super().cleanup()
-        for resource in filter(None, (self.resource, self.besides)):
-            for thing in self._api.list(resource, self._selector):
-                self._api.delete(resource, thing["metadata"]["name"])
-        if self._variables():
-            self._api.delete("secrets", manifest.secret_name(self._prefix))
-        self._given_secret = {}
+        try:
+            super().cleanup()
+        finally:
+            for resource in filter(None, (self.resource, self.besides)):
+                for thing in self._api.list(resource, self._selector):
+                    self._api.delete(resource, thing["metadata"]["name"])
+            if self._names_variables():
+                self._api.delete("secrets", manifest.secret_name(self._prefix))
+            self._given_secret = {}
 
     # --- what the base class asks for ----------------------------------------------------------------------------
 
@@ -135,13 +141,14 @@ class PodService(ClusterService, Generic[Config]):
         try:
             self._create(run, spec.nodes)
         except RefusedError as error:
-            if error.status != 409:  # else it was submitted before
+            if not error.exists:  # else it was submitted before
                 raise
 
     def _look(self) -> Mapping[str, Seen]:
         given = [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
         began = {run.name for run in given if run.began()}  # before the pods' states are read
         self._lasting.look()
+        self._forget_events()
         found = self._states(given, began, self._selector, all_of_them=not self.stay)
         missing = [run for run in given if run.name in self._seen.keys() - found.keys() and run.ended() is None]
         if self.stay and missing:  # they have succeeded without a word of their own, or were deleted
@@ -234,6 +241,10 @@ class PodService(ClusterService, Generic[Config]):
         here = {name: os.environ[name] for name in wanted if name in os.environ}
         return {**here, **self._secret_environment()}
 
+    def _names_variables(self) -> bool:
+        """Whether the config names such variables, be they set here or not."""
+        return bool(self._secrets.needed or self._config.pass_env or self._storage.has_secrets())
+
     def _give_secret(self) -> None:
         variables = self._variables()
         if not variables or variables == self._given_secret:
@@ -242,7 +253,7 @@ class PodService(ClusterService, Generic[Config]):
         try:
             self._api.create("secrets", body)
         except RefusedError as error:
-            if error.status != 409:
+            if not error.exists:
                 raise
             self._api.replace("secrets", body)
         self._given_secret = variables
@@ -255,20 +266,28 @@ class PodService(ClusterService, Generic[Config]):
             return Seen(seen.status, self._event_of(name, "Preempted") or seen.reason, ran=seen.ran)
         if seen.status is not JobStatus.PENDING or seen.ran or self._lasting(name) < states.SAID_AFTER:
             return seen
-        if without_pod and (why := self._event_of(name, "FailedCreate")):
+        if without_pod and (why := self._event_of(name, _WAITS)):
             seen = Seen(seen.status, f"Kubernetes can't create its pod: {why}", ran=False)
         if (name, without_pod) not in self._said:
             self._said.add((name, without_pod))
             _LOG.warning("Kubernetes' %s %s waits: %s", self.noun, self._name(name), seen.reason)
         return seen
 
+    def _forget_events(self) -> None:
+        """Forget events before a look. Why a run ended is asked once, so that is read anew; why one waits, often."""
+        read_at, events = self._events.pop(_WAITS, (float("-inf"), []))
+        self._events = {_WAITS: (read_at, events)} if time.monotonic() - read_at < _EVENTS_EVERY else {}
+
     def _event_of(self, name: str, reason: str) -> str:
         """Return the newest event with this reason of a run's Job or pods; empty if there is none, or it is secret."""
         job = self._name(name)
-        try:
-            events = self._api.list("events", fields=f"reason={reason}")
-        except (RefusedError, ClusterSilentError):
-            return ""
+        if reason not in self._events:
+            try:
+                events = self._api.list("events", fields=f"reason={reason}")
+            except (RefusedError, ClusterSilentError):
+                events = []
+            self._events[reason] = time.monotonic(), events
+        _, events = self._events[reason]
         texts = [e.get("message") or "" for e in events if e["involvedObject"].get("name", "").startswith(job)]
         return clean_text(f"{reason}: {' '.join(texts[-1].split())[:300]}") if texts else ""
 

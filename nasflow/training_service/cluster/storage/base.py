@@ -81,6 +81,14 @@ class Storage(ABC):
         """Return environment variables of the program that have secrets in them."""
         return {}
 
+    def has_secrets(self) -> bool:
+        """Return whether there are any in `secrets`, also if they can't be read here."""
+        return False
+
+    def why_closed(self) -> str:
+        """Return why what is stored can't be reached with what is known here; empty if it can, or nothing is."""
+        return ""
+
     def unreachable_secrets(self) -> Sequence[str]:
         """Return the keys of secrets that the program needs and can't read by itself, not even in its environment."""
         return ()

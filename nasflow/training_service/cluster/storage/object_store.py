@@ -27,7 +27,8 @@ from pathlib import Path
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, secrets_of
 from nasflow.config.services.storage import ObjectStoreConfig
-from nasflow.errors import ServiceError
+from nasflow.errors import ConfigError, ServiceError
+from nasflow.job.disk_full import is_full
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.system.small_files import write_aside
 from nasflow.training_service.cluster.runs import Run
@@ -131,6 +132,17 @@ class ObjectStore(Storage):
     def secrets(self) -> Mapping[str, str]:  # noqa: D102
         return {SECRETS: json.dumps(self._known_texts())}
 
+    def has_secrets(self) -> bool:  # noqa: D102
+        return True
+
+    def why_closed(self) -> str:  # noqa: D102
+        if self._id_file.exists():
+            try:
+                self._known_texts()
+            except ConfigError as error:
+                return str(error)
+        return ""
+
     def unreachable_secrets(self) -> Sequence[str]:  # noqa: D102
         return [f"storage.{place}" for place, secret in secrets_of(self._config) if _is_written(secret)]
 
@@ -168,11 +180,18 @@ class ObjectStore(Storage):
                 self._collected_at = start
             self._silent = False
         except StorageSilentError as error:
-            if not self._silent:
-                _LOG.warning("%s; jobs continue, and their results come later", error)
-            self._silent = True
+            self._say_silent(str(error))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._say_silent(f"{error}: make room for {self._root}")
         end = time.monotonic()
         self._next = end + max(self._config.poll_seconds, min(end - start, _LONGEST_PAUSE))
+
+    def _say_silent(self, why: str) -> None:
+        if not self._silent:
+            _LOG.warning("%s; jobs continue, and their results come later", why)
+        self._silent = True
 
     def collected_at(self) -> float:  # noqa: D102
         return self._collected_at

@@ -1,0 +1,107 @@
+"""What a config means: numbers as YAML 1.2 writes them, each key once, and which way a metric is better."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasflow.config.reading.yaml_file import read_yaml
+from nasflow.config.search import SearchConfig, parse_config
+from nasflow.errors import ConfigError
+
+
+def read(tmp_path: Path, text: str) -> Any:
+    file = tmp_path / "search.yaml"
+    file.write_text(text)
+    return read_yaml(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(
+            ("1e-3", 1e-3),
+            ("1E5", 1e5),
+            ("-2e4", -2e4),
+            ("+1e+2", 100.0),
+            ("1.5e3", 1500.0),
+            (".5e1", 5.0),
+            ("1.e2", 100.0),
+        ),
+        *(("12", 12), ("0.1", 0.1), ("1.0e-3", 1e-3), ("0x1e3", 0x1E3), ("-7", -7), ("2024-01-02", None)),
+        *(("'1e-3'", "1e-3"), ("1e", "1e"), ("e3", "e3"), ("1e3b", "1e3b"), ("v1e3", "v1e3"), ("1-2e3", "1-2e3")),
+    ],
+)
+def test_numbers(text: str, value: Any, tmp_path: Path) -> None:
+    found = read(tmp_path, f"lr: [{text}]")["lr"][0]
+    assert value is None or (found == value and type(found) is type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "'a' is given twice; leave one out in line 3, column 1"),
+        ("x:\n  lr: 0.1\n  epochs: 2\n  lr: 0.2\n", "'lr' is given twice; leave one out in line 4, column 3"),
+        ("x: [{1: a, 1: b}]", "'1' is given twice"),
+        ("{'a': 1, a: 2}", "'a' is given twice"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(text: str, place: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"not valid YAML: the key ") as refused:
+        read(tmp_path, text)
+    assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: &base {lr: 1, epochs: 2}\nown: {<<: *base, lr: 3}\n",
+        "base: &base {lr: 1, epochs: 2}\nmore: &more {<<: *base, lr: 2}\nown: {<<: [*more, *base], lr: 3}\n",
+    ],
+)
+def test_merged_keys_may_be_replaced(text: str, tmp_path: Path) -> None:
+    assert read(tmp_path, text)["own"] == {"lr": 3, "epochs": 2}
+
+
+def config(objective: dict[str, Any], **evaluator: Any) -> SearchConfig:
+    data = {"target": "nasflow.evaluator.data:Digits"}
+    return parse_config(
+        {
+            "name": "small",
+            "space": {"target": "nasflow.space.ready:mlp"},
+            "evaluator": {"kind": "classification", "data": data, **evaluator},
+            "objectives": [objective],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "direction"),
+    [
+        *(("val_accuracy", "maximize"), ("val_f1", "maximize"), ("val_auroc", "maximize"), ("val_r2", "maximize")),
+        *(("val_loss", "minimize"), ("val_rmse", "minimize"), ("parameters", "minimize"), ("val/error", "minimize")),
+        *(("Test_Top5_Acc", "maximize"), ("word_error_rate", "minimize"), ("epoch_seconds", "minimize")),
+    ],
+)
+def test_a_metrics_name_says_which_way_is_better(metric: str, direction: str) -> None:
+    assert config({"metric": metric}).objectives[0].direction == direction
+
+
+@pytest.mark.parametrize("metric", ["anything", "accuracy_loss", "val_q", "gloss", "accumulated"])
+def test_another_name_needs_a_direction(metric: str) -> None:
+    with pytest.raises(ConfigError, match=f"objectives.0: say which way '{metric}' is better: give 'direction'"):
+        config({"metric": metric})
+    for direction in ("minimize", "maximize"):
+        assert config({"metric": metric, "direction": direction}).objectives[0].direction == direction
+
+
+def test_everywhere_a_metric_is_named() -> None:
+    found: Any = config(
+        {"metric": "val_loss", "direction": "maximize"},
+        early_stopping={"metric": "val_accuracy"},
+        schedule={"name": "plateau", "metric": "val_accuracy"},
+    )
+    assert found.objectives[0].direction == "maximize", "what is given counts"
+    assert found.evaluator.early_stopping.direction == "maximize"
+    assert found.evaluator.schedule.direction == "maximize"
+    assert config({}, early_stopping={}).evaluator.early_stopping.direction == "minimize"  # type: ignore[union-attr]

@@ -1,0 +1,85 @@
+"""What the tasks of a round do anew when an earlier controller was killed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from nasflow.config.search import SearchConfig
+from nasflow.flows.rounds import record, tasks
+from nasflow.flows.rounds.tasks import submit_trials, train_batch
+from nasflow.flows.session.session import SearchSession, search_session
+from nasflow.space.architecture import Architecture
+from nasflow.study.records import AttemptState, FinalRecord, RoundState
+from nasflow.trial import TrialStatus
+from tests.flows.searches import HERE
+
+
+@contextmanager
+def opened(name: str) -> Iterator[SearchSession]:
+    config = {
+        "name": name,
+        "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 12]}},
+        "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
+        "training_service": {"kind": "debug"},
+        "base_dir": HERE,
+    }
+    with search_session(SearchConfig.model_validate(config)) as session:
+        session.events = SimpleNamespace(submitted=lambda trials: None, ended=lambda trials: None)  # type: ignore[assignment]
+        yield session
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """A session in its first round."""
+    monkeypatch.chdir(tmp_path)
+    with opened("digits") as session:
+        session.study.begin_round(0)
+        yield session
+
+
+def of_width(width: int) -> Architecture:
+    return Architecture({"kind": "ok", "width": width})
+
+
+def test_trials_on_record_that_were_not_checked_yet_are_checked(session):
+    session.study.submit_trials(0, [of_width(8), of_width(1000)])  # and the controller is killed
+    right, wrong = submit_trials.fn(session, 0)
+    assert (right.status, wrong.status) == (TrialStatus.SUBMITTED, TrialStatus.INVALID)
+    assert "width" in wrong.error
+
+
+def test_a_lost_batch_is_not_submitted_beside_jobs_of_its_trials_alone(session, monkeypatch):
+    study = session.study
+    study.submit_trials(0, [of_width(8), of_width(12)])
+    (batch,) = study.plan_batches(0, [[0, 1]])
+    study.start_attempt(batch.id, "lost")
+    study.record_outcome(batch.id, AttemptState.FAILED, failure=tasks.FailureKind.INFRASTRUCTURE, error="lost")
+    alone = study.new_attempt(0)
+    study.start_attempt(alone.id, "alone")  # and the controller is killed
+    followed = []
+
+    def follow(session, attempt, trials, left):
+        followed.append(([trial.number for trial in trials], [trial.number for trial in left]))
+        return study.record_outcome(study.start_attempt(attempt.id, "again").id, AttemptState.SUCCEEDED)
+
+    monkeypatch.setattr(tasks, "_follow", follow)
+    train_batch.fn(session, batch, "0, 1")
+    assert followed == [([1], [0])]
+
+
+def test_replays_in_other_rounds_are_settled(session, monkeypatch):
+    """An interrupted retry has left them waiting."""
+    for name in ("show_markdown", "show_plans", "show_leaderboard", "show_pictures"):
+        monkeypatch.setattr(record, name, lambda *_: None)
+    study = session.study
+    study.submit_trials(0, [of_width(8)])
+    study.begin_round(1)
+    study.submit_trials(1, [of_width(8)])
+    study.end_round(1, RoundState.COMPLETED)
+    attempt = study.new_attempt(0)
+    study.start_attempt(attempt.id, "job")
+    study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.5}, 1)])
+    record.persist_metrics.fn(session, 0)
+    assert study.trial(1).status is TrialStatus.TRAINED
