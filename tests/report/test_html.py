@@ -85,7 +85,7 @@ def test_no_metric_is_html() -> None:
         study_page(
             replace(
                 facts,
-                config=config(objectives=[{"metric": EVIL}]),
+                config=config(objectives=[{"metric": EVIL, "direction": "maximize"}]),
                 trials=[renamed.get(t.number, t) for t in facts.trials],
                 best=[renamed[t.number] for t in facts.best],
                 curves={number: [(1, {EVIL: 0.5}), (2, {EVIL: 0.75})] for number in facts.curves},

@@ -34,7 +34,6 @@ ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
 
-
 Compare = Callable[["LockstepUnit", Any], None]
 
 
@@ -89,8 +88,7 @@ class LockstepUnit(StackedUnit):
         self._refuse(self._watch.moved(self.members))
         self._clear_gradients(index)
         outputs = self._run("training_step", batch, index)
-        found = self._losses(outputs, index)
-        losses = {member: member.fitting.scaled(self._share(loss)) for member, loss in found.items()}
+        losses = {m: m.fitting.scaled(self._share(loss)) for m, loss in self._losses(outputs, index).items()}
         self._call_hooks("on_before_backward", losses)
         self._backpropagate({member: loss for member, loss in losses.items() if member in self.members})
         stepped = self._step_all(losses, index)
@@ -359,8 +357,7 @@ class LockstepUnit(StackedUnit):
     def _see(self, form: Form, x: torch.Tensor) -> None:
         """Keep an input of each of the first few forms to probe with: kernels may round other sizes differently."""
         if sum(seen.path == form.path for seen in self._seen) < _MOST_SEEN:
-            rows = [] if self._reading.parts[form.path].shared else list(self._rows)
-            self._seen.setdefault(form, (rows, x))
+            self._seen.setdefault(form, ([] if self._reading.parts[form.path].shared else list(self._rows), x))
         self._note_cast(x.device)
 
     def _probe(self) -> list[dict[Any, torch.Tensor]]:
