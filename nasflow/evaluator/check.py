@@ -1,5 +1,6 @@
 """Find a config's mistakes before anything trains."""
 
+import contextlib
 import logging
 import math
 import random
@@ -37,6 +38,11 @@ def check_search(config: SearchConfig) -> Space:
     Raises:
         UserError: the message says what is wrong, where, and how to fix it.
     """
+    with contextlib.chdir(config.base_dir):  # where relative paths start in jobs, too
+        return _check_search(config)
+
+
+def _check_search(config: SearchConfig) -> Space:
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     _check_metrics(config)
     for place, values in enumerate(config.begin_with):
@@ -52,10 +58,22 @@ def check_search(config: SearchConfig) -> Space:
         check_program(candidate.config, config.base_dir, config.training_service.kind in ("local", "debug"))
         return space
     data = _check_training(candidate, config)
-    needs_validation = [o.metric for o in config.objectives if o.metric.startswith("val_")]
-    if data.validation is None and needs_validation:
-        raise ConfigError(f"objectives: '{needs_validation[0]}' needs validation data, and evaluator.data gives none")
+    if data.validation is None:
+        _refuse_without_validation(config)
     return space
+
+
+def _refuse_without_validation(config: SearchConfig) -> None:
+    """Raise ConfigError if something goes by a metric of validation data."""
+    places = [("objectives", objective.metric) for objective in config.objectives]
+    stopping, schedule = getattr(config.evaluator, "early_stopping", None), getattr(config.evaluator, "schedule", None)
+    if stopping is not None:
+        places.append(("evaluator.early_stopping", stopping.metric))
+    if schedule is not None and "plateau" in getattr(schedule.name, "pick", [schedule.name]):
+        places.append(("evaluator.schedule", schedule.metric))
+    for place, metric in places:
+        if metric.startswith("val_"):
+            raise ConfigError(f"{place}: '{metric}' needs validation data, and evaluator.data gives none")
 
 
 def _check_training(candidate: Candidate, config: SearchConfig) -> Data:

@@ -4,11 +4,17 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from nasflow.config.evaluator.optimizer import OptimizerConfig
+from nasflow.config.reading.errors import explain
 from nasflow.config.values import FloatRange, IntRange, Options
+from nasflow.errors import ConfigError
 from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain
 from nasflow.space.pick import Pick
 
 M = TypeVar("M", bound=BaseModel)
+
+_BESIDE = ("log", "step", "steps", "q", "base", "scale", "low", "high")
+"""What a searched value has beside its range or its options, or may be given by mistake."""
 
 
 def close_searched(config: M, pick: Pick) -> M:
@@ -21,6 +27,8 @@ def close_searched(config: M, pick: Pick) -> M:
 
 def _close_model(config: M, pick: Pick, path: str) -> M:
     prefix = f"{path}." if path else ""
+    if isinstance(config, OptimizerConfig) and isinstance(config.name, Options):
+        config = _with_name(config, pick, f"{prefix}name")
     fields = {}
     for name in type(config).model_fields:
         value = getattr(config, name)
@@ -29,12 +37,21 @@ def _close_model(config: M, pick: Pick, path: str) -> M:
     return config.model_copy(update=fields)
 
 
+def _with_name(config: OptimizerConfig, pick: Pick, path: str) -> Any:
+    """Return the section of the chosen optimizer, without keys that are for others among the options."""
+    from nasflow.evaluator.ready_made.optimizers import unfit_keys  # noqa: PLC0415 - imports torch
+
+    options: Any = config.name
+    name = pick.domain(path, _domain(options))
+    return config.model_copy(update={**dict.fromkeys(unfit_keys(name, options.pick)), "name": name})
+
+
 def _close_items(values: dict[str, Any], pick: Pick, path: str) -> dict[str, Any]:
     return {key: _close(item, pick, f"{path}.{key}") for key, item in values.items()}
 
 
 def _close(value: Any, pick: Pick, path: str) -> Any:
-    searched = _as_searched(value)
+    searched = _as_searched(value, path)
     if searched is not None:
         return pick.domain(path, _domain(searched))
     if isinstance(value, BaseModel):
@@ -46,8 +63,12 @@ def _close(value: Any, pick: Pick, path: str) -> Any:
     return value
 
 
-def _as_searched(value: Any) -> FloatRange | IntRange | Options[Any] | None:
-    """Return `value` if it is a searched value, parsed if it is a plain mapping in free-form `params`; else None."""
+def _as_searched(value: Any, path: str) -> FloatRange | IntRange | Options[Any] | None:
+    """Return `value` if it is a searched value, parsed if it is a plain mapping in free-form `params`; else None.
+
+    Raises:
+        ConfigError: a mapping is meant as a searched value, and is none.
+    """
     if isinstance(value, FloatRange | IntRange | Options):
         return value
     if isinstance(value, dict):
@@ -55,8 +76,10 @@ def _as_searched(value: Any) -> FloatRange | IntRange | Options[Any] | None:
             if key in value:
                 try:
                     return kind.model_validate(value)
-                except ValidationError:
-                    return None  # a user's mapping that only happens to have such a key
+                except ValidationError as error:
+                    if not isinstance(value[key], list) or not {*_BESIDE} >= value.keys() - {key} > set():
+                        return None  # a user's mapping that only happens to have such a key
+                    raise ConfigError(f"evaluator.{path}.{explain(error, kind)}") from None
     return None
 
 

@@ -40,6 +40,10 @@ def stream() -> tuple[DataLoader[Any], TensorLoader]:
     return DataLoader(Stream(), batch_size=4), pair()[1]
 
 
+def pair_in_a_list() -> list[TensorLoader]:
+    return [*pair()]
+
+
 def one_loader() -> TensorLoader:
     return pair()[0]
 

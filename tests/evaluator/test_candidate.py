@@ -168,6 +168,23 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
         ),
         ({"objectives": [{"metric": "val_f1"}]}, "objectives: no metric 'val_f1' is logged; there are: train_loss"),
         ({"evaluator.data.target": "targets.py:one_loader"}, "objectives: 'val_accuracy' needs validation data"),
+        (
+            {
+                "evaluator.data.target": "targets.py:one_loader",
+                "objectives": [{"metric": "train_loss"}],
+                "evaluator.early_stopping": {},
+            },
+            "evaluator.early_stopping: 'val_loss' needs validation data",
+        ),
+        (
+            {
+                "evaluator.data.target": "targets.py:one_loader",
+                "objectives": [{"metric": "train_loss"}],
+                "evaluator.schedule": {"name": {"pick": ["cosine", "plateau"]}},
+            },
+            "evaluator.schedule: 'val_loss' needs validation data",
+        ),
+        ({"evaluator.data.target": "targets.py:pair_in_a_list"}, "let it give a tuple: return train, validation"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -> None:
@@ -179,3 +196,19 @@ def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -
 def test_custom_is_an_evaluator_of_the_same_contract() -> None:
     config = evaluator(kind="custom", target="targets.py:Custom")
     assert Custom(config).config is config
+
+
+def test_relative_paths_start_where_they_start_in_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of the config, wherever the command is run."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "sizes.txt").write_text("3 2")
+    (tmp_path / "there" / "own.py").write_text(
+        "from pathlib import Path\nfrom torch import nn\n\n"
+        "def linear(pick, file):\n    return nn.Linear(*map(int, Path(file).read_text().split()))\n"
+    )
+    monkeypatch.chdir(tmp_path / "here")
+    space = {"target": "own.py:linear", "params": {"file": "sizes.txt"}}
+    data = {"target": f"{HERE}/targets.py:pair"}
+    check_search(search(space=space, base_dir=str(tmp_path / "there"), **{"evaluator.data": data}))
+    assert Path.cwd() == tmp_path / "here"

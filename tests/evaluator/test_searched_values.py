@@ -4,9 +4,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from nasflow.config.search import ClassificationConfig, EvaluatorConfig, LightningConfig, RegressionConfig
-from nasflow.errors import SpaceError
+from nasflow.errors import ConfigError, SpaceError
+from nasflow.evaluator.ready_made.optimizers import make_optimizer
 from nasflow.evaluator.searched_values import close_searched
 from nasflow.space.domain import Categorical, FloatDomain, IntDomain
 from nasflow.space.pick import FixedPick, RandomPick
@@ -103,3 +105,41 @@ def test_params_are_searched_but_not_as_a_whole() -> None:
     """They may have a name like a searched value's key."""
     config = ClassificationConfig.model_validate({"data": {**DATA, "params": {"int": [1, 3], "n": {"int": [2, 2]}}}})
     assert close_searched(config, RandomPick(random.Random(0))).data.params == {"int": [1, 3], "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"int": [16, 64], "steps": 16}, r"module\.params\.width\.steps: unknown key; did you mean 'step'\?"),
+        ({"float": [0, 0.5], "step": 0.1}, r"module\.params\.width\.step: unknown key"),
+        ({"pick": [1, 2], "log": True}, r"module\.params\.width\.log: unknown key"),
+    ],
+)
+def test_a_slip_in_a_searched_param_is_no_literal(given: dict[str, Any], what: str) -> None:
+    module = {"target": "m.py:M", "params": {"width": given}}
+    config = LightningConfig.model_validate({"kind": "lightning", "module": module, "data": DATA})
+    with pytest.raises(ConfigError, match=what):
+        close_searched(config, RandomPick(random.Random(0)))
+
+
+def test_keys_of_one_optimizer_among_several_are_not_given_to_the_others() -> None:
+    optimizer = {"name": {"pick": ["sgd", "adamw"]}, "momentum": {"float": [0.8, 0.9]}, "nesterov": True, "eps": 1e-6}
+    config = ClassificationConfig.model_validate({"data": DATA, "optimizer": optimizer})
+    found = {}
+    for seed in range(20):
+        pick = RandomPick(random.Random(seed))
+        closed = close_searched(config, pick).optimizer
+        found[closed.name] = closed, set(pick.domains)
+        make_optimizer(closed, [torch.zeros(1, requires_grad=True)])
+    sgd, labels = found["sgd"]
+    assert (sgd.nesterov, sgd.eps) == (True, None) and labels == {"optimizer.name", "optimizer.momentum"}
+    adamw, labels = found["adamw"]
+    assert (adamw.momentum, adamw.nesterov, adamw.eps) == (None, None, 1e-6) and labels == {"optimizer.name"}
+
+
+def test_a_key_that_no_option_takes_is_a_mistake_still() -> None:
+    optimizer = {"name": {"pick": ["adam", "adamw"]}, "momentum": 0.9}
+    config = ClassificationConfig.model_validate({"data": DATA, "optimizer": optimizer})
+    closed = close_searched(config, RandomPick(random.Random(0))).optimizer
+    with pytest.raises(ConfigError, match=r"evaluator\.optimizer\.momentum: adamw? does not take it; leave it out"):
+        make_optimizer(closed, [torch.zeros(1, requires_grad=True)])

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,16 @@ def try_optimizer(
     add = inspect.unwrap(kind.add_param_group)  # torch wraps it to disable its compiler there
     plain: type[torch.optim.Optimizer] = type(kind.__name__, (kind,), {"add_param_group": add})
     return plain(parameters, **options)
+
+
+def unfit_keys(name: str, names: Sequence[str]) -> list[str]:
+    """Return the keys that the optimizer `name` does not take, and another one of `names` does."""
+    taken = {each: inspect.signature(_OPTIMIZERS[each]).parameters.keys() for each in {name, *names}}
+    return [
+        key
+        for key in OptimizerConfig.model_fields
+        if key not in taken[name] and any(key in each for each in taken.values())
+    ]
 
 
 _OF_GROUPS = ("name", "target", "params", "no_decay")

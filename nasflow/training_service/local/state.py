@@ -105,7 +105,7 @@ class LocalState(JobRecords):
 
     @waiting_for_room
     def hang(self, slot: str, reason: str) -> None:
-        """Keep a slot from taking new jobs until the record of its worker, who can't be ended, is removed."""
+        """Keep a slot from taking new jobs until the record of its worker is removed, which can't be ended now."""
         write_aside(self._workers / slot / "hangs", reason)
 
     def hangs(self, slot: str) -> bool:
