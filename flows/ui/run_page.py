@@ -65,9 +65,10 @@ class RunPage:
 
         run = _flow_run()
         if run is not None and (lacking := {*self._tags, *more} - set(run.tags)):
-            run.tags = sorted({*run.tags, *lacking})
+            tags = sorted({*run.tags, *lacking})
             with lenient():
-                get_client(sync_client=True).update_flow_run(run.id, tags=run.tags)
+                get_client(sync_client=True).update_flow_run(run.id, tags=tags)
+                run.tags = tags
 
     def show_table(self, key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
         """Show a table, of the first rows if there are many."""

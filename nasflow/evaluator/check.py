@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import random
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ from nasflow.space.space import Space
 
 _MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
 
+_FOLDER = threading.RLock()  # a process has one present folder
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +41,9 @@ def check_search(config: SearchConfig) -> Space:
     Raises:
         UserError: the message says what is wrong, where, and how to fix it.
     """
-    with contextlib.chdir(config.base_dir):  # where relative paths start in jobs, too
+    if not config.base_dir.is_dir():
+        raise ConfigError(f"base_dir: there is no folder {config.base_dir}; name that of your code")
+    with _FOLDER, contextlib.chdir(config.base_dir):  # where relative paths start in jobs, too
         return _check_search(config)
 
 

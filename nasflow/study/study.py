@@ -197,7 +197,7 @@ def _forget_tests(session: Session, row: StudyRow, values: dict[str, Any]) -> No
     tests = AttemptRow.study_id == row.id, AttemptRow.kind == AttemptKind.TEST
     tested = select(MemberRow.trial_id).join(AttemptRow, AttemptRow.id == MemberRow.attempt_id).where(*tests)
     for trial in session.scalars(select(TrialRow).where(TrialRow.id.in_(tested))):
-        trial.metrics = {name: value for name, value in trial.metrics.items() if not name.startswith("test_")}
+        trial.metrics = {name: v for name, v in (trial.metrics or {}).items() if not name.startswith("test_")}
     unfinished = AttemptRow.state.in_([state for state in AttemptState if not state.finished])
     session.execute(update(AttemptRow).where(*tests, unfinished).values(state=AttemptState.CANCELLED))
 
@@ -212,11 +212,19 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, str,
         pairs = [(str(index), one, other) for index, (one, other) in enumerate(zip(before, after, strict=True))]
     else:
         texts = [value if value is _ABSENT else json.dumps(value, sort_keys=True) for value in (before, after)]
-        if texts[0] != texts[1]:
+        if texts[0] != texts[1] and not _is_written_number(before, after):
             yield path, texts[0], texts[1]
         return
     for key, one, other in pairs:
         yield from _differences(f"{path}.{key}", one, other)
+
+
+def _is_written_number(before: Any, after: Any) -> bool:
+    """Whether the text on record is this number: `1e-3` was read as text by an earlier version."""
+    try:
+        return isinstance(before, str) and isinstance(after, float) and float(before) == after
+    except ValueError:
+        return False
 
 
 _ABSENT = "absent"

@@ -284,7 +284,7 @@ class Driver(ABC):
         """
         broken = [member for member in homeless if member.number in self._broken]
         if broken:
-            _release_memory()  # which larger units have left in pieces of other sizes
+            release_memory()  # which larger units have left in pieces of other sizes
             self._units += self._formed(broken, copies)
         for cohort in dict.fromkeys(self.roster.company(m.number) for m in homeless if m not in broken):
             here = {member.number: member for member in self.turn if member.number in cohort}
@@ -373,7 +373,7 @@ def _batch_of(unit: Unit, copies: Copies, place: int = 0) -> Any:
     return own_batch(copies.on(member.device_index)[place], member.number)
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
     """Give a GPU's memory back that nothing uses any more."""
     gc.collect()  # a traceback keeps what the functions in it have made
     if torch.cuda.is_initialized():

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from nasflow.resumable.job import JobRunner, State
 from nasflow.space.shared_layers import Owners
 from nasflow.training.device.devices import Devices
 from nasflow.training.device.fault import refuse_fault
-from nasflow.training.driver import Driver
+from nasflow.training.driver import Driver, release_memory
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import must_stop
@@ -268,6 +269,8 @@ class JobDriver(SpecDriver):
             trials = sorted({member.trial for member in members})
             logger.warning("trials %s go on in smaller groups, because together they failed", trials, exc_info=error)
             self.limits.update(dict.fromkeys(numbers, max(1, len(members) // 2)))
+            traceback.clear_frames(error.__traceback__)  # they keep what a step has computed
+            release_memory()
         self._checkpoints.wait()
         self._take_back(members)
 

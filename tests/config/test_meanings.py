@@ -80,14 +80,25 @@ def config(objective: dict[str, Any], **evaluator: Any) -> SearchConfig:
     [
         *(("val_accuracy", "maximize"), ("val_f1", "maximize"), ("val_auroc", "maximize"), ("val_r2", "maximize")),
         *(("val_loss", "minimize"), ("val_rmse", "minimize"), ("parameters", "minimize"), ("val/error", "minimize")),
-        *(("Test_Top5_Acc", "maximize"), ("word_error_rate", "minimize"), ("epoch_seconds", "minimize")),
+        *(
+            ("Test_Top5_Acc", "maximize"),
+            ("word_error_rate", "minimize"),
+            ("epoch_seconds", "minimize"),
+            ("val_f1_score", "maximize"),
+        ),
     ],
 )
 def test_a_metrics_name_says_which_way_is_better(metric: str, direction: str) -> None:
     assert config({"metric": metric}).objectives[0].direction == direction
 
 
-@pytest.mark.parametrize("metric", ["anything", "accuracy_loss", "val_q", "gloss", "accumulated"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *("anything", "accuracy_loss", "val_q", "gloss", "accumulated", "score", "time"),
+        *("neg_mean_squared_error", "val_brier_score", "inverse_accuracy"),
+    ],
+)
 def test_another_name_needs_a_direction(metric: str) -> None:
     with pytest.raises(ConfigError, match=f"objectives.0: say which way '{metric}' is better: give 'direction'"):
         config({"metric": metric})

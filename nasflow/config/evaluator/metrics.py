@@ -18,12 +18,12 @@ def to_loss(value: float, direction: Direction) -> float:
 
 _LOWER = re.compile(
     "loss|nll|errors?|err|mse|rmse|mae|mape|perplexity|ppl|wer|cer|eer|fid|"
-    "parameters|params|size|bytes|latency|seconds|time|flops|macs"
+    "parameters|params|bytes|latency|seconds|flops|macs"
 )
 _HIGHER = re.compile(
-    "accuracy|acc|f1|precision|recall|auroc|auc|ap|map|r2|iou|miou|dice|kappa|mcc|"
-    "bleu|rouge|psnr|ssim|reward|score|throughput"
+    "accuracy|acc|f1|precision|recall|auroc|auc|r2|iou|miou|dice|kappa|mcc|bleu|rouge|psnr|ssim|reward|throughput"
 )
+_TURNED = re.compile("neg|negative|negated|minus|inverse|inv|reciprocal|one|brier")
 
 
 def with_direction(values: Any) -> Any:
@@ -37,7 +37,7 @@ def with_direction(values: Any) -> Any:
     words = re.split(r"[^a-z0-9]+", values["metric"].lower())
     known = {"minimize": _LOWER, "maximize": _HIGHER}
     ways = [way for way, names in known.items() if any(map(names.fullmatch, words))]
-    if len(ways) != 1:
+    if len(ways) != 1 or any(map(_TURNED.fullmatch, words)):
         raise ValueError(f"say which way '{values['metric']}' is better: give 'direction', minimize or maximize")
     return {**values, "direction": ways[0]}
 

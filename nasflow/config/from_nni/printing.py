@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from nasflow.config.reading.yaml_file import read_exponents
+
 _COMMENTS = {
     "name": "Translated from the config of an NNI experiment by `nasflow from-nni`; check it by `nasflow validate`.",
     "base_dir": "the folder of your code (trialCodeDirectory)",
@@ -23,11 +25,14 @@ _ORDER = ("name", "base_dir", "space", "evaluator", "objectives", "strategy", "p
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what it would else alias."""
+    """Writes out what it would else alias, and quotes text that would be read as a number."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Return True."""
         return True
+
+
+read_exponents(_Dumper)
 
 
 def printed(config: dict[str, Any], picks: Sequence[str]) -> str:

@@ -109,11 +109,13 @@ def _refuse_twice(mapping: yaml.MappingNode) -> None:
             known.add((key.tag, key.value))
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",  # as in YAML 1.2 and JSON: `1e-3`, which is text in YAML 1.1
-    re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+def read_exponents(kind: Any) -> None:
+    """Let a loader or dumper take `1e-3` for a number, as in YAML 1.2 and JSON; it is text in YAML 1.1."""
+    number = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+
+
+read_exponents(_Loader)
 _Loader.yaml_constructors = {
     tag: construct
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()

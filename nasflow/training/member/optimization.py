@@ -51,6 +51,8 @@ class Fitting:
                 "self.automatic_optimization = False and step them in training_step"
             )
         self.schedules = [_schedule_of(entry) for entry in schedules]
+        for entry in () if manual or step_schedule is not None else self.schedules:
+            _refuse_metric_of_step(entry)
         self.clip_val = clip_val if clip_val is not None and clip_val > 0 else None  # as Lightning takes it
         self.clip_algorithm = clip_algorithm
         self.steps = 0
@@ -263,12 +265,16 @@ def _schedule_of(entry: Any) -> dict[str, Any]:
         raise TrialError(f"configure_optimizers gave a schedule with 'interval' {interval!r}; use 'epoch' or 'step'")
     if not isinstance(frequency, int) or frequency < 1:
         raise TrialError(f"configure_optimizers gave a schedule with 'frequency' {frequency!r}; use 1, 2, ...")
-    if interval == "step" and _goes_by_metric(found):
-        raise TrialError(
-            f"configure_optimizers gave a {type(schedule).__name__} with 'interval' 'step'; a schedule that goes by a "
-            "metric is stepped after epochs: use 'epoch'"
-        )
     return found
+
+
+def _refuse_metric_of_step(entry: dict[str, Any]) -> None:
+    """Raise TrialError for a schedule that would need a metric of each step."""
+    if entry.get("interval") == "step" and _goes_by_metric(entry):
+        raise TrialError(
+            f"configure_optimizers gave a {type(entry['scheduler']).__name__} with 'interval' 'step'; a schedule that "
+            "goes by a metric is stepped after epochs: use 'epoch'"
+        )
 
 
 def _goes_by_metric(entry: dict[str, Any]) -> bool:

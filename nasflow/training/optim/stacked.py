@@ -131,6 +131,9 @@ class StackedOptimizer:
         failed: called with a member's position and the exception that its own optimizer raised; with None, the
             exception is raised.
 
+    Attributes:
+        keeps_gradients: whether gradients are after a step what they were when it began, once clipped.
+
     Raises:
         ValueError: an optimizer trains a parameter that is in no stack, or rows are not one after the other in memory.
     """
@@ -147,6 +150,7 @@ class StackedOptimizer:
         self._optimizers = list(optimizers)
         self._common = common
         self._failed = failed
+        self.keeps_gradients = False
         self._counts_steps = True
         self._made = 0  # how often what steps read was made anew
         self._tensors = [stack.tensor for stack in stacks]
@@ -194,7 +198,7 @@ class StackedOptimizer:
 
     @torch.no_grad()
     def step(self, idle: Collection[nn.Parameter] = (), skipped: Collection[int] = ()) -> None:
-        """Clip the gradients and step; the gradients may be overwritten.
+        """Clip the gradients and step; the gradients may be overwritten, unless `keeps_gradients` is set.
 
         Parameters without a gradient do not change, as in torch.
 
@@ -240,8 +244,11 @@ class StackedOptimizer:
             self._plan(grads)
             self._pattern = pattern
         self._clip.apply(grads)
+        kept = [(grad, grad.clone()) for grad in grads if grad is not None] if self.keeps_gradients else []
         for sweep in self._sweeps:
             sweep.run(grads)
+        for grad, values in kept:
+            grad.copy_(values)
         for member, alone in self._alone.items():
             if member not in skipped:
                 self._step_alone(member, alone, idle)

@@ -17,7 +17,7 @@ from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.cluster.stillborn import StillbornJobs
-from nasflow.training_service.cluster.storage.base import RunOptions, StorageSilentError
+from nasflow.training_service.cluster.storage.base import RunOptions, StorageClosedError, StorageSilentError
 from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.machine.job_process import GRACE
@@ -178,7 +178,9 @@ class ClusterService(RootHere):
         with self._records.service_lock():
             if why := self._storage.why_closed():
                 self._await_gone()  # by force, for jobs can't be told to end
-                raise ServiceError(f"{why}; its jobs are ended, but what is stored of them stays until this is mended")
+                raise StorageClosedError(
+                    f"{why}; its jobs are ended, but what is stored of them stays until this is mended"
+                )
             self._tend()
             jobs = self._unfinished()
             for job_id in jobs:  # all at once, so that their grace periods overlap

@@ -53,7 +53,8 @@ class _EndReason:
     def __call__(self) -> str:
         if not self.why and time.monotonic() - self._looked >= _LOOK:
             self._looked = time.monotonic()
-            self.why = self._look()
+            why = self._look()
+            self.why = self.why or why  # a signal may have come meanwhile
         return self.why
 
     def _look(self) -> str:
@@ -61,7 +62,7 @@ class _EndReason:
             return why
         if self._looked - self._looked_at_others >= _LOOK_AT_OTHERS:
             self._looked_at_others = self._looked
-            self.signalled = self._run.is_leaving()
+            self.signalled |= self._run.is_leaving()
         if self.signalled:
             return "another of its machines is taken back"
         return ""

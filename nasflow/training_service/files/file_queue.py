@@ -86,7 +86,7 @@ class JobRecords:
     @contextmanager
     def _locked(self, acquire: Callable[[BinaryIO], None]) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
-        with turn_of_thread(self._lock_file), self._lock_file.open("ab") as file:
+        with self._lock_file.open("ab") as file:
             acquire(file)
             try:
                 yield
@@ -101,7 +101,7 @@ class JobRecords:
             ServiceError: the disk is full, or another process keeps the lock.
         """
         try:
-            with self._locked(acquire_soon):
+            with turn_of_thread(self._lock_file), self._locked(acquire_soon):
                 yield
         except OSError as error:
             if not is_full(error):

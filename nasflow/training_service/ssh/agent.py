@@ -220,6 +220,10 @@ class HostAgent:
             raise
         except OSError:  # there are no hard links here
             return file
+        held = self._root / _HELD / name
+        if held.stat().st_ino != file.inode:  # it was replaced meanwhile
+            held.unlink()
+            raise FileNotFoundError(file.path)
         return file.model_copy(update={"held": f"{_HELD}/{name}"})
 
     def _release(self) -> None:

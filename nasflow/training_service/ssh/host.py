@@ -38,6 +38,7 @@ _LOG = logging.getLogger(__name__)
 _BUSY_POLL, _IDLE_POLL = 0.1, 1.0  # seconds
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before each retry to reach a host; the last value repeats
 _KEPT_AWAKE_EVERY = 15.0  # seconds; an agent ends that hears nothing for `agent.SILENCE`
+_AWAKE_WITHIN = 100.0  # seconds; its answer may wait behind much of the file, on a slow line
 _CLEAN_UP_WITHIN = 60.0  # seconds; includes the grace period of jobs
 _FILES = TypeAdapter(list[RemoteFile])
 
@@ -232,7 +233,7 @@ class SshHost:
                 free -= 1
         if not self._stop.is_set():
             with self._records.lock():
-                on_gpus = any("gpu-" in slot for slot in self.slots)
+                on_gpus = any(slot.rpartition("/")[2].startswith("gpu-") for slot in self.slots)
                 taken = self._records.take(self.name, free, Offer(self._address, on_gpus))
                 mine = self._records.known(self.name)
                 self.states |= {job_id: JobState(status=JobStatus.PENDING) for job_id in taken}
@@ -380,7 +381,7 @@ class SshHost:
     def _keep_awake(self) -> None:
         """Let the agent know, while a long file is on its way, that the connection is not dead."""
         if self.silence() > _KEPT_AWAKE_EVERY:
-            self._list([])
+            self._call("list", Listing(paths=[]), _AWAKE_WITHIN)
 
     @property
     def _reached(self) -> Place:

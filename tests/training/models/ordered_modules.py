@@ -110,6 +110,14 @@ class LogsRate(Plain):
 class LogsGradients(Plain):
     """Logs the norm of the gradients after each batch."""
 
+    def configure_optimizers(self) -> Any:
+        kinds: dict[str, Any] = {
+            "decay": lambda p: torch.optim.SGD(p, self.lr, momentum=0.9, weight_decay=0.1, nesterov=True),
+            "rms": lambda p: torch.optim.RMSprop(p, self.lr, weight_decay=0.1),
+            "adagrad": lambda p: torch.optim.Adagrad(p, self.lr, weight_decay=0.1),
+        }
+        return kinds[self.how](self.parameters()) if self.how else super().configure_optimizers()
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         norms = [p.grad.norm() for p in self.model.parameters() if p.grad is not None]
         self.log("norm", torch.stack(norms).norm(), on_step=False, on_epoch=True)
@@ -264,6 +272,21 @@ class StopsByValidation(Plain):
 
     def configure_callbacks(self) -> Any:
         return EarlyStopping("val_loss", patience=1, min_delta=10.0)
+
+
+class SavesTrained(Plain):
+    """Puts a state dict of its own in place of the checkpoint's."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        trained = {name for name, _ in self.named_parameters()}
+        checkpoint["state_dict"] = {name: t for name, t in checkpoint["state_dict"].items() if name in trained}
+
+
+class StepsPlateau(Schedules):
+    """Steps a schedule that goes by a metric by itself."""
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(1.0)
 
 
 class KeepsDropout(Plain):

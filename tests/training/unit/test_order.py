@@ -47,8 +47,11 @@ def test_schedules_step_before_the_end_of_a_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"gradient_clip_val": 0.1}, {"accumulate_grad_batches": 2}], ids=str)
-def test_gradients_are_there_at_the_end_of_a_batch(values: dict[str, Any], tmp_path: Path) -> None:
-    events = fused_and_apart(SPACE, ordered("LogsGradients", **values), tmp_path, 4)
+@pytest.mark.parametrize("how", ["", "decay", "rms", "adagrad"])
+def test_gradients_are_there_at_the_end_of_a_batch(how: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """As they were when the optimizer stepped, clipped."""
+    config = ordered("LogsGradients", params={"lr": {"float": [1e-3, 1e-2]}, "how": {"pick": [how]}}, **values)
+    events = fused_and_apart(SPACE, config, tmp_path, 4)
     assert not evictions(events)
 
 
@@ -76,6 +79,22 @@ def test_a_schedule_that_goes_by_a_metric_of_a_step_is_refused(tmp_path: Path) -
     assert (
         "with 'interval' 'step'; a schedule that goes by a metric is stepped after epochs" in evictions(events)[0].error
     )
+
+
+def test_a_module_that_steps_such_a_schedule_by_itself_may(tmp_path: Path) -> None:
+    config = ordered("StepsPlateau", params={"how": {"pick": ["by step"]}})
+    assert not evictions(fused_and_apart(SPACE, config, tmp_path, 2, all_fused=False))
+
+
+def test_a_state_dict_that_a_hook_replaces_is_not_all_that_is_loaded(tmp_path: Path) -> None:
+    config = ordered("SavesTrained")
+    spec = make_job(SPACE, config, [{**one, "norm": "batch"} for one in sample(SPACE, config, 2)])
+    whole = train(spec, tmp_path / "whole")
+    before = interrupted(spec, tmp_path / "resumed", 1, 1)
+    after = train(spec, tmp_path / "resumed")
+    assert not evictions(after)
+    for trial in (0, 1):
+        same(outcome([*before, *after], tmp_path / "resumed", trial), outcome(whole, tmp_path / "whole", trial), 0.0)
 
 
 @pytest.mark.parametrize("how", ["", "lenient"])

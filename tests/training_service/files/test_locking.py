@@ -68,7 +68,7 @@ def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
     holds, leaves = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with JobRecords(tmp_path, "local").lock():
+        with JobRecords(tmp_path, "local").service_lock():
             holds.set()
             leaves.wait()
 
@@ -86,7 +86,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(tmp_path):
     holds, leaves = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with JobRecords(tmp_path, "local").lock():
+        with JobRecords(tmp_path, "local").service_lock():
             holds.set()
             leaves.wait()
 
@@ -95,7 +95,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(tmp_path):
     holds.wait()
     child = os.fork()
     if child == 0:
-        with JobRecords(tmp_path, "local").lock():
+        with JobRecords(tmp_path, "local").service_lock():
             os._exit(7)
     leaves.set()
     thread.join()

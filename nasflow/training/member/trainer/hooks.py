@@ -135,7 +135,7 @@ class Hooks:
         Args:
             load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
         """
-        checkpoint |= state["checkpoint"]
+        checkpoint |= {name: value for name, value in state["checkpoint"].items() if name != "state_dict"}
         if "on_load_checkpoint" in self._own:
             self._module.on_load_checkpoint(checkpoint)
         load(checkpoint["state_dict"])

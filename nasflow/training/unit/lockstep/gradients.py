@@ -18,9 +18,12 @@ def shown(parameters: Sequence[tuple[nn.Parameter, Stack]], idle: set[nn.Paramet
         idle: the parameters in stacks that have no gradient; it is brought up to date.
     """
     rows: dict[nn.Parameter, torch.Tensor] = {}
+    place = 0
     for parameter, stack in parameters:
         if stack.rows and stack.tensor.grad is not None:
-            place = next(place for place, other in enumerate(stack.parameters) if other is parameter)
+            # the parameters of a member are mostly in one place of their stacks
+            if place >= len(stack.parameters) or stack.parameters[place] is not parameter:
+                place = next(place for place, other in enumerate(stack.parameters) if other is parameter)
             rows[parameter] = stack.tensor.grad[place]
             parameter.grad = None if parameter in idle else rows[parameter]
     yield

@@ -158,6 +158,7 @@ class LockstepUnit(StackedUnit):
         optimizers = {member: member.fitting.optimizer for member in self.members}
         self._show_gradients("on_before_optimizer_step", optimizers, idle)
         self._refresh()
+        self._optimizer.keeps_gradients = any("on_train_batch_end" in member.hooks.names for member in self.members)
         self._step(self._reading.device, overflows, idle)
         return True
 

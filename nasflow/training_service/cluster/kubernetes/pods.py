@@ -19,6 +19,7 @@ from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.cluster.seen import Seen
+from nasflow.training_service.cluster.storage.base import StorageClosedError
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
@@ -115,7 +116,7 @@ class PodService(ClusterService, Generic[Config]):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
-        wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._names_variables() else [])
+        wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._variables() else [])
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
         self._create(Run(self._root, "validate", "dry-run"), self._config.most_nodes, dry_run=True)
@@ -123,13 +124,23 @@ class PodService(ClusterService, Generic[Config]):
     def cleanup(self) -> None:  # noqa: D102
         try:
             super().cleanup()
-        finally:
-            for resource in filter(None, (self.resource, self.besides)):
-                for thing in self._api.list(resource, self._selector):
-                    self._api.delete(resource, thing["metadata"]["name"])
-            if self._names_variables():
+        except StorageClosedError:
+            self._remove_rest()
+            raise
+        self._remove_rest()
+
+    def _remove_rest(self) -> None:
+        """Remove what the cluster itself still has of the study, once its jobs have ended."""
+        for resource in filter(None, (self.resource, self.besides)):
+            for thing in self._api.list(resource, self._selector):
+                self._api.delete(resource, thing["metadata"]["name"])
+        if self._names_variables():
+            try:
                 self._api.delete("secrets", manifest.secret_name(self._prefix))
-            self._given_secret = {}
+            except RefusedError:  # without the right to, there is none where no variable is set
+                if self._variables():
+                    raise
+        self._given_secret = {}
 
     # --- what the base class asks for ----------------------------------------------------------------------------
 

@@ -29,6 +29,10 @@ class RunOptions:
     controller: Path
 
 
+class StorageClosedError(ServiceError):
+    """The storage can't be reached with what is known here; what could be done without it is done."""
+
+
 class Storage(ABC):
     """Gives nodes what runs need, and brings what they write into the study's root here.
 
