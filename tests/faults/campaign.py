@@ -89,17 +89,19 @@ class Campaign:
         return self.strike((Fault(name, next(seeds)) for name in names), kills, each)
 
     def strike(self, faults: Iterator[Fault], kills: int, each: int = 8) -> Report:
-        """The same with given faults."""
+        """The same with given faults. One that comes too late for its search comes again in the next, once."""
         begin = time.monotonic()
         with staged(self._folder) as self._stage, self._started(self._stage) as self._service:
             names = [name for name in CONFIGS if name != POSTGRESQL][: 1 if self._brief or self._service else None]
+            late: list[Fault] = []
             for number in count():
-                todo = list(islice(faults, min(each, kills - self.report.kills.total())))
+                todo = [*late, *islice(faults, max(0, min(each, kills - self.report.kills.total()) - len(late)))]
                 if not todo:
                     break
                 needs = {self._all[fault.kind].needs for fault in todo}
                 config = POSTGRESQL if POSTGRESQL in needs else names[number % len(names)]
-                self._disturb(number, config, todo, needs)
+                struck = self._disturb(number, config, todo, needs)
+                late = [fault for fault in todo if fault not in struck and fault not in late]
         self.report.seconds = time.monotonic() - begin
         return self.report
 
@@ -140,7 +142,7 @@ class Campaign:
             values = {**values, "training_service": dict(self._service.section), "limits": {"stalled": STALLED_THERE}}
         return TroubledSearch(self._folder / folder, stage.server, values, environment, store)
 
-    def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> None:
+    def _disturb(self, number: int, config: str, faults: list[Fault], needs: set[str]) -> list[Fault]:
         assert self._stage is not None
         stage, reference = self._stage, self._reference(config)
         folder = self._folder / f"search-{number}"
@@ -176,6 +178,7 @@ class Campaign:
             f"search {number} ({config}): {len(struck)} faults, {len(search.restarts)} restarts, "
             f"{time.monotonic() - begin:.0f} s, {verdict if verdict else 'nothing lost, nothing repeated'}"
         )
+        return struck
 
     def _strike(self, scene: Scene, fault: Fault, config: str, epochs: int, struck: list[Fault]) -> None:
         search = scene.search
