@@ -135,10 +135,14 @@ class Hooks:
         Args:
             load: gives the module its weights, after its own hook, which may change these, and before the callbacks'.
         """
-        checkpoint |= {name: value for name, value in state["checkpoint"].items() if name != "state_dict"}
+        replaced = dict(state["checkpoint"])
+        of_hook = replaced.pop("state_dict", None)  # which may lack weights, or have averages in their place
+        checkpoint |= replaced
         if "on_load_checkpoint" in self._own:
             self._module.on_load_checkpoint(checkpoint)
         load(checkpoint["state_dict"])
+        if of_hook is not None:
+            checkpoint["state_dict"] = of_hook
         for callback in self._by_callbacks["on_load_checkpoint"]:
             callback.on_load_checkpoint(self._module.trainer, self._module, checkpoint)
         for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
