@@ -1,5 +1,6 @@
 """What a unit relies on that the members' own code may change between steps, in hooks or elsewhere."""
 
+import operator
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,14 +16,16 @@ from nasflow.training.member.member import Member
 CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
 SETTINGS = "it changes its layers on the way, such as a mode or the rate of a dropout, or its optimizer's state"
 
+_memory: Any = torch._C._data_address  # type: ignore[attr-defined]  # the address of what a tensor is a view of
+
 
 class _Noted(NamedTuple):
-    """A parameter, its place in memory, and the dict of its layer that has it."""
+    """The parameters of a part, the dicts of their layers that have them, and where their memory is."""
 
-    owner: Mapping[str, torch.Tensor | None]
-    name: str
-    parameter: torch.Tensor
-    place: int
+    owners: Sequence[dict[str, nn.Parameter | None]]
+    names: Sequence[str]
+    parameters: Sequence[torch.Tensor]
+    places: Sequence[int]
 
 
 class Watch:
@@ -31,7 +34,7 @@ class Watch:
     def __init__(self) -> None:
         self._relied: dict[Member, Sequence[torch.Tensor]] = {}
         self._places: dict[Member, Any] = {}
-        self._parameters: dict[nn.Module, list[_Noted]] = {}
+        self._parameters: dict[nn.Module, _Noted] = {}
         self._stepped: dict[Member, list[int]] = {}
         self._parts: dict[Member, tuple[Sequence[nn.Module], Collection[nn.Module]]] = {}
         self._kept: list[Any] = []  # layers and parameters, so that their ids are not used again
@@ -72,10 +75,13 @@ class Watch:
         Args:
             where_too: whether they have to be where they were, which `Tensor.data` may have changed.
         """
-        noted = self._parameters.get(part, ())
-        if any(one.owner.get(one.name) is not one.parameter for one in noted):
+        noted = self._parameters.get(part)
+        if noted is None:
+            return True
+        # by functions in C, for this is asked in every call
+        if not all(map(operator.is_, map(dict.get, noted.owners, noted.names), noted.parameters)):
             return False
-        return not where_too or all(address(one.parameter) == one.place for one in noted)
+        return not where_too or all(map(operator.eq, map(_memory, noted.parameters), noted.places))
 
     def changed(self, members: Iterable[Member]) -> dict[Member, str]:
         """Return those with other settings of layers than were noted."""
@@ -107,13 +113,13 @@ class Watch:
             yield from part.modules()
 
 
-def _parameters(part: nn.Module) -> list[_Noted]:
-    return [
-        _Noted(layer._parameters, name, parameter, address(parameter))
-        for layer in part.modules()
-        for name, parameter in layer._parameters.items()
-        if parameter is not None
-    ]
+def _parameters(part: nn.Module) -> _Noted:
+    own = [(layer._parameters, name) for layer in part.modules() for name in layer._parameters]
+    found = [(owner, name, parameter) for owner, name in own if (parameter := owner[name]) is not None]
+    parameters = [parameter for *_, parameter in found]
+    return _Noted(
+        [owner for owner, *_ in found], [name for _, name, _ in found], parameters, [*map(_memory, parameters)]
+    )
 
 
 def _places(tensors: Sequence[torch.Tensor]) -> list[tuple[int, bool]]:
