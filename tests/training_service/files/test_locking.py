@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -61,20 +62,26 @@ def test_one_that_never_releases_it_is_named(tmp_path, holder, monkeypatch):
         pytest.fail("it is held")
 
 
-def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
-    """So no call is told to kill its own process because others of a slow cluster came first."""
-    monkeypatch.setattr(locking, "_ALIVE", 0.1)
-    monkeypatch.setattr(locking, "_LOOK", 0.1)
+def holding(root: Path) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds the lock until the event is set."""
     holds, leaves = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with JobRecords(tmp_path, "local").service_lock():
+        with JobRecords(root, "local").service_lock():
             holds.set()
             leaves.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
     holds.wait()
+    return thread, leaves
+
+
+def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
+    """So no call is told to kill its own process because others of a slow cluster came first."""
+    monkeypatch.setattr(locking, "_ALIVE", 0.1)
+    monkeypatch.setattr(locking, "_LOOK", 0.1)
+    thread, leaves = holding(tmp_path)
     threading.Timer(1.0, leaves.set).start()
     with JobRecords(tmp_path, "local").service_lock():
         assert leaves.is_set()
@@ -83,16 +90,7 @@ def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_lacks(tmp_path):
     """Once the parent's thread has released the file's lock, the child gets it."""
-    holds, leaves = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with JobRecords(tmp_path, "local").service_lock():
-            holds.set()
-            leaves.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait()
+    thread, leaves = holding(tmp_path)
     child = os.fork()
     if child == 0:
         with JobRecords(tmp_path, "local").service_lock():
