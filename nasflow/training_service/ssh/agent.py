@@ -11,7 +11,7 @@ import select
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,7 +59,6 @@ class HostAgent:
         self._root = root.resolve()
         self._service: LocalService | None = None
         self._ending: dict[str, threading.Thread] = {}
-        self._held: set[str] = set()  # names of files, for the answer that is being made
 
     def open(self, opening: Opening) -> list[str]:
         """Start or find the workers and return the names of their slots.
@@ -103,9 +102,8 @@ class HostAgent:
         for job_id, text in poll.invitations.items():
             self._bring(job_id, text)
         share = CHUNK // max(1, len(poll.jobs))
-        self._held.clear()
         jobs = {job_id: self._news(job_id, known, share) for job_id, known in poll.jobs.items()}
-        self._release()
+        self._release({file.held for news in jobs.values() if news is not None for file in news.checkpoints})
         return News(jobs=jobs, free=len(self._local.free_slots()))
 
     def submit(self, submission: Submission) -> None:
@@ -210,28 +208,26 @@ class HostAgent:
         return listed
 
     def _link(self, file: RemoteFile) -> RemoteFile:
-        name = str(file.inode)
-        self._held.add(name)
+        path = f"{_HELD}/{file.inode}"
+        held = self._root / path
         try:
-            os.link(self._root / file.path, self._root / _HELD / name)
+            os.link(self._root / file.path, held)
         except FileExistsError:
             pass  # held since an earlier poll
         except FileNotFoundError:
             raise
         except OSError:  # there are no hard links here
             return file
-        held = self._root / _HELD / name
         if held.stat().st_ino != file.inode:  # it was replaced meanwhile
             held.unlink()
             raise FileNotFoundError(file.path)
-        return file.model_copy(update={"held": f"{_HELD}/{name}"})
+        return file.model_copy(update={"held": path})
 
-    def _release(self) -> None:
-        """Remove the links to files that are in the answer to no poll any more."""
-        held = self._root / _HELD
-        for name in os.listdir(held) if held.is_dir() else ():  # noqa: PTH208  # names, not paths
-            if name not in self._held:
-                (held / name).unlink()
+    def _release(self, kept: Collection[str]) -> None:
+        """Remove the links that the answer to this poll does not name."""
+        for link in (self._root / _HELD).glob("*"):
+            if f"{_HELD}/{link.name}" not in kept:
+                link.unlink()
 
     def _files(self, path: Path) -> Iterator[RemoteFile]:
         entries = sorted(path.iterdir()) if path.is_dir() else [path]
