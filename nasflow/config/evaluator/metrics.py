@@ -42,6 +42,15 @@ def with_direction(values: Any) -> Any:
     return {**values, "direction": ways[0]}
 
 
+class Directed(Section):
+    """A section with a `metric` and a `direction`, which may be left out where the metric's name says it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: Any) -> Any:
+        return with_direction(values)
+
+
 class MetricConfig(Section):
     """A torchmetrics metric by import path, or a shortcut for one."""
 

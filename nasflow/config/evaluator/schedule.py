@@ -1,17 +1,17 @@
 """The `evaluator.schedule` section."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from nasflow.config.evaluator.metrics import Direction, with_direction
-from nasflow.config.values import OptionalInt, Options, SearchedFloat, SearchedInt, SearchedTags, Section
+from nasflow.config.evaluator.metrics import Directed, Direction
+from nasflow.config.values import OptionalInt, Options, SearchedFloat, SearchedInt, SearchedTags
 
 ScheduleName = Literal["constant", "cosine", "step", "exponential", "linear", "polynomial", "one_cycle", "plateau"]
 """Learning-rate schedules."""
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(Directed):
     """How the learning rate changes after a linear warm-up, once an epoch or after every optimizer step."""
 
     name: Annotated[
@@ -40,11 +40,6 @@ class ScheduleConfig(Section):
         default="minimize", description="which way the metric is better; left out: by its name (plateau)"
     )
     patience: SearchedInt = Field(default=10, description="epochs without improvement that cause no drop (plateau)")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, values: Any) -> Any:
-        return with_direction(values)
 
     @model_validator(mode="after")
     def _steps_by_step(self) -> "ScheduleConfig":

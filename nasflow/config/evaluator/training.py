@@ -5,24 +5,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
 
-from nasflow.config.evaluator.metrics import Direction, with_direction
+from nasflow.config.evaluator.metrics import Directed, Direction
 from nasflow.config.evaluator.parallel import ParallelConfig
 from nasflow.config.evaluator.target import Target
 from nasflow.config.values import IntRange, OptionalFloat, Options, SearchedFloat, SearchedInt, Section
 
 
-class EarlyStoppingConfig(Section):
+class EarlyStoppingConfig(Directed):
     """Stop a trial after `patience` epochs in which `metric` improved by no more than `min_delta`."""
 
     metric: str = Field(default="val_loss", description="one that is logged in every epoch")
     direction: Direction = Field(default="minimize", description="which way is better; left out: by the metric's name")
     patience: SearchedInt = Field(default=3, description="epochs without improvement")
     min_delta: SearchedFloat = Field(default=0.0, description="what counts as no improvement")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, values: Any) -> Any:
-        return with_direction(values)
 
 
 class DataConfig(Target):
