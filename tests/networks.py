@@ -1,4 +1,4 @@
-"""Hosts with addresses of their own on a network inside this machine: network namespaces, which only root can make."""
+"""Hosts with separate addresses on a network inside this machine: network namespaces, which only root can make."""
 
 import contextlib
 import os

@@ -118,7 +118,7 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
     study = session.study
     attempt = study.attempt(attempt.id)
     again = tell_retry(attempt.error)
-    given_up = {  # to jobs of their own, which may run on since an earlier controller was killed
+    given_up = {  # to separate jobs, which may run on since an earlier controller was killed
         number
         for other in study.attempts(round=attempt.round)
         if other.kind is AttemptKind.ALONE

@@ -50,7 +50,7 @@ def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
 
 
 def other_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
-    """Return what the LightningModule has beside the model, such as a head of its own, by the names there, on the CPU.
+    """Return what the LightningModule has beside the model, such as another head, by the names there, on the CPU.
 
     Raises:
         CheckpointError: the folder has no checkpoint that can be read.

@@ -18,7 +18,7 @@ class StillbornJobs:
         self._count, self._why = self._count + 1, why
 
     def add_silent(self, where: str, kind: str, log: str, reason: str) -> None:
-        """Count one that has left no word of its own.
+        """Count one of which the program has recorded nothing.
 
         Args:
             where: where to look.

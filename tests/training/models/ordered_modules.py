@@ -154,7 +154,7 @@ class Collects(Plain):
 
 
 class Headed(Plain):
-    """Has a layer of its own behind the model."""
+    """Has another layer behind the model."""
 
     def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
         super().__init__(model, lr, how)
@@ -275,7 +275,7 @@ class StopsByValidation(Plain):
 
 
 class SavesTrained(Plain):
-    """Puts a state dict of its own in place of the checkpoint's."""
+    """Puts another state dict in place of the checkpoint's."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         trained = {name for name, _ in self.named_parameters()}

@@ -78,7 +78,7 @@ def holding(root: Path) -> tuple[threading.Thread, threading.Event]:
 
 
 def test_threads_wait_for_each_other_without_a_limit(tmp_path, monkeypatch):
-    """So no call is told to kill its own process because others of a slow cluster came first."""
+    """So no message asks to kill the search itself because other calls of a slow cluster came first."""
     monkeypatch.setattr(locking, "_ALIVE", 0.1)
     monkeypatch.setattr(locking, "_LOOK", 0.1)
     thread, leaves = holding(tmp_path)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -51,6 +51,9 @@ def test_a_file_of_another_kind(tmp_path: Path, text: str, monkeypatch: pytest.M
 # --- servers that are none -------------------------------------------------------------------------------------------
 
 
+Running = TypeVar("Running", bound=ThreadingHTTPServer)
+
+
 class Portal(ThreadingHTTPServer):
     """Answers every request in the same way, as the login page of a proxy does."""
 
@@ -74,12 +77,17 @@ class Portal(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
 
+def serving(server: Running) -> Iterator[Running]:
+    """Run a server until the test has ended."""
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
 @pytest.fixture
 def portal() -> Iterator[Portal]:
-    with Portal() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
+    yield from serving(Portal())
 
 
 @pytest.mark.parametrize(
@@ -167,10 +175,7 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
+    yield from serving(Server())
 
 
 def failure(code: int, reason: str) -> tuple[int, dict[str, Any]]:
