@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data, fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job.spec import JobSpec, MemberSpec
+from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
@@ -26,6 +27,7 @@ from nasflow.training.device.devices import Devices
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
+from nasflow.training.unit.step_graph import can_capture
 
 
 class MemberMaker:
@@ -66,6 +68,8 @@ class MemberMaker:
         member.number, member.device_index = number, index
         if lazy_layers(member.module):
             complete_member(member, make(), self._first_batch, self._trainer)
+        if self._job.merge.cuda_graphs and can_capture(self._devices.all[index]):
+            CounterDropout.put_into(member.module, partial(derive_seed, spec.seed, "dropout"))
         return member
 
     @cached_property

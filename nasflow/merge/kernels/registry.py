@@ -3,7 +3,7 @@
 from nasflow.merge.kernels.attention import BatchedAttention
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.convolution import DenseConvolution, GroupedConvolution
-from nasflow.merge.kernels.dropout import BatchedDropout
+from nasflow.merge.kernels.dropout import BatchedDropout, CountedDropout
 from nasflow.merge.kernels.embedding import BatchedEmbedding
 from nasflow.merge.kernels.items import Item
 from nasflow.merge.kernels.linear import BatchedLinear, DenseLinear
@@ -18,7 +18,7 @@ from nasflow.merge.trace.node import Node
 KERNELS: list[type[Kernel]] = [
     *(Pointwise, Pairwise, BatchedLinear, DenseLinear, DenseConvolution, GroupedConvolution),
     *(BatchedBatchNorm, BatchedLayerNorm, BatchedGroupNorm, BatchedPool, Shaping, Concatenation, ShapeOf, Item),
-    *(BatchedDropout, BatchedEmbedding, BatchedAttention, MappedLayer, Loop),
+    *(BatchedDropout, CountedDropout, BatchedEmbedding, BatchedAttention, MappedLayer, Loop),
 ]
 """All kernels, in the order in which they are tried."""
 _FOR_SHARED = (DenseLinear, DenseConvolution)

@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.merge.trace.node import IN_PLACE_OPERATORS, nodes_in
 from nasflow.merge.trace.own_gradients import has_own_gradients
 from nasflow.merge.trace.signature import freeze, has_own_call, hidden_state, is_hooked, own_structure, untouched
@@ -63,9 +64,10 @@ class Template:
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether `module` is one of torch's own layers, called as a whole."""
+    """Whether `module` is one of torch's own layers, or in the place of one: it is called as a whole."""
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-    return type(module).__module__.startswith("torch.nn") and type(module) not in containers
+    of_torch = type(module).__module__.startswith("torch.nn") and type(module) not in containers
+    return of_torch or type(module) is CounterDropout
 
 
 def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:

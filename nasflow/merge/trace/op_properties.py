@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.merge.trace.node import Node, changes_in_place
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.signature import is_hooked
@@ -186,6 +187,8 @@ def is_changing(node: Node) -> bool:
         return False
     if node.opaque:
         return True
+    if isinstance(module, CounterDropout):
+        return module.training and module.p > 0
     return isinstance(module, _BATCH_NORMS) and module.training and module.track_running_stats
 
 
@@ -195,6 +198,8 @@ def is_random(node: Node) -> bool:
     if module is not None:
         if runs_own_code(node):
             return True
+        if isinstance(module, CounterDropout):
+            return False
         if isinstance(module, _DROPOUTS):
             return module.training and module.p > 0
         return type(module) not in _DETERMINISTIC_LAYERS + _POINTWISE_LAYERS + _BATCH_NORMS

@@ -13,6 +13,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule
 
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
+from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
@@ -298,6 +299,7 @@ class Member:
             "fitting": self.fitting.state_dict(),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "rng": self.rng.state_dict(),
+            **({"dropout": streams} if (streams := CounterDropout.streams_of(self.module)) else {}),
             **({"hooks": hooks} if hooks else {}),
             **({"not_averaged": own} if own else {}),
             **where_model_is(self._candidate.model, self.module),
@@ -356,6 +358,7 @@ class Member:
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
         self.rng.load_state_dict(state["rng"])
+        CounterDropout.load_streams(self.module, state.get("dropout", {}))
         within = state.get("within")
         self.begun = within["batches"] if within else 0
         self.book.go_on(within["sums"] if within else {})

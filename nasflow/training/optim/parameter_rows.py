@@ -18,6 +18,9 @@ from nasflow.tensors import copy_over
 Numbers = np.ndarray[Any, np.dtype[Any]]
 """Values of rows, on the host."""
 
+_MOST_WIDE = 2**22
+"""Elements of a sweep up to which its columns are stored as wide as its parameters on a GPU."""
+
 _VECTOR = 32 if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2") else 64  # bytes
 
 
@@ -90,6 +93,11 @@ class Slab:
         for name, matrix in self.state.items():
             self._lay(name, matrix)
 
+    @property
+    def size(self) -> int:
+        """The number of elements of all rows."""
+        return self._shape[0] * self._shape[1]
+
     @cached_property
     def scratch(self) -> torch.Tensor:
         """Temporary memory for one matrix `[n, k]`, zeros at first."""
@@ -113,13 +121,13 @@ class Slab:
 
     def zeros(self) -> torch.Tensor:
         """Return zeros `[n, k]`, in memory padded to a whole vector register."""
-        size = self._shape[0] * self._shape[1]
-        return self.whole.new_zeros(size + _rest(size, self.whole))[:size].view(self._shape)
+        padded = self.size + _rest(self.size, self.whole)
+        return self.whole.new_zeros(padded)[: self.size].view(self._shape)
 
     @staticmethod
     def padded(matrix: torch.Tensor) -> torch.Tensor:
-        """Return a matrix from `zeros` flat and with its padding; unchanged if it has no padding."""
-        rest = _rest(matrix.numel(), matrix)
+        """Return a matrix from `zeros` flat and with its padding; unchanged on a GPU, or if it has no padding."""
+        rest = _rest(matrix.numel(), matrix) if matrix.is_cpu else 0
         return matrix.as_strided((matrix.numel() + rest,), (1,)) if rest else matrix
 
     def _lay(self, name: str, matrix: torch.Tensor) -> None:
@@ -165,6 +173,11 @@ def make_slabs(stack: int, whole: torch.Tensor, rows: Iterable[Row]) -> list[Sla
     return [Slab(stack, whole, of) for of in alike.values()]
 
 
+def is_wide(slabs: Sequence[Slab]) -> bool:
+    """Whether columns are stored as wide as the parameters: launches cost a GPU more than reading these few again."""
+    return slabs[0].whole.is_cuda and sum(slab.size for slab in slabs) <= _MOST_WIDE
+
+
 class Sweep(ABC):
     """Base class of updates of several slabs; `read` must be called first.
 
@@ -176,6 +189,7 @@ class Sweep(ABC):
 
     Attributes:
         form: what decides on the host which operations an update makes, and with which numbers.
+        is_wide: whether columns of floats have the shapes of the slabs.
     """
 
     form: Hashable = None
@@ -188,6 +202,8 @@ class Sweep(ABC):
         self._used = set(self.slots)
         self._sizes = [len(slab.rows) for slab in slabs]
         self._placed: dict[str, torch.Tensor] = {}
+        self._wide: dict[str, list[torch.Tensor]] = {}
+        self.is_wide = is_wide(slabs)
         self._count: torch.Tensor | None = None
         self._parameters = [slab.parameters() for slab in slabs]
         self._copied = [(i, slab) for i, slab in enumerate(slabs) if slab.is_copied]
@@ -249,10 +265,27 @@ class Sweep(ABC):
     def columns(self, name: str, values: Numbers) -> list[torch.Tensor]:
         """Return a value of every row as `[n, 1]` per slab, in the parameters' dtype unless it is a bool.
 
-        Later values of that name are written to the same memory.
+        Later values of that name are written to the same memory. If the sweep `is_wide`, floats are `[n, k]`: torch
+        makes one launch of an operation on lists only where the tensors of both have the same shapes.
         """
         dtype = torch.bool if values.dtype == bool else self.slabs[0].whole.dtype
-        return self.split(self.placed(name, values, dtype))
+        columns = self.split(self.placed(name, values, dtype))
+        if dtype == torch.bool or not self.is_wide:
+            return columns
+        if name not in self._wide:
+            self._wide[name] = [slab.zeros() for slab in self.slabs]
+        for wide, column in zip(self._wide[name], columns, strict=True):
+            wide.copy_(column)
+        return self._wide[name]
+
+    def multiply(self, xs: list[torch.Tensor], columns: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+        """Write the products of matrices and columns to `out`."""
+        if self.is_wide:
+            torch._foreach_copy_(out, xs)
+            torch._foreach_mul_(out, columns)
+            return
+        for x, column, product in zip(xs, columns, out, strict=True):
+            torch.mul(x, column, out=product)
 
     def placed(self, name: str, values: Numbers, dtype: torch.dtype) -> torch.Tensor:
         """Return values on the device. Later ones of that name, and of the same shape, are written to their memory."""

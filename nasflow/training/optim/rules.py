@@ -96,6 +96,7 @@ class _L2:
 
     def __init__(self, sweep: Sweep):
         rates = sweep.values(lambda group: group["weight_decay"])
+        self._sweep = sweep
         self._slabs = sweep.slabs if rates.any() else []
         self._rates, self._none = sweep.columns("decay", rates), sweep.columns("no decay", rates == 0)
         self._is_mixed = bool(self._slabs) and not rates.all()
@@ -106,8 +107,7 @@ class _L2:
         if not self._slabs:
             return
         decays = [slab.scratch for slab in self._slabs]
-        for decay, parameter, rate in zip(decays, parameters, self._rates, strict=True):
-            torch.mul(parameter, rate, out=decay)
+        self._sweep.multiply(parameters, self._rates, decays)
         if self._is_mixed:  # rows without decay get nothing added, even where they are infinite
             for decay, none in zip(decays, self._none, strict=True):
                 decay.masked_fill_(none, -0.0)
@@ -173,10 +173,7 @@ class RmsProp(Sweep):
         """Step the rows."""
         momentum, centered = self.options
         self._l2.add(parameters, grads)
-        squares = self.states("square_avg")
-        roots = self.scratch()
-        _average_squares(squares, grads, self._alphas, self._shares, roots)
-        torch._foreach_copy_(roots, squares)
+        roots = _average_squares(self, "square_avg", grads, self._alphas, self._shares)
         if centered:
             means = self.states("grad_avg")
             torch._foreach_lerp_(means, grads, self._shares)
@@ -251,11 +248,9 @@ class PlainAdam(Sweep):
         rates = self.split((-lr / (1 - beta1**steps))[self._row].to(dtype))
         corrections = self.split((1 - beta2**steps).sqrt()[self._row].to(dtype))
         self._decay(parameters, grads)
-        means, squares = self.states("exp_avg"), self.states("exp_avg_sq")
+        means = self.states("exp_avg")
         torch._foreach_lerp_(means, grads, self._shares1)
-        roots = self.scratch()
-        _average_squares(squares, grads, self._betas2, self._shares2, roots)
-        torch._foreach_copy_(roots, squares)
+        roots = _average_squares(self, "exp_avg_sq", grads, self._betas2, self._shares2)
         torch._foreach_sqrt_(roots)
         torch._foreach_div_(roots, corrections)
         torch._foreach_add_(roots, self._eps)
@@ -310,14 +305,17 @@ class LoneAdam(Sweep):
     def prepare(self) -> None:
         """Work out what follows from the hyper-parameters."""
         group = self.groups[self.slots[0]]
-        self._constants, self._rates = _constants(group), (float(group["lr"]), float(group["weight_decay"]))
-        self.form = self._constants, self._rates
+        self._constants, self._decay = _constants(group), float(group["weight_decay"])
+        rate = np.array([float(group["lr"])])
+        # the kernels' own types: it is read when they run, so a replayed step takes the newest
+        self._rate = self.placed("rate", rate, torch.float64 if self.slabs[0].whole.is_cpu else torch.float32)[0]
+        self.form = self._constants, self._decay
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""
         kernel = torch._fused_adamw_ if self.options[0] else torch._fused_adam_
         tensors = (parameters, grads, self.states("exp_avg"), self.states("exp_avg_sq"))
-        _fused(kernel, tensors, self.count(torch.float32), self._constants, self._rates)
+        _fused(kernel, tensors, self.count(torch.float32), self._constants, (self._rate, self._decay))
 
 
 def _decay(sweep: Sweep) -> tuple[Callable[[list[torch.Tensor], list[torch.Tensor]], None], Hashable]:
@@ -336,16 +334,15 @@ def _decay(sweep: Sweep) -> tuple[Callable[[list[torch.Tensor], list[torch.Tenso
 
 
 def _average_squares(
-    squares: list[torch.Tensor],
-    grads: list[torch.Tensor],
-    betas: list[torch.Tensor],
-    shares: list[torch.Tensor],
-    scratch: list[torch.Tensor],
-) -> None:
+    sweep: Sweep, name: str, grads: list[torch.Tensor], betas: list[torch.Tensor], shares: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Move the averages of squared gradients, and return copies of them in the slabs' scratch."""
+    squares, scratch = sweep.states(name), sweep.scratch()
     torch._foreach_mul_(squares, betas)
-    for grad, share, out in zip(grads, shares, scratch, strict=True):
-        torch.mul(grad, share, out=out)
+    sweep.multiply(grads, shares, scratch)
     torch._foreach_addcmul_(squares, scratch, grads)
+    torch._foreach_copy_(scratch, squares)
+    return scratch
 
 
 def _fused(
@@ -353,7 +350,7 @@ def _fused(
     tensors: Sequence[list[torch.Tensor]],
     count: torch.Tensor,
     constants: AdamConstants,
-    rates: tuple[float, float],
+    rates: tuple[float | torch.Tensor, float],
 ) -> None:
     """Call a fused kernel on (parameters, gradients, means, squares) with rates (learning rate, weight decay).
 

@@ -50,6 +50,11 @@ def recorder_on(device: torch.device) -> Recorder | None:
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
+def can_capture(device: torch.device) -> bool:
+    """Whether steps on a device can be captured."""
+    return recorder_on(device) is not None
+
+
 class CudaRecorder:
     """Captures in CUDA graphs.
 

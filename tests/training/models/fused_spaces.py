@@ -34,6 +34,40 @@ def valued(pick: Pick) -> nn.Module:
     return mixed(pick, outputs=1)
 
 
+class Twice(nn.Module):
+    """Calls one layer of dropout twice, and another one in place."""
+
+    def __init__(self, width: int, dropout: float):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, width), nn.Linear(width, 1)
+        self.dropout, self.in_place = nn.Dropout(dropout), nn.Dropout(dropout / 2, inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return self.last(self.in_place(self.dropout(torch.relu(y)) - self.dropout(torch.tanh(y))))
+
+
+def dropped(pick: Pick) -> nn.Module:
+    """One number."""
+    return Twice(pick("width0", [4, 8]), pick("dropout", [0.0, 0.2, 0.7]))
+
+
+class ByFunction(nn.Module):
+    """Dropout without a layer."""
+
+    def __init__(self, dropout: float):
+        super().__init__()
+        self.rate = dropout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, self.rate, self.training)
+
+
+def dropped_by_function(pick: Pick) -> nn.Module:
+    """One number."""
+    return nn.Sequential(nn.Linear(6, 4), ByFunction(pick("dropout", [0.0, 0.2])), nn.Linear(4, 1))
+
+
 class Block(nn.Module):
     """A residual block with dropout on images between its convolutions, as in wide residual nets."""
 
@@ -63,6 +97,13 @@ def images(pick: Pick) -> nn.Module:
     for index in range(pick("depth", [1, 2])):
         layers.append(Block(width, pick(f"kernel{index}", [1, 3]), pick("dropout", [0.0, 0.3])))
     return nn.Sequential(*layers, nn.MaxPool2d(2), Viewing(), nn.Linear(9 * width, 3))
+
+
+def dropped_images(pick: Pick) -> nn.Module:
+    """One number for images, with dropout between convolutions."""
+    width, dropout = pick("width0", [4, 8]), pick("dropout", [0.0, 0.2, 0.7])
+    layers = [nn.Conv2d(1, width, 3, padding=1), Block(width, 3, dropout), nn.Flatten(), nn.Dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(36 * width, 1))
 
 
 class Counting(nn.Module):

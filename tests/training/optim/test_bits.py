@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from nasflow.native import library
+from nasflow.training.optim import parameter_rows
 from nasflow.training.optim.stacked import Clip, Stack, StackedOptimizer
 from tests.training.optim.units import CHANNELS_LAST, Layer, Make, Unit
 
@@ -119,6 +121,28 @@ def test_a_lost_member_does_not_touch_its_neighbours(make: int, bad: float) -> N
     assert same(bits(runs[0], 0), bits(runs[1], 0))
     assert same(bits(runs[0], 2), bits(runs[1], 2))
     assert not same(bits(runs[0], 1), bits(runs[1], 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("make", range(len(MAKES)))
+def test_columns_as_wide_as_parameters_change_no_bits(
+    make: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, where it saves launches."""
+    monkeypatch.setattr(library, "_library", lambda: None)
+    layers = [Layer((5, 3), (0, 1, 2)), Layer((7,), (2, 1, 0)), Layer((3,), (1,), rows=False)]
+    runs = []
+    for wide in (False, True):
+        monkeypatch.setattr(parameter_rows, "is_wide", lambda slabs, wide=wide: wide)
+        unit = Unit([MAKES[make], MAKES[make], MAKES[make - 1]], layers, [None, Clip(0.3), None], dtype)
+        for step in range(4):
+            for group in (group for optimizer in unit.joint for group in optimizer.param_groups):
+                group["lr"] /= 1 + step
+            unit.optimizer.refresh()
+            unit.give_grads()
+            unit.step()
+        runs.append(unit)
+    assert all(same(bits(runs[0], member), bits(runs[1], member)) for member in range(3))
 
 
 @pytest.mark.parametrize("decay", [[0.1, 0.0], [0.0, 0.0]], ids=["mixed", "none"])

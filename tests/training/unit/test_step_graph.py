@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from nasflow.job.events import Event
 from nasflow.job.spec import JobSpec
 from nasflow.training.optim.stacked import StackedOptimizer
-from nasflow.training.unit import fused
+from nasflow.training.unit import fused, step_graph
 from nasflow.training.unit.step_graph import CudaRecorder
 from tests.fake_graph import FakeRecorder, NotCapturableError
 from tests.training.fused_jobs import fused_members, same
 from tests.training.interrupted import interrupted
-from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train
+from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 
 NUMBERS: dict[str, Any] = {"epochs": 10, "kind": "regression", "data": {"target": "fused_spaces.py:numbers"}}
 IMAGES: dict[str, Any] = {**NUMBERS, "data": {"target": "fused_spaces.py:images_to_numbers"}}
@@ -49,6 +49,7 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[FakeRecorder]:
     counted = StackedOptimizer.count_step
     monkeypatch.setattr(StackedOptimizer, "count_step", count_step)
     monkeypatch.setattr(fused, "recorder_on", recorder_on)
+    monkeypatch.setattr(step_graph, "recorder_on", lambda device: FakeRecorder())
     return made
 
 
@@ -115,7 +116,6 @@ def test_a_member_that_diverges_leaves_the_others_as_they_are(tmp_path: Path, re
         schedule={"name": "one_cycle"},
     )
     [first] = sample("fused_spaces.py:valued", config, 1)
-    # of one shape: Adam gets the rate of a parameter that is alone in its shape as a number
     members = [{**first, "dropout": 0.0, "optimizer.lr": 1e300 if i == BAD else 0.01 * (i + 1)} for i in range(5)]
     plain, _ = assert_same(make_job("fused_spaces.py:valued", config, members, fuse="always"), tmp_path)
     assert evictions(plain).keys() == {BAD}
@@ -134,16 +134,14 @@ def test_a_model_by_itself_is_replayed(tmp_path: Path, recorders: list[FakeRecor
     assert replays(recorders) >= 20
 
 
-def test_rates_that_are_part_of_an_operation_are_captured_anew(tmp_path: Path, recorders: list[FakeRecorder]) -> None:
-    """A member by itself steps by torch's fused kernel, which takes its rate as a number; a schedule changes it."""
-    options = {**NUMBERS, "optimizer": {"name": "adam", "lr": 0.01}}
-    epochs = job("fused_spaces.py:valued", {**options, "schedule": {"name": "cosine"}, "batches_per_epoch": 12}, 1)
-    assert_same(epochs, tmp_path / "epochs")
-    assert replays(recorders) > 0
-    recorders.clear()
-    steps = job("fused_spaces.py:valued", {**options, "schedule": SCHEDULED["schedule"]}, 1)
-    assert_same(steps, tmp_path / "steps")
-    assert replays(recorders) == 0
+@pytest.mark.parametrize("schedule", [{"name": "cosine"}, SCHEDULED["schedule"]], ids=["epochs", "steps"])
+def test_a_rate_that_changes_is_read_by_each_replay(
+    schedule: dict[str, Any], tmp_path: Path, recorders: list[FakeRecorder]
+) -> None:
+    """A member by itself steps by torch's fused kernel, which gets its rate as a tensor."""
+    options = {**NUMBERS, "optimizer": {"name": "adam", "lr": 0.01}, "schedule": schedule}
+    assert_same(job("fused_spaces.py:valued", options, 1), tmp_path)
+    assert replays(recorders) >= 20
 
 
 @pytest.mark.parametrize(
@@ -165,14 +163,63 @@ def test_what_is_known_not_to_fit_is_not_captured(
     assert "CUDA graphs" not in caplog.text
 
 
-def test_dropout_is_not_captured(
+class Refusing(FakeRecorder):
+    """Captures nothing, so that steps are made as without."""
+
+    def capture(self, step: Any) -> Any:
+        raise RuntimeError("no")
+
+
+DROPPING = [{"width0": width, "dropout": rate} for width, rate in [(8, 0.2), (8, 0.7), (8, 0.0), (4, 0.7)]]
+
+
+def dropping(space: str = "fused_spaces.py:dropped", fuse: Any = "always", **options: Any) -> JobSpec:
+    """A job of members with dropout, whose masks come from counters."""
+    return captured(make_job(space, evaluator(**{**NUMBERS, **options}), DROPPING, fuse=fuse))
+
+
+def test_dropout_is_replayed(tmp_path: Path, recorders: list[FakeRecorder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay draws the masks that the step would have drawn without it."""
+    spec = dropping()
+    graphed = train(spec, tmp_path / "graphed")
+    assert len(fused_members(graphed)) == 4
+    assert replays(recorders) >= 20
+    monkeypatch.setattr(fused, "recorder_on", lambda device: Refusing())
+    plain = train(spec, tmp_path / "plain")
+    for trial in range(4):
+        assert outcome(graphed, tmp_path / "graphed", trial) == outcome(plain, tmp_path / "plain", trial)
+
+
+@pytest.mark.parametrize("space", ["dropped", "dropped_images"])
+def test_members_alone_draw_the_same_masks(space: str, tmp_path: Path, recorders: list[FakeRecorder]) -> None:
+    data = {"target": "fused_spaces.py:images_to_numbers"} if space == "dropped_images" else NUMBERS["data"]
+    options = {"precision": "64-true", "data": data}
+    graphed = train(dropping(f"fused_spaces.py:{space}", **options), tmp_path / "graphed")
+    alone = train(dropping(f"fused_spaces.py:{space}", "never", **options), tmp_path / "alone")
+    assert len(fused_members(graphed)) >= 3 and not fused_members(alone)
+    for trial in range(4):
+        same(outcome(graphed, tmp_path / "graphed", trial), outcome(alone, tmp_path / "alone", trial), 1e-9)
+
+
+def test_a_killed_job_goes_on_with_the_next_masks(tmp_path: Path, recorders: list[FakeRecorder]) -> None:
+    spec = dropping()
+    whole = train(spec, tmp_path / "whole")
+    events = interrupted(spec, tmp_path / "killed", 2, 5)
+    events += [event for event in train(spec, tmp_path / "killed") if event not in events]
+    for trial in range(4):
+        assert outcome(events, tmp_path / "killed", trial) == outcome(whole, tmp_path / "whole", trial)
+    assert not any("stream" in name for name in weights(tmp_path / "whole", 1))
+
+
+def test_other_dropouts_are_not_captured(
     tmp_path: Path, recorders: list[FakeRecorder], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its numbers would be those of the capture, in each step."""
-    config = evaluator(**NUMBERS)
-    members = [{**values, "dropout": 0.2} for values in sample("fused_spaces.py:valued", config, 4)]
+    """Their numbers would be those of the capture, in each step."""
+    members = [{"dropout": 0.2} for _ in range(4)]
     with caplog.at_level(logging.INFO):
-        assert_same(make_job("fused_spaces.py:valued", config, members, fuse="always"), tmp_path)
+        assert_same(
+            make_job("fused_spaces.py:dropped_by_function", evaluator(**NUMBERS), members, fuse="always"), tmp_path
+        )
     assert replays(recorders) == 0
     said = [line for line in caplog.messages if "CUDA graphs" in line]
     assert len(said) == len(recorders) and all("draws random numbers" in line for line in said)
