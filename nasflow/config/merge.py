@@ -27,7 +27,7 @@ class MergeConfig(Section):
     )
     cuda_graphs: bool = Field(
         default=False,
-        description="on a GPU, replay steps as CUDA graphs where they draw no random numbers but those of nn.Dropout; no "
+        description="on a GPU, replay steps as CUDA graphs where they draw no random numbers, but for nn.Dropout's; no "
         "card has run this yet (docs/devices.md)",
     )
     passes: list[str] = Field(default=[], description="import paths of passes over the logical plan (docs/merging.md)")

@@ -6,7 +6,7 @@ The files are described in cgroups(7) and the kernel's cgroup-v1/memory.rst and 
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,8 @@ from nasflow.system.cgroups import PROC, groups, text_of
 
 _KILLS = ("memory.events", "memory.oom_control")  # cgroup v2, v1
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
+_USED = ("memory.current", "memory.usage_in_bytes")
+_OF_FILES = ("inactive_file", "total_inactive_file")
 _WINDOW = 5.0  # seconds between the kernel's kill and the end of a process that has much memory to release
 
 
@@ -48,12 +50,22 @@ def oom_kills(proc: Path = PROC) -> int | None:
 
 def memory_limit(proc: Path = PROC) -> int:
     """Return the memory limit in bytes of this process and all that share its cgroups; at most the machine's memory."""
-    limits = [psutil.virtual_memory().total]
-    for place in [group / name for group in memory_groups(proc) for name in _LIMITS]:
-        text = text_of(place).strip()
-        if text.isdecimal():  # else the file is missing or holds "max"
-            limits.append(int(text))
-    return min(limits)
+    limits = [_number_in(group, _LIMITS) for group in memory_groups(proc)]
+    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
+
+
+def available_memory(proc: Path = PROC) -> int:
+    """Return how many bytes this process can still get, from the machine and within the limits of its cgroups.
+
+    What the kernel has kept of files that were read counts as free.
+    """
+    free = [psutil.virtual_memory().available]
+    for group in memory_groups(proc):
+        limit, used = (_number_in(group, names) for names in (_LIMITS, _USED))
+        if limit is not None and used is not None:
+            kept = (_number_after(key, group / "memory.stat") for key in _OF_FILES)
+            free.append(limit - used + next((number for number in kept if number is not None), 0))
+    return max(0, min(free))
 
 
 def memory_groups(proc: Path = PROC) -> list[Path]:
@@ -64,6 +76,12 @@ def memory_groups(proc: Path = PROC) -> list[Path]:
 def peak_bytes(max_rss: int) -> int:
     """Convert `ru_maxrss` to bytes."""
     return max_rss if sys.platform == "darwin" else 1024 * max_rss
+
+
+def _number_in(group: Path, names: Sequence[str]) -> int | None:
+    """Return the number in the first of these files that has one; None if they are missing or hold "max"."""
+    texts = (text_of(group / name).strip() for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 def _number_after(key: str, place: Path) -> int | None:

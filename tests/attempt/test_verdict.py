@@ -129,6 +129,28 @@ def test_cgroup_v2(tmp_path):
     assert memory.memory_groups(proc) == [tmp_path / "cgroup/user/job", tmp_path / "cgroup/user", tmp_path / "cgroup"]
     assert memory.oom_kills(proc) == 3
     assert memory.memory_limit(proc) == 64 * MIB
+    assert memory.available_memory(proc) > 64 * MIB  # nothing says how much is used
+
+
+def test_what_a_limited_cgroup_still_has(tmp_path):
+    """What the kernel keeps of files can be had, too; the smallest rest of all groups counts."""
+    files = {
+        "cgroup/user/job/memory.max": str(64 * MIB),
+        "cgroup/user/job/memory.current": str(60 * MIB),
+        "cgroup/user/job/memory.stat": f"anon {10 * MIB}\ninactive_file {50 * MIB}\n",
+        "cgroup/user/memory.max": str(80 * MIB),
+        "cgroup/user/memory.current": str(70 * MIB),
+    }
+    assert memory.available_memory(machine(tmp_path, *V2, **files)) == 10 * MIB
+
+
+def test_what_a_limited_cgroup_v1_still_has(tmp_path):
+    files = {
+        "cgroup/memory/memory.limit_in_bytes": str(32 * MIB),
+        "cgroup/memory/memory.usage_in_bytes": str(30 * MIB),
+        "cgroup/memory/memory.stat": f"total_inactive_file {MIB}\n",
+    }
+    assert memory.available_memory(machine(tmp_path, *V1, **files)) == 3 * MIB
 
 
 def test_cgroup_v1_of_a_container_that_sees_its_own_only(tmp_path):

@@ -113,19 +113,26 @@ class _Maximum:
 
 
 class _Average:
-    """`nn.AvgPool2d` as a call for the forward and one for the backward."""
+    """`nn.AvgPool2d` as a call for the forward and one for the backward.
+
+    Images are contiguous on a GPU, where torch's backward is wrong for others (`averages_windows`).
+    """
 
     def __init__(self, layer: nn.AvgPool2d):
         where = (layer.kernel_size, layer.stride, layer.padding)
         self._window = (*where, layer.ceil_mode, layer.count_include_pad, layer.divisor_override)
 
     def forward(self, x: torch.Tensor, needs_grad: bool) -> torch.Tensor:
-        y: torch.Tensor = torch.ops.aten.avg_pool2d(x, *self._window)
+        y: torch.Tensor = torch.ops.aten.avg_pool2d(_dense_on_gpu(x), *self._window)
         return y
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        back: torch.Tensor = torch.ops.aten.avg_pool2d_backward(grad, x, *self._window)
+        back: torch.Tensor = torch.ops.aten.avg_pool2d_backward(_dense_on_gpu(grad), _dense_on_gpu(x), *self._window)
         return back
+
+
+def _dense_on_gpu(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous() if x.is_cuda else x
 
 
 def _has_channels(name: str, ndim: int) -> bool:

@@ -32,6 +32,8 @@ def kernels_for(node: Node, shared_input: bool, device: str) -> list[type[Kernel
     """
     if ShapeOf.fits(node):
         return [ShapeOf]  # a plain value is not a list of rows, and the loop returns only those
+    if node.eval_args is not None:
+        return [Loop]  # others know only the arguments in training
     fitting: list[type[Kernel]] = []
     for kernel in KERNELS:
         if kernel in _FOR_SHARED and not shared_input:

@@ -33,6 +33,7 @@ _SHAPED = frozenset(
     ]
 )
 _LAYERS = (nn.Flatten, nn.Softmax, nn.LogSoftmax)
+_WITH_DIMS = frozenset(["mean", "sum", "amax", "amin", "softmax", "log_softmax"])
 _IN_ORDER = frozenset(["flatten", "view", "reshape", "unsqueeze"])  # elements keep their order
 
 
@@ -47,18 +48,20 @@ class Shaping(Kernel):
 
     @classmethod
     def fits(cls, node: Node) -> bool:
-        if not node.inputs or not isinstance(node.inputs[0].spec, Spec) or node.eval_args is not None:
+        if not node.inputs or not isinstance(node.inputs[0].spec, Spec):
             return False
         if node.module is not None:
-            return type(node.module) in _LAYERS and not is_hooked(node.module)
-        others = node.inputs[1:]
+            plain = type(node.module) in _LAYERS and not is_hooked(node.module)
+            return plain and getattr(node.module, "dim", 0) is not None
+        others, name, (_, rest, kwargs) = node.inputs[1:], function_name(node), _call_of(node)
         return (
-            function_name(node) in _SHAPED
+            name in _SHAPED
             and node.args[:1] == node.inputs[:1]
             and all(isinstance(source.spec, Scalar) for source in others)
             and isinstance(node.spec, Spec)
-            and not set(node.kwargs) - {"dim", "start_dim", "end_dim", "keepdim"}
-            and not (function_name(node) in ("mean", "sum", "amax", "amin") and _dims(node) is None)
+            and not set(kwargs) - {"dim", "start_dim", "end_dim", "keepdim"}
+            and not (name in _WITH_DIMS and _dims(node) is None)
+            and not (name in ("softmax", "log_softmax") and len(rest) > 1)
         )
 
     @classmethod
@@ -97,13 +100,12 @@ class Concatenation(Kernel):
 
     @classmethod
     def fits(cls, node: Node) -> bool:
-        if (
-            function_name(node) not in ("cat", "concat")
-            or not node.inputs
-            or not isinstance(node.args[0], tuple | list)
-        ):
+        if function_name(node) not in ("cat", "concat") or set(node.kwargs) - {"dim", "axis"}:
             return False
-        return isinstance(_cat_dim(node), int) and all(isinstance(item, Node) for item in node.args[0])
+        tensors = node.args[0] if node.inputs and node.args else None
+        if not isinstance(tensors, tuple | list):
+            return False
+        return isinstance(_cat_dim(node), int) and all(isinstance(item, Node) for item in tensors)
 
     @classmethod
     def batch_key(cls, node: Node) -> Hashable:
@@ -158,9 +160,9 @@ class ShapeOf(Kernel):
             return value[0]
         if value.ndim > len(source.spec.shape):
             return value[0]
-        shape = list(source.spec.shape)
-        if value.shape[1:2] != torch.Size(shape[1:2]):
-            value = value.narrow(1, 0, shape[1])
+        # rows are side by side in the channels; a tensor that all share has one member's shape, of today's batch
+        if self.rows > 1 and value.ndim > 1 and value.shape[1] == self.rows * source.spec.shape[1]:
+            value = value.narrow(1, 0, source.spec.shape[1])
         return value
 
 
@@ -173,7 +175,10 @@ def _call_of(node: Node) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
             return "softmax", (dim,), {}
         case nn.LogSoftmax(dim=dim):
             return "log_softmax", (dim,), {}
-    return function_name(node) or "", node.args[1:], node.kwargs
+    # what torch.nn.functional passes on besides, for a warning, and for a dtype that was not asked for
+    ignored = ("_stacklevel", *(name for name in ("dtype",) if node.kwargs.get(name) is None))
+    kwargs = {name: value for name, value in node.kwargs.items() if name not in ignored}
+    return function_name(node) or "", node.args[1:], kwargs
 
 
 def _dims(node: Node) -> Any:
@@ -181,7 +186,7 @@ def _dims(node: Node) -> Any:
 
 
 def _cat_dim(node: Node) -> Any:
-    return node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))
 
 
 def _is_spatial_mean(node: Node) -> bool:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-import psutil
 import torch
 
 from nasflow.merge.trace.graph import Graph
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.system.gpu_share import gpu_share
+from nasflow.system.memory import available_memory
 
 _SHARE = 0.8  # of free memory, because kernels need some too
 _OF_WEIGHTS = 5  # copies: while they are stacked, gradients, and of an optimizer as Adam two states and scratch
@@ -30,7 +30,7 @@ def members_that_fit(parts: Sequence[Sequence[Graph]], device: torch.device, kep
 def _free(device: torch.device) -> int:
     """Return the bytes that this process can still get; on a GPU that several jobs share, of its own part."""
     if device.type != "cuda":
-        return int(psutil.virtual_memory().available)
+        return available_memory()
     free, total = torch.cuda.mem_get_info(device)
     used = torch.cuda.memory_allocated(device)
     kept = torch.cuda.memory_reserved(device) - used  # by torch, for what it is asked for next

@@ -48,9 +48,11 @@ class DirectModel:
         parameters = list(model.parameters())
         on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
         self._images = convolves and on_cpu and graph is not None and not any(map(_minds, graph.nodes))
-        layout = torch.channels_last if self._images else torch.contiguous_format
+        kernels = {module.weight for module in model.modules() if isinstance(module, nn.Conv2d)}
         for parameter in parameters:
             if parameter.ndim == 4:
+                last = self._images and parameter in kernels
+                layout = torch.channels_last if last else torch.contiguous_format
                 parameter.data = parameter.data.contiguous(memory_format=layout)
 
     def __call__(self, x: torch.Tensor, training: bool, taped: bool | None = None) -> torch.Tensor | None:

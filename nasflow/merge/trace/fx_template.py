@@ -230,9 +230,10 @@ def _state(module: nn.Module) -> Hashable:
 def _with_eval(
     module: nn.Module, constants: dict[str, Any], steps: list[TemplateStep], output: Any
 ) -> "Template | None":
-    """Return one template for training and eval mode, or None unless their calls differ only in arguments.
+    """Return one template for training and eval mode, or None unless their calls differ only in constants.
 
-    A model is scored in eval mode, without gradients, and a forward may test for either.
+    A model is scored in eval mode, without gradients, and a forward may test for either. Calls of layers have the same
+    arguments in both.
     """
     module.eval()
     with torch.no_grad():
@@ -242,9 +243,28 @@ def _with_eval(
     both = []
     for step, twin in zip(steps, other, strict=True):
         same = step.args == twin.args and step.kwargs == twin.kwargs
+        if not same and (step.op == "call_module" or _names(step) != _names(twin)):
+            return None
         changed = None if same else (twin.args, twin.kwargs)
         both.append(TemplateStep(step.op, step.name, step.target, step.args, step.kwargs, changed))
     return Template(tuple(both), output)
+
+
+def _names(step: TemplateStep) -> list[Name]:
+    """Return the names among the arguments of a step, in order."""
+    found: list[Name] = []
+
+    def look(tree: Any) -> None:
+        if isinstance(tree, Name):
+            found.append(tree)
+        elif isinstance(tree, slice):
+            look((tree.start, tree.stop, tree.step))
+        elif isinstance(tree, tuple | list | dict):
+            for item in tree.values() if isinstance(tree, dict) else tree:
+                look(item)
+
+    look((step.args, step.kwargs))
+    return found
 
 
 def _steps(graph: fx.Graph) -> tuple[list[TemplateStep], Any]:

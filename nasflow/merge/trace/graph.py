@@ -62,7 +62,7 @@ def trace(model: nn.Module, x: Spec) -> Graph:
     if not isinstance(output, Node) or not isinstance(output.spec, Spec):
         raise NotTraceableError("the model does not return a single tensor")
     needed = _needed(nodes, output)
-    _refuse_overwriting(needed)
+    _refuse_overwriting(needed, output)
     _refuse_draws_by_memory(needed)
     return Graph(model, needed, source, output)
 
@@ -85,12 +85,13 @@ def _draws(node: Node) -> bool:
     return _known_draws[node.signature]
 
 
-def _refuse_overwriting(nodes: list[Node]) -> None:
+def _refuse_overwriting(nodes: list[Node], output: Node) -> None:
     """Refuse in-place operations on tensors that something else reads; others are as good as out-of-place ones."""
     writing = [node for node in nodes if _writes(node) and isinstance(node.inputs[0].spec, Spec)]
     readers = Counter(source for node in nodes for source in set(node.inputs)) if writing else Counter[Node]()
+    readers[output] += 1  # the loss
     for node in nodes:
-        if "out" in node.kwargs:
+        if node.kwargs.get("out") is not None:
             raise NotTraceableError(f"{node.name} writes into a tensor that is passed as `out`")
     for node in writing:
         written: Node | None = node.inputs[0]

@@ -9,10 +9,11 @@ from torch import nn
 
 from nasflow.merge.trace.fx_template import Template, arguments_of, is_layer, template_of
 from nasflow.merge.trace.node import Node, map_nodes, nodes_in
-from nasflow.merge.trace.shape_inference import NotInferableError, Spec, infer
+from nasflow.merge.trace.shape_inference import NotInferableError, Scalar, Spec, infer
 from nasflow.merge.trace.signature import Structures, freeze, is_hooked, number_of, tensor_structure
 
 _REMEMBERED = 4_096
+_WITH_STATISTICS = ("batch_norm", "instance_norm")  # functions that update running statistics in their arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,11 @@ class Expansion:
         kind: Literal["function", "method"] = "function" if op == "call_function" else "method"
         key = number_of((kind, freeze(target), _shape_of((args, kwargs)), changed and _shape_of(changed)))
         spec = infer(key, target, args, kwargs)
+        name = getattr(target, "__name__", target)
+        if changed is not None and isinstance(spec, Scalar):
+            raise NotInferableError(f"{name} gives another number in training than in eval mode")
+        if name in _WITH_STATISTICS and any(node.op == "attribute" for node in nodes_in((args[1:], kwargs))):
+            raise NotInferableError(f"{name} may write into tensors that the model holds")
         return self._add(Node(kind, target, args, kwargs, spec, eval_args=changed, signature=key))
 
     def _add(self, node: Node) -> Node:

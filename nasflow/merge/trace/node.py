@@ -84,7 +84,7 @@ def changes_in_place(node: Node) -> bool:
         return bool(getattr(node.module, "inplace", False))
     if node.op not in ("function", "method"):
         return False
-    if "out" in node.kwargs:
+    if node.kwargs.get("out") is not None:  # some functions of torch pass it on as None
         return True
     name = str(getattr(node.target, "__name__", node.target))
     if (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_OPERATORS:

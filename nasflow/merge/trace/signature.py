@@ -9,7 +9,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,6 +73,7 @@ class Structures:
     def __init__(self) -> None:
         self._own: dict[nn.Module, int] = {}
         self._whole: dict[nn.Module, int] = {}
+        self._held: dict[nn.Module, list[int]] = {}
 
     def own(self, module: nn.Module) -> int:
         """Return a number for the module's class, plain attributes and tensors' shapes, without its children."""
@@ -82,7 +83,7 @@ class Structures:
         return number
 
     def whole(self, module: nn.Module) -> int:
-        """Return a number for the same with its children and their names."""
+        """Return a number for the same with its children and their names, and with what is in several places of it."""
         if not module._modules:
             return self.own(module)
         number = self._whole.get(module)
@@ -90,8 +91,19 @@ class Structures:
             children = tuple(
                 [(name, None if child is None else self.whole(child)) for name, child in module._modules.items()]
             )
-            number = self._whole[module] = number_of(("whole", self.own(module), children))
+            key = ("whole", self.own(module), children, _repeats(self._ids(module)))
+            number = self._whole[module] = number_of(key)
         return number
+
+    def _ids(self, module: nn.Module) -> list[int]:
+        """Return the ids of a module, its tensors and its children's, in order, as often as they are there."""
+        found = self._held.get(module)
+        if found is None:
+            found = self._held[module] = [id(module), *_tensor_ids(module.__dict__)]
+            for child in module._modules.values():
+                if child is not None:
+                    found += self._ids(child)
+        return found
 
 
 def own_structure(module: nn.Module) -> Hashable:
@@ -106,7 +118,22 @@ def own_structure(module: nn.Module) -> Hashable:
     plain = (names, kinds, tuple(values))
     parameters = tuple([(name, tensor_structure(p)) for name, p in fields["_parameters"].items()])
     buffers = tuple([(name, tensor_structure(b)) for name, b in fields["_buffers"].items()])
-    return (type(module), module.training, parameters, buffers, plain, is_hooked(module))
+    repeats = _repeats(_tensor_ids(fields))
+    return (type(module), module.training, parameters, buffers, repeats, plain, is_hooked(module))
+
+
+def _tensor_ids(fields: dict[str, Any]) -> list[int]:
+    """Return the ids of a module's own parameters and buffers, given its fields."""
+    tensors = [*fields["_parameters"].values(), *fields["_buffers"].values()]
+    return [id(tensor) for tensor in tensors if tensor is not None]
+
+
+def _repeats(ids: list[int]) -> tuple[int, ...]:
+    """Return for each position which of the different ids is there; nothing if all are different."""
+    if len(set(ids)) == len(ids):
+        return ()
+    order: dict[int, int] = {}
+    return tuple([order.setdefault(one, len(order)) for one in ids])
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -138,7 +165,7 @@ def put_back(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
     Autograd does not take this for a change of what it has saved for a backward.
     """
-    if not torch.equal(tensor, values):
+    if tensor.layout is not torch.strided or not torch.equal(tensor, values):  # torch can't compare sparse ones
         tensor.data.copy_(values)
 
 
@@ -183,11 +210,10 @@ def untouched(module: nn.Module) -> Iterator[None]:
     but not for iterators, nor for objects of Python's own library.
     """
     restore = [action for thing in _reachable(module) for action in _restorers(thing)]
-    try:
+    with ExitStack() as stack:  # which makes all calls, the last one first, even if one raises
+        for action in reversed(restore):
+            stack.callback(action)
         yield
-    finally:
-        for action in restore:
-            action()
 
 
 def hidden_state(module: nn.Module) -> Hashable:

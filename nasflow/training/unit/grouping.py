@@ -106,7 +106,8 @@ class Former:
             planner = self._planner_on(reading.device)
             kept = (alike[0].pace.accumulated > 1) + any(member.average.is_on for member in alike)
             limit = min(self._limit(alike[0], len(members)), members_that_fit(parts, reading.device, kept))
-            for group in planner.partition(parts, limit, [part.shared for part in reading.parts.values()]):
+            shared = [part.shared for part in reading.parts.values()]
+            for group in self._partition(planner, alike, parts, limit, shared):
                 if len(group) == 1:
                     number = alike[group[0]].number
                     self.reasons[number] = self._why_single(number, len(alike), limit, planner)
@@ -115,6 +116,16 @@ class Former:
                 units += self._fuse(_Group(chosen, graphs, replace(reading, steps=steps), batch, failed))
         units += [self._single(member, None, failed) for member in readings if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in readings]
+
+    def _partition(self, planner: Planner, members: Sequence[Member], *what: Any) -> list[list[int]]:
+        """Return `planner.partition(*what)`; each member alone if it fails."""
+        try:
+            return planner.partition(*what)
+        except Exception as error:
+            refuse_fault(error)
+            logger.warning("units of %s trials can't be planned, each trains alone", len(members), exc_info=error)
+            self._differing.update({m.number: f"planning its unit failed: {error_message(error)}" for m in members})
+            return [[index] for index in range(len(members))]
 
     def _readings(self, members: Sequence[Member], batch: Any) -> dict[Member, Reading]:
         """Return what the models of the members read that may be in a unit with others."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from nasflow.merge.planning import memory
 from nasflow.merge.planning.memory import members_that_fit
 from nasflow.merge.trace.graph import trace
 from nasflow.merge.trace.shape_inference import Spec
@@ -48,6 +49,12 @@ def test_a_slot_of_a_shared_gpu_counts_on_its_part(
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated * 10**6)
     monkeypatch.setenv(GPU_SHARE, str(1 / slots))
     assert members_that_fit([[graph]], torch.device("cuda")) == members
+
+
+def test_a_container_counts_on_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = trace(nn.Linear(500, 500), Spec.batch(torch.zeros(1, 500)))
+    monkeypatch.setattr(memory, "available_memory", lambda: 26 * 10**6)
+    assert members_that_fit([[graph]], CPU) == 4
 
 
 @pytest.mark.parametrize(("kept", "members"), [(0, 4), (1, 3), (2, 2)])

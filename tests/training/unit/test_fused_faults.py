@@ -195,3 +195,19 @@ def test_passes_of_the_users(name: str, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not evictions(events)
     assert bool(fused_members(events)) == (name == "seeing")
     assert (tmp_path / "seen").read_text().startswith("4 members, not batched yet")
+
+
+def test_units_that_can_not_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of nasflow's that fails on a model costs no trial."""
+
+    def fits(node: object) -> bool:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(BatchedBatchNorm, "fits", fits)
+    config = evaluator(**EXACT)
+    members = sample("fused_spaces.py:mixed", config, 4)
+    events = train(make_job("fused_spaces.py:mixed", config, members, fuse="measured"), tmp_path)
+    assert not evictions(events) and not fused_members(events)
+    assert {event.trial for event in events if isinstance(event, Final)} == set(range(4))
+    [reasons] = [event.alone for event in events if isinstance(event, Planned)]
+    assert all("planning its unit failed: IndexError" in reason for reason in reasons.values()), reasons
