@@ -27,4 +27,4 @@ class Evaluator(ABC):
 
     @abstractmethod
     def module(self, model: nn.Module) -> "LightningModule":
-        """Return the LightningModule that trains `model` and holds it as `self.model`."""
+        """Return the LightningModule that trains `model`, and holds it under any name, whole or in parts."""

@@ -91,6 +91,11 @@ def source(name: str, folder: Path) -> Path:
     return folder
 
 
+def test_a_loader_of_tensors_goes_on_from_any_epoch(tmp_path: Path) -> None:
+    load = load_target("rows.py:load", source("rows.py", tmp_path))
+    assert len(goes_on(lambda: load()[0])) == 1400
+
+
 def test_a_stream_goes_on_from_any_epoch(tmp_path: Path) -> None:
     load = load_target("stream.py:load", source("stream.py", tmp_path))
     assert len(goes_on(lambda: load()[0])) == 1437

@@ -4,12 +4,15 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
-from nasflow.config.search import parse_config
+from nasflow.config.search import StrategyConfig, load_config, parse_config
+from nasflow.evaluator.check import check_search
 from nasflow.flows.cli import app, main
+from nasflow.strategy.make import make_strategy
 from tests.flows.forked_commands import run_forked
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +62,24 @@ def test_the_configs_of_the_reference_parse(block):
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_examples_parse(file):
     parse_config(yaml.safe_load(file.read_text()))
+
+
+def test_there_is_an_example_of_each_strategy():
+    kinds = {value for section in get_args(get_args(StrategyConfig)[0]) for value in kinds_of(section)}
+    files = sorted((ROOT / "examples" / "strategies").glob("*.yaml"))
+    assert {file.stem for file in files} == kinds - {"custom"}
+    listed = re.findall(r"\((strategies/\w+\.yaml)\)", (ROOT / "examples" / "README.md").read_text())
+    assert sorted(listed) == [f"strategies/{file.name}" for file in files]
+    for file in files:
+        config = load_config(file)
+        assert config.strategy.kind == file.stem
+        strategy = make_strategy(config.strategy, check_search(config), config.objectives, config.seed, config.base_dir)
+        assert len(strategy.ask(config.budget.trials_per_round)) == config.budget.trials_per_round
+
+
+def kinds_of(section):
+    kind = section.model_fields["kind"]
+    return get_args(kind.annotation)
 
 
 def test_the_job_of_the_docs_goes_on_where_it_was(tmp_path):

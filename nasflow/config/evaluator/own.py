@@ -9,7 +9,7 @@ from nasflow.config.evaluator.training import TrainingConfig
 
 
 class LightningConfig(TrainingConfig):
-    """A user's LightningModule class, which takes `model` and uses `self.model(x)`; its params may be searched."""
+    """A user's LightningModule class, which takes `model` and holds it under any name; its params may be searched."""
 
     kind: Literal["lightning"] = Field(default="lightning", description="a LightningModule of yours")
     module: Target = Field(description="the class; it is built with `model` and the params")

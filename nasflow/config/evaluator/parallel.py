@@ -28,7 +28,10 @@ class ParallelConfig(Section):
         description="trials with fewer are merged instead, as long as they do not run out of memory by themselves",
     )
     nodes: int = Field(
-        default=1, ge=1, le=1024, description="machines of a trial; several need SSH hosts, Slurm or Kubernetes"
+        default=1,
+        ge=1,
+        le=1024,
+        description="machines of a trial; several need SSH hosts, Slurm, Kubernetes, Kubeflow or FrameworkController",
     )
 
     @property

@@ -57,6 +57,7 @@ Secret = Annotated[
         title="Secret", description="{env: NAME}, {prefect_block: NAME}, or the text itself, which is not put on record"
     ),
 ]
+"""A secret's text, or where it can be read."""
 SecretLocation = Annotated[
     Annotated[SecretUrl, Field(title="URL"), Tag("value")] | _Environment | _Block, Discriminator(_tag)
 ]

@@ -13,7 +13,9 @@ class LocalServiceConfig(WorkersConfig):
 
     kind: Literal["local"] = Field(default="local", description="this machine")
     slots: JobCount | None = Field(default=None, description="CPU slots; default: half the cores, at least one")
-    gpus: GpuIndices = Field(default=[], description="indices of the GPUs to use; none: the CPU")
+    gpus: GpuIndices = Field(
+        default=[], description="indices of the GPUs to use; left out: the CPU, also where there are GPUs"
+    )
     slots_per_gpu: JobCount = Field(default=1, description="jobs that share a GPU")
     devices_per_job: JobCount = Field(
         default=1, description="GPUs, or CPU slots, that a job takes and spreads its trials over"

@@ -39,7 +39,10 @@ OneOfSeveral = Annotated[
     | CustomServiceConfig,
     Field(discriminator="kind"),
 ]
-"""The section of a service that may be one of several: any but `debug`, whose jobs run in the search itself."""
+"""The section of a service that may be one of several: any but `debug` and `prefect`.
+
+A custom class derives from `nasflow.training_service.files.shared_root.RootHere`.
+"""
 
 
 class SeveralServicesConfig(Section):

@@ -42,7 +42,9 @@ class ObjectStoreConfig(Section):
         "itself, which is not put on record",
     )
     python: str = Field(
-        default="python3", min_length=1, description="interpreter on the nodes, which has nasflow installed"
+        default="python3",
+        min_length=1,
+        description="interpreter on the nodes of slurm and ray, which has nasflow installed; dask has the worker's own",
     )
     scratch: str | None = Field(default=None, description="folder on the nodes' own disks; default: $TMPDIR, or /tmp")
     poll_seconds: PositiveFloat = Field(default=5.0, description="between two looks of the search at the storage")
