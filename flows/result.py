@@ -34,7 +34,11 @@ class BestTrial:
 
     @property
     def model(self) -> nn.Module:
-        """The trained model, in eval mode on the CPU, loaded at each access. Raises CheckpointError if it is gone."""
+        """The trained model, in eval mode on the CPU, loaded at each access.
+
+        Raises:
+            CheckpointError: the trial's last checkpoint is gone or can't be read.
+        """
         return trained_model(self._config, self.trial, self._weights())
 
     @property
@@ -48,17 +52,21 @@ class BestTrial:
 
         With `evaluator.repeats` or `evaluator.folds`, these are the weights of the first seed or fold, with its own
         metrics.
+
+        Raises:
+            CheckpointError: as `model`.
+            UserError: `out` exists and is not an export.
         """
         weights, trial = self._weights(), self.trial
         if self._config.evaluator.members_per_trial > 1:
             from nasflow.training.repeated import first_metrics  # noqa: PLC0415 - imports Lightning
 
-            trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
-        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint))
+            trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint, trial.epochs)})
+        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint, trial.epochs))
 
     def _weights(self) -> dict[str, torch.Tensor]:
         refuse_export(self._config)
-        return trained_weights(self.checkpoint)
+        return trained_weights(self.checkpoint, self.trial.epochs)
 
     def __repr__(self) -> str:
         return f"BestTrial({self.trial.number}, {self.metrics}, {dict(self.architecture)})"

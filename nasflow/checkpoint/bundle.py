@@ -10,6 +10,7 @@ Files of earlier versions are read, too: they have no `checksum`, and no name an
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,15 +23,21 @@ from safetensors.torch import save_file
 
 from nasflow.checkpoint.packing import Block, Packer, unpack
 from nasflow.clean_text import one_line
-from nasflow.errors import CheckpointError
-from nasflow.system.open_files import lacks_files
+from nasflow.errors import CheckpointError, UserError
 
 _ENOUGH_BYTES = 2**24
 
 _UNREADABLE = (
-    *(OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+    *(FileNotFoundError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError),
     *(RuntimeError, RecursionError),
 )
+_LACKING = re.compile(r"allocate memory|unable to (?!.*No such file)")
+"""What torch says, in a RuntimeError, if the machine lacks memory, files or the disk."""
+_TABLES = {"blocks", "states", "checksum"}
+
+
+class NewerCheckpointError(UserError):
+    """A checkpoint that a newer nasflow has written; the message names the file."""
 
 
 class Bundle:
@@ -112,17 +119,20 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
     """Return the state of one trial after `epoch`, with its tensors on the CPU.
 
     Raises:
-        CheckpointError: the file can't be read, is damaged in its tables or where the state is, or has no state of this
-            trial and epoch.
-        OSError: this process can open no more files, which says nothing about this one.
+        CheckpointError: there is no such file, it is damaged in its tables or where the state is, or it has no state of
+            this trial and epoch.
+        NewerCheckpointError: a newer nasflow has written it.
+        OSError, MemoryError: it can't be read at present, for a reason that says nothing about its content.
     """
     try:
         with _open(path) as file:
             tables = file.metadata() or {}
-            if unknown := tables.keys() - {"blocks", "states", "checksum"}:
-                raise ValueError(f"it has unknown tables {sorted(unknown)}")
             if (checksum := tables.get("checksum")) is not None and checksum != _checksum(tables):
                 raise ValueError("its tables are damaged")
+            if unknown := tables.keys() - _TABLES:
+                if _TABLES - tables.keys():
+                    raise ValueError(f"it has unknown tables {sorted(unknown)}")
+                raise NewerCheckpointError(f"checkpoint {path} was written by a newer nasflow: upgrade nasflow")
             blocks = _Blocks(file, json.loads(tables["blocks"]))
             states = json.loads(tables["states"])
             if trial not in states:
@@ -134,9 +144,9 @@ def read_state(path: Path, trial: str, epoch: int) -> dict[str, Any]:
                 raise ValueError(f"it holds trial '{held['trial']}' after epoch {held['epoch']}")
             state = held["state"]
     except _UNREADABLE as error:
-        if lacks_files(error):
-            raise
         reason = one_line(" ".join(str(error).split())[:300])  # torch's errors have many lines
+        if isinstance(error, RuntimeError) and _LACKING.search(str(error)):
+            raise MemoryError(f"checkpoint {path} can't be read at present: {reason}") from error
         raise CheckpointError(f"checkpoint {path} can't be read: {reason}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"checkpoint {path} holds no state")

@@ -94,9 +94,26 @@ class CheckpointStore:
         """Return the state saved for `epoch`, with its tensors on the CPU.
 
         Raises:
-            CheckpointError: there is none, or its file can't be read or holds another state.
+            CheckpointError: there is none, or its file is damaged or holds another state.
+            NewerCheckpointError, OSError, MemoryError: as `bundle.read_state`.
         """
         return read_state(self.path(epoch), self.trial, epoch)
+
+    def read_snapshot(self, epoch: int) -> Snapshot | None:
+        """Return the state saved for `epoch`, alone and ready to be written elsewhere; None if it was dropped.
+
+        Raises:
+            CheckpointError, OSError, MemoryError: it can't be read.
+        """
+        try:
+            state = self.load(epoch)
+        except CheckpointError:
+            if epoch in self.epochs():
+                raise
+            return None
+        bundle = Bundle()
+        bundle.add(self.trial, epoch, state)
+        return bundle.freeze()
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
@@ -107,29 +124,28 @@ class CheckpointStore:
         return max(self._valid().values(), default=None)
 
     def load_newest(self) -> dict[str, Any] | None:
-        """Return the newest readable state, or None if there is no checkpoint. Remove newer unreadable ones.
+        """Return the newest undamaged state, or None if there is no checkpoint. Remove newer damaged ones.
 
-        From then on no checkpoint counts that a job of an earlier generation writes.
+        For the process that saves here; `read_newest` is for others. From then on no checkpoint counts that a job of an
+        earlier generation writes.
 
         Raises:
-            CheckpointError: there are checkpoints, but none can be read.
+            CheckpointError: there are checkpoints, but all are damaged.
+            NewerCheckpointError, OSError, MemoryError: as `load`; nothing is removed.
         """
-        unreadable: list[int] = []
-        for epoch in reversed(self.epochs()):
-            try:
-                state = self.load(epoch)
-            except CheckpointError as error:
-                logger.warning("%s", error)
-                unreadable.append(epoch)
-                last = error
-                continue
-            for newer in unreadable:
-                self.drop(newer)
-            self._adopt(epoch)
-            return state
-        if unreadable:
-            raise last
-        return None
+        found = self._newest_undamaged()
+        if found is None:
+            return None
+        epoch, state, damaged = found
+        for newer in damaged:
+            self.drop(newer)
+        self._adopt(epoch)
+        return state
+
+    def read_newest(self) -> dict[str, Any] | None:
+        """Return the state as `load_newest` does, and change nothing."""
+        found = self._newest_undamaged()
+        return None if found is None else found[1]
 
     def drop(self, epoch: int) -> None:
         """Remove the checkpoint of an epoch."""
@@ -161,6 +177,20 @@ class CheckpointStore:
         """Return the path of an epoch's checkpoint; if there is none, where it would be saved."""
         name = self._valid().get(epoch)
         return self._own(epoch) if name is None else self._folder / name.file(self._ending)
+
+    def _newest_undamaged(self) -> tuple[int, dict[str, Any], list[int]] | None:
+        """Return epoch and state of the newest undamaged checkpoint, and the newer damaged epochs; None without any."""
+        damaged: list[int] = []
+        for epoch in reversed(self.epochs()):
+            try:
+                return epoch, self.load(epoch), damaged
+            except CheckpointError as error:
+                logger.warning("%s", error)
+                damaged.append(epoch)
+                last = error
+        if damaged:
+            raise last
+        return None
 
     def _own(self, epoch: int) -> Path:
         """Return the path where an epoch's checkpoint is saved."""

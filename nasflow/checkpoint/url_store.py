@@ -75,6 +75,8 @@ class UrlStore:
 
         Raises:
             CheckpointError: there is none, or it is not what was written.
+            NewerCheckpointError: a newer nasflow has written it.
+            OSError, or what else the storage raises: it can't be read at present.
         """
         name = valid(self._names()).get(epoch, Name(self._generation, epoch))
         path = self._path(name)
@@ -82,7 +84,7 @@ class UrlStore:
             manifest = json.loads(self._files.cat_file(self._manifest(name)))
             data = self._files.cat_file(path)
             whole = (len(data), hashlib.sha256(data).hexdigest()) == (manifest["size"], manifest["sha256"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise self._unreadable(path, error) from error
         if not whole:
             raise self._unreadable(path, "it is not what its manifest says")

@@ -26,7 +26,9 @@ class CheckpointConfig(Section):
         default=None, description="also after an epoch that ends so long after the last checkpoint"
     )
     keep: PositiveInt = Field(default=2, description="newest checkpoints of a trial that stay")
-    best: Objective | None = Field(default=None, description="the checkpoint of the epoch that is best by this stays")
+    best: Objective | None = Field(
+        default=None, description="the checkpoint of the epoch that is best by this stays, too; exports take the last"
+    )
     on_preempt: bool = Field(
         default=False,
         title="Save when preempted",

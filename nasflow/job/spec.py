@@ -110,6 +110,7 @@ class JobSpec(BaseModel):
         generation: greater for a job that replaces one of an earlier controller (`nasflow.checkpoint.names`).
         kernel_costs: figures by which members are fused, so that they are fused alike wherever the job runs.
         tests: whether it scores its members, which have ended, on the evaluator's test data, and trains nothing.
+        copies: the folder of the study's checkpoints below `checkpoint.url`; that of its name if this is empty.
         node: this machine's place among those of a trial on several; None if the job has but one, or starts its
             processes on others by itself.
     """
@@ -134,6 +135,7 @@ class JobSpec(BaseModel):
     generation: int = Field(default=0, ge=0)
     kernel_costs: KernelCosts = {}
     tests: bool = False
+    copies: str = ""
     node: NodeSpec | None = None
 
     @property
@@ -155,6 +157,7 @@ class JobSpec(BaseModel):
         generation: int = 0,
         kernel_costs: KernelCosts | None = None,
         tests: bool = False,
+        copies: str = "",
         wide: bool = True,
     ) -> "JobSpec":
         """Return a job of a search. At most `places` trials and `merge.max_members` members train at a time.
@@ -185,6 +188,7 @@ class JobSpec(BaseModel):
             generation=generation,
             kernel_costs=kernel_costs or {},
             tests=tests,
+            copies=copies,
         )
 
 

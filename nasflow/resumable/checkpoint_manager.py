@@ -1,5 +1,7 @@
 """Which parts of a job's state are saved, when, and for how long. After Caffe2's CheckpointManager."""
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,10 @@ from nasflow.checkpoint.store import CheckpointStore, retained
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.errors import CheckpointError
 
+logger = logging.getLogger(__name__)
+
 _ALL = 2**31
+_SCORES = "$scores"  # in a checkpoint, beside the parts of the state
 
 
 class Store(Protocol):
@@ -25,7 +30,7 @@ class Store(Protocol):
         """Save a snapshot that contains the state."""
 
     def load(self, epoch: int) -> dict[str, Any]:
-        """Return the state after `epoch`. Raises CheckpointError if there is none that can be read."""
+        """Return the state after `epoch`. Raises CheckpointError if there is none, or it is damaged."""
 
     def epochs(self) -> list[int]:
         """Return the epochs that have a checkpoint, oldest first."""
@@ -53,7 +58,8 @@ class CheckpointManager:
         keep: how many of the newest checkpoints are kept.
         every_epochs: save after this many epochs,
         every_minutes: or after an epoch that ends this many minutes after the last checkpoint.
-        best: returns the score of a state, the lower the better; the best saved state is kept, too.
+        best: returns the score of a state, the lower the better; the best saved state is kept, too. One whose score is
+            not finite is not kept for it.
     """
 
     def __init__(
@@ -86,34 +92,39 @@ class CheckpointManager:
             OSError: the previous checkpoint could not be written.
         """
         self._background.wait()
-        bundle = Bundle()
-        bundle.add(self._store.trial, epoch, {name: _taken(state[name]) for name in self._names})
-        snapshot, ranking = bundle.freeze(), self._ranking(state, epoch)
+        bundle, ranking = Bundle(), self._ranking(state, epoch)
+        scores = {} if self._best is None else {_SCORES: self._scores}
+        bundle.add(self._store.trial, epoch, {name: _taken(state[name]) for name in self._names} | scores)
+        snapshot = bundle.freeze()
         self._last = time.monotonic()
         self._background.do(lambda: self._write(epoch, snapshot, ranking))
 
     def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
-        """Put the parts of an epoch, by default the newest, into `state`.
+        """Put the parts of an epoch, by default the newest undamaged one, into `state`. Remove later epochs.
 
         Returns:
             The epoch; None if there is no checkpoint.
 
         Raises:
-            CheckpointError: that epoch has none, or none can be read.
+            CheckpointError: that epoch has none, or all are damaged.
+            NewerCheckpointError: a newer nasflow has written it.
+            OSError, MemoryError, or what else a storage raises: it can't be read at present. Nothing is removed.
         """
         self._background.wait()
         epochs = self.epochs() if epoch is None else [epoch]
         for one in reversed(epochs):
             try:
                 saved = self._store.load(one)
-            except CheckpointError:
+            except CheckpointError as error:
                 if one == epochs[0]:
                     raise
+                logger.warning("the epoch before %d is loaded, because %s", one, error)
                 continue
             for name in self._names:
                 _put(state, name, saved[name])
+            self._scores = dict(saved.get(_SCORES, {}))
             for newer in [other for other in self._store.epochs() if other > one]:
-                self._store.drop(newer)  # these will be saved again, or can't be read
+                self._store.drop(newer)  # these will be saved again, or are damaged
             return one
         return None
 
@@ -134,11 +145,20 @@ class CheckpointManager:
 
     def _write(self, epoch: int, snapshot: Snapshot, ranking: Sequence[int]) -> None:
         self._store.write(epoch, snapshot, ranking)
+        self._forget_scores()
+
+    def _forget_scores(self) -> None:
+        """Keep the scores of states that are still there only, because every checkpoint has them."""
+        if self._best is not None:
+            there = self._store.epochs()
+            self._scores = {epoch: score for epoch, score in self._scores.items() if epoch in there}
 
     def _ranking(self, state: Mapping[str, Any], epoch: int) -> list[int]:
         if self._best is None:
             return []
-        self._scores[epoch] = self._best(state)
+        score = float(self._best(state))
+        if math.isfinite(score):
+            self._scores[epoch] = score
         return sorted(self._scores, key=self._scores.__getitem__)
 
 
@@ -183,7 +203,8 @@ class MultiNodeCheckpointManager(CheckpointManager):
         try:
             for store in self._stores.values():
                 store.load(epoch)
-        except CheckpointError:
+        except CheckpointError as error:
+            logger.warning("epoch %d is passed over, because %s", epoch, error)
             return False
         return True
 
@@ -194,6 +215,7 @@ class MultiNodeCheckpointManager(CheckpointManager):
         for old in self._store.epochs():
             if stay and old < max(counting) and old not in stay:
                 self._store.drop(old)
+        self._forget_scores()
 
 
 def _below(place: Path | str, name: str) -> Path | str:

@@ -91,6 +91,8 @@ class RankedCheckpointManager:
     def load(self, state: dict[str, Any], epoch: int | None = None) -> int | None:
         """Load an epoch, by default the newest complete one, into the state. Return the epoch, None if there is none.
 
+        If an epoch is given, later ones are removed: training goes on from there.
+
         Raises:
             CheckpointError: the epoch is missing or incomplete.
         """
@@ -111,6 +113,8 @@ class RankedCheckpointManager:
                 state[name].load_state_dict(saved[name])
             else:
                 state[name] = saved[name]
+        if epoch is not None:
+            self._remove_later(found)
         return found
 
     def epochs(self) -> list[int]:
@@ -138,6 +142,12 @@ class RankedCheckpointManager:
         with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=self._folder) as own:
             yield Path(own)
             send_files(Path(own), 0)
+
+    def _remove_later(self, epoch: int) -> None:
+        if dist.get_rank() % self._here() == 0:
+            for later in [other for other in self.epochs() if other > epoch]:
+                shutil.rmtree(self._path(later))
+        dist.barrier()
 
     def _found(self, wanted: list[int]) -> int | None:
         """Return the newest of these epochs that is whole, on every machine."""

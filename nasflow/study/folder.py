@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-import tempfile
+import secrets
 from datetime import datetime
 from pathlib import Path
 
@@ -26,12 +26,8 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
     identity = _identity(name, created_at)
     if _is_damaged(mark, created_at) or not any((folder / part).exists() for part in (MARK, "jobs", "trials")):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{MARK}.") as aside:
-            aside.write(json.dumps(identity))
-            aside.flush()
-            os.fsync(aside.fileno())
-            with contextlib.suppress(FileExistsError):  # a search that began at the same time was faster
-                os.link(aside.name, mark)
+        with contextlib.suppress(FileExistsError):  # a search that began at the same time was faster
+            _write_new(mark, json.dumps(identity))
         sync_folder(folder)  # jobs without the mark would be refused
     if is_claimed(folder, name, created_at):
         return
@@ -39,6 +35,32 @@ def claim_folder(folder: Path, name: str, created_at: datetime) -> None:
         f"{folder} holds jobs and checkpoints of a study '{name}' that is not the one in this store (was its database "
         "moved or removed?): use its store, move the folder away, or give the search another name"
     )
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that others may read as the umask says, complete when its name appears if there are hard links.
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write(aside, text)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            raise
+        except OSError:  # exFAT, SMB and others have no hard links
+            _write(path, text)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("x") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def is_claimed(folder: Path, name: str, created_at: datetime) -> bool:

@@ -20,7 +20,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from nasflow.errors import StudyError
-from nasflow.study.database.store import LeaseRow, Store
+from nasflow.study.database.store import LeaseRow, Store, TrialRow
 from nasflow.system.process_id import ProcessId, process_id, process_table
 
 LEASE_SECONDS = 60.0
@@ -68,6 +68,8 @@ class Lease:
 
     Attributes:
         generation: how many controllers have held the study before.
+        own_copies: whether the study's checkpoints at a URL are in a folder that no other study can have. Those of a
+            study that an earlier version began are in one of the study's name.
     """
 
     def __init__(self, take_over: bool = False, seconds: float = LEASE_SECONDS):
@@ -75,6 +77,7 @@ class Lease:
         self._seconds = seconds
         self._token = secrets.token_hex(16)
         self.generation = 0
+        self.own_copies = False
         self._on_lost: Callable[[], object] = lambda: None
         self._study: tuple[Store, int, str] | None = None
 
@@ -95,13 +98,16 @@ class Lease:
             raise RuntimeError("this process is not in its own table of processes")
         before = session.get(LeaseRow, study_id)
         self.generation = 0 if before is None else before.process.get("generation", 0) + 1
+        is_new = session.scalar(select(TrialRow.id).where(TrialRow.study_id == study_id).limit(1)) is None
+        self.own_copies = is_new or (before is not None and before.process.get("own_copies", False))
+        process = {"table": process_table(), "generation": self.generation, "own_copies": self.own_copies}
         now = store.clock(session)
         session.merge(
             LeaseRow(
                 study_id=study_id,
                 token=self._token,
                 host=socket.gethostname(),
-                process={"table": process_table(), "generation": self.generation, **identity.model_dump()},
+                process={**process, **identity.model_dump()},
                 since=now,
                 ends=now + timedelta(seconds=self._seconds),
             )

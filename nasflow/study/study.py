@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from nasflow.clean_text import clean_text
 from nasflow.config.search import SearchConfig
 from nasflow.errors import StudyError
 from nasflow.study.attempts import AttemptLog
@@ -74,6 +75,7 @@ class Study(TrialLog, AttemptLog, RoundLog):
             StudyError: there is none, or the store can't be used.
             UnreadableStudyError: its config can't be read.
         """
+        name = clean_text(name)  # one that is not UTF-8 can't be asked for, and is no study's
         store = Store(store_url)
         try:
             with store.read() as session:
@@ -97,6 +99,15 @@ class Study(TrialLog, AttemptLog, RoundLog):
     def generation(self) -> int:
         """How many controllers have held the study before the one that opened it here; 0 without a lease."""
         return 0 if self._lease is None else self._lease.generation
+
+    @property
+    def copies(self) -> str:
+        """The folder of its checkpoints below `checkpoint.url`; for a study that was opened with a lease.
+
+        It names when the study was begun, so that another study of the same name has another folder.
+        """
+        began = f"@{self.created_at:%Y%m%dT%H%M%S%f}" if self._lease is not None and self._lease.own_copies else ""
+        return f"{self.name}{began}"
 
     def controller(self) -> Controller | None:
         """Return the study's live controller; None if it has none, or its controller died or let its lease expire."""

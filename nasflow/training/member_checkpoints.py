@@ -1,14 +1,19 @@
 """The checkpoints of a job's members: written in the background, and reported once they are on disk."""
 
 import logging
+import math
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nasflow.checkpoint.background import Background
+from nasflow.checkpoint.bundle import NewerCheckpointError, Snapshot
+from nasflow.checkpoint.far_copies import Copy, FarCopies
 from nasflow.checkpoint.interval import Interval
 from nasflow.checkpoint.names import WITHIN
 from nasflow.checkpoint.saver import JointSaver, Place, Save, Taken
@@ -22,7 +27,6 @@ from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.job import activity, disk_full
 from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
-from nasflow.system.open_files import lacks_files
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import Reported, events_of
 from nasflow.training.repeated import RepeatedTrial
@@ -30,6 +34,10 @@ from nasflow.training.repeated import RepeatedTrial
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Reported)
+T = TypeVar("T")
+
+_PAUSES = (1.0, 5.0)  # seconds
+_AT_CLOSE = 5.0  # seconds that a job which ends before its time waits for its copies at a URL
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +52,8 @@ class MemberCheckpoints:
     """Saves members while training goes on, and reports each epoch once it is saved.
 
     If members can't be saved, for example because the disk is full, training goes on without checkpoints; only the end
-    of a trial is not reported until its weights are safe. If the config names a URL, each checkpoint is copied there
-    too, and loaded from there if it is newer.
+    of a trial is not reported until its weights are safe. If the config names a URL, checkpoints are copied there too,
+    without waiting for it, and loaded from there if they are newer.
 
     Args:
         tell: reports an event at once; `tell_later` after those of the checkpoints on their way. Called in this order:
@@ -53,7 +61,8 @@ class MemberCheckpoints:
     """
 
     def __init__(self, spec: JobSpec, root: Path, tell: Callable[[Event], None]):
-        self._config, self._study, self._root, self.tell = spec.checkpoint, spec.study, root, tell
+        self._config, self._root, self.tell = spec.checkpoint, root, tell
+        self._place = spec.copies or spec.study
         self._generation = spec.generation
         self._url = ""
         self._saver = JointSaver()
@@ -67,19 +76,41 @@ class MemberCheckpoints:
         self._said = 0.0  # the interval in the log, in seconds
         self._unsaved: list[_Unsaved] = []
         self._troubles: set[str] = set()
+        self._noting = threading.Lock()
+        copying = partial(self._note, f"checkpoints can't be copied to {self._config.url}")
+        self._far = None if self._config.url is None else FarCopies(self._far_store, copying)
 
     def newest(self, trial: int) -> dict[str, Any] | None:
-        """Return a trial's newest state; None for a new trial, or if its checkpoints can't be read.
+        """Return a trial's newest state; None for a new trial, or if all its checkpoints are damaged.
 
         Raises:
-            InfrastructureError: another controller's job has replaced this one, or it can open no more files.
+            InfrastructureError: another controller's job has replaced this one, or its checkpoints can't be read at
+                present, or not by this version.
         """
-        try:
+        with _blaming_no_trial(trial):
             return self._newest(trial)
-        except OSError as error:
-            if lacks_files(error):
-                raise InfrastructureError(f"the checkpoints of trial {trial} can't be opened: {error}") from error
-            raise
+
+    def ended(self, trial: int) -> dict[str, Any]:
+        """Return the last state of a trial that has ended, for a job that trains nothing.
+
+        Raises:
+            InfrastructureError: there is none that can be read.
+        """
+        with _blaming_no_trial(trial):
+            here = self._store(trial)
+            self._bring(trial, here)
+            try:
+                state = here.read_newest()
+            except CheckpointError as error:
+                raise InfrastructureError(f"trial {trial} can't be tested: {error}") from error
+        if state is None:
+            raise InfrastructureError(f"trial {trial} can't be tested: it has no checkpoint any more")
+        if not state["finished"]:
+            raise InfrastructureError(
+                f"trial {trial} can't be tested: its last checkpoint is missing or damaged, and the newest that can be "
+                f"read is of epoch {state['epoch']}, after which it went on"
+            )
+        return state
 
     def _newest(self, trial: int) -> dict[str, Any] | None:
         here = self._store(trial)
@@ -107,12 +138,14 @@ class MemberCheckpoints:
 
     def _bring(self, trial: int, here: CheckpointStore) -> None:
         """Fetch the newest checkpoint from the URL, if that is newer."""
+        if self._far is None:
+            return
         error: Exception | None = None
         try:
             far = self._far_store(trial)
-            newest = None if far is None else far.newest()
-            if far is not None and newest is not None and newest > (here.newest() or (0, -1)):
-                state = far.load_newest()
+            newest = far.newest()
+            if newest is not None and newest > (here.newest() or (0, -1)):
+                state = _patiently(far.load_newest)
                 if state is not None:
                     here.save(state["epoch"], state)
         except Exception as raised:  # a storage may raise anything
@@ -188,6 +221,8 @@ class MemberCheckpoints:
     def finish(self) -> None:
         """As `wait`, and also wait for room on the disk for the last checkpoints of trials that have ended.
 
+        Then wait until everything is copied to the URL, unless that fails or does not answer.
+
         Raises:
             InfrastructureError: the disk stayed full.
         """
@@ -209,10 +244,14 @@ class MemberCheckpoints:
             if left:
                 time.sleep(disk_full.POLL)
                 activity.excuse(disk_full.POLL)
+        if self._far is not None:
+            self._far.finish(waited=activity.excuse)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._background.close()
+        if self._far is not None:
+            self._far.finish(_AT_CLOSE)
 
     def _store(self, trial: int) -> CheckpointStore:
         if trial not in self._stores:
@@ -224,12 +263,12 @@ class MemberCheckpoints:
             self._within[trial] = CheckpointStore(trial_dir(self._root, trial), 1, self._generation, WITHIN)
         return self._within[trial]
 
-    def _far_store(self, trial: int) -> UrlStore | None:
+    def _far_store(self, trial: int) -> UrlStore:
         if self._config.url is None:
-            return None
+            raise RuntimeError("checkpoint.url is not set")
         self._url = reveal(self._config.url, "checkpoint.url")
         name = trial_dir(Path(), trial).as_posix()
-        return UrlStore(f"{self._url.rstrip('/')}/{self._study}/{name}", self._config.keep, self._generation)
+        return UrlStore(f"{self._url.rstrip('/')}/{self._place}/{name}", self._config.keep, self._generation)
 
     def _say(self, interval: Interval, states: int) -> None:
         """Put the interval in the log, at first and when it has become another."""
@@ -271,7 +310,7 @@ class MemberCheckpoints:
                     by_trial[trials[position]].remove(final)
                     self._unsaved.append(_Unsaved(part.only(position), final))
             for position, place in part.places.items():
-                self._copy(trials[position], place, part)
+                self._copy(trials[position], place, part.only(position).snapshot if position in errors else None)
                 if trials[position] in self._begun:
                     self.drop_within([trials[position]])
                 activity.progress()  # the next epoch may have to wait for this
@@ -281,25 +320,41 @@ class MemberCheckpoints:
             for event in events:
                 self.tell(event)
 
-    def _copy(self, trial: int, place: Place, part: Taken) -> None:
-        error: Exception | None = None
-        try:
-            far = self._far_store(trial)
-            if far is not None:
-                far.write(place.epoch, part.snapshot.only(place.store.trial), place.ranking)
-        except Exception as raised:  # a storage may raise anything
-            error = raised
-        self._note(f"checkpoints can't be copied to {self._config.url}", error)
+    def _copy(self, trial: int, place: Place, unsaved: Snapshot | None) -> None:
+        """Have a state copied to the URL: the one in its file, or `unsaved`, which could not be written."""
+        if self._far is not None:
+            read = partial(place.store.read_snapshot, place.epoch) if unsaved is None else lambda: unsaved
+            self._far.put(trial, Copy(place.epoch, read, place.ranking))
 
     def _note(self, what: str, error: BaseException | None) -> None:
         """Report a problem when it begins."""
-        if error is None:
-            self._troubles.discard(what)
-        elif what not in self._troubles:
-            self._troubles.add(what)
+        with self._noting:
+            begins = error is not None and what not in self._troubles
+            (self._troubles.discard if error is None else self._troubles.add)(what)
+        if begins:
             text = hide_passwords(f"{what}: {error}; training goes on without", self._url)
             logger.error(text)
             self.tell(Alert(text=text))
+
+
+def _patiently(load: Callable[[], T]) -> T:
+    """Return what `load` returns, after repeating it if the storage, which has answered before, fails now."""
+    for pause in _PAUSES:
+        try:
+            return load()
+        except OSError as error:
+            logger.warning("a checkpoint at the URL is read again in %g s, because %s", pause, error)
+            time.sleep(pause)
+    return load()
+
+
+@contextmanager
+def _blaming_no_trial(trial: int) -> Iterator[None]:
+    """Raise InfrastructureError for what prevents reading and says nothing about the checkpoints themselves."""
+    try:
+        yield
+    except (OSError, MemoryError, NewerCheckpointError) as error:
+        raise InfrastructureError(f"the checkpoints of trial {trial} can't be read at present: {error}") from error
 
 
 def _later(state: dict[str, Any] | None, within: CheckpointStore) -> dict[str, Any] | None:
@@ -330,5 +385,5 @@ def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> 
     """The epochs by the objective's metric, the best first."""
     if best is None:
         return []
-    values = [(m.get(best.metric), epoch) for epoch, m in enumerate(history, 1)]
-    return [epoch for _, epoch in sorted((best.to_loss(value), epoch) for value, epoch in values if value is not None)]
+    losses = [(best.to_loss(metrics.get(best.metric, math.nan)), epoch) for epoch, metrics in enumerate(history, 1)]
+    return [epoch for _, epoch in sorted(pair for pair in losses if math.isfinite(pair[0]))]

@@ -7,14 +7,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from nasflow.checkpoint.store import CheckpointStore
-from nasflow.errors import CheckpointError
 from nasflow.job.spec import MemberSpec
 from nasflow.json_metrics import finite_metrics
 from nasflow.seeds import derive_seed
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import record_of
-from nasflow.training.member.trained import PARTS
+from nasflow.training.member.trained import PARTS, trained_state
 from nasflow.training.schedule.repeats import common_history
 
 _FIRST = "module"  # of the first member, beside the parts: what is exported and tested
@@ -33,15 +31,12 @@ def parts_of(saved: Mapping[str, Any], repeats: int) -> list[dict[str, Any]]:
     return [{**first, _FIRST: saved[_FIRST]} if _FIRST in saved else first, *others]
 
 
-def first_metrics(trial_folder: Path) -> dict[str, float]:
-    """Return the last metrics of a trial's first member, whose weights are exported, from the newest checkpoint.
+def first_metrics(trial_folder: Path, epochs: int | None = None) -> dict[str, float]:
+    """Return the last metrics of a trial's first member, whose weights are exported, from the last checkpoint.
 
-    Raises:
-        CheckpointError: the folder has no checkpoint that can be read.
+    Arguments and errors are those of `trained_state`.
     """
-    state = CheckpointStore(trial_folder).load_newest()
-    if state is None:
-        raise CheckpointError(f"there is no checkpoint in {trial_folder}")
+    state = trained_state(trial_folder, epochs)
     return finite_metrics(state[PARTS][0]["history"][-1]) | {"parameters": float(state["parameters"])}
 
 

@@ -170,6 +170,48 @@ def test_a_failed_export_leaves_the_earlier_one(config: SearchConfig, tmp_path: 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("error", [OSError("busy"), KeyboardInterrupt()], ids=["OSError", "Ctrl-C"])
+def test_an_export_that_fails_at_the_end_leaves_the_earlier_one(
+    config: SearchConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    trial, weights = build(config)
+    out = export_model(tmp_path / "out", trial, config, weights)
+    rename = Path.rename
+
+    def fails(path: Path, target: Path) -> Path:
+        if path.name == ".out.new":
+            raise error
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fails)
+        with pytest.raises(type(error)):
+            export_model(out, trial.model_copy(update={"number": 5}), config, weights)
+    assert json.loads((out / "search.json").read_text())["trial"] == 4
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_earlier_export_of_a_killed_one_is_put_back(config: SearchConfig, tmp_path: Path) -> None:
+    trial, weights = build(config)
+    out = export_model(tmp_path / "out", trial, config, weights)
+    out.rename(tmp_path / ".out.old")
+    with pytest.raises(AttributeError):
+        export_model(out, trial, config, {"0.weight": None})  # type: ignore[dict-item]
+    assert (out / "score.py").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_link_to_an_export_stays_one(config: SearchConfig, tmp_path: Path) -> None:
+    trial, weights = build(config)
+    (tmp_path / "large").mkdir()
+    export_model(tmp_path / "large" / "out", trial, config, weights)
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "large" / "out")
+    assert export_model(link, trial.model_copy(update={"number": 5}), config, weights) == link
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "large" / "out" / "search.json").read_text())["trial"] == 5
+
+
 def test_code_outside_the_config_folder_comes_to_the_top(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "lib").mkdir()

@@ -1,8 +1,10 @@
-"""Two ranks that share a layer's rows: `python ranked_job.py FOLDER RANK PORT EPOCHS [DIE_AT [RANKS_PER_MACHINE]]`.
+"""Two ranks that share a layer's rows: `python ranked_job.py FOLDER RANK PORT JOB`, where JOB is JSON.
 
-If it is given, each machine has a folder in FOLDER.
+It has `epochs`, and may have `die_at`, `resume_from` and `ranks_per_machine`; with the last, each machine has a folder
+in FOLDER.
 """
 
+import json
 import os
 import signal
 import sys
@@ -39,14 +41,16 @@ def step(state: dict[str, Any], die_at: int) -> None:
     state.setdefault("first", state["epoch"] + 1)
 
 
-def main(folder: str, rank: str, port: str, epochs: str, die_at: str = "0", *ranks_per_machine: str) -> None:
+def main(folder: str, rank: str, port: str, job: str) -> None:
     """Run."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=int(rank), world_size=WORLD)
-    job = Job([begin], [Call(step, die_at=int(die_at))], stop=[EpochLimit(int(epochs))])
-    here = int(ranks_per_machine[0]) if ranks_per_machine else None
+    told = json.loads(job)
+    steps = Job([begin], [Call(step, die_at=told.get("die_at", 0))], stop=[EpochLimit(told["epochs"])])
+    here = told.get("ranks_per_machine")
     place = Path(folder) / str(int(rank) // here) if here else Path(folder)
-    state = JobRunner(job, RankedCheckpointManager(place, ["layer", "count"], ranks_per_machine=here)).run()
+    checkpoints = RankedCheckpointManager(place, ["layer", "count"], ranks_per_machine=here)
+    state = JobRunner(steps, checkpoints, told.get("resume_from")).run()
     weight = state["layer"].weight
     assert isinstance(weight, DTensor)
     print(rank, state["first"], state["epoch"], state["count"], weight.to_local().flatten().tolist())

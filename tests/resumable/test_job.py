@@ -1,5 +1,6 @@
 """Jobs that stand alone: groups of steps, stop signals, checkpoints, and other processes."""
 
+import math
 import os
 import signal
 import time
@@ -83,13 +84,36 @@ def test_when_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert manager(tmp_path / "d").epochs() == [0, 2, 4]
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_the_best_stays_when_the_job_is_resumed(tmp_path: Path) -> None:
+    def run(epochs: int) -> list[int]:
+        best = manager(tmp_path, keep=1, best=lambda state: abs(state["total"] - 7))  # 6, after two epochs, is nearest
+        JobRunner(Job(JOB.init, JOB.epoch, stop=[EpochLimit(epochs)]), best).run()
+        best.close()
+        return manager(tmp_path).epochs()
+
+    assert run(3) == [2, 3]
+    assert run(5) == [2, 5]
+    assert run(7) == [2, 7]
+
+
+@pytest.mark.parametrize("odd", [math.nan, -math.inf])
+def test_a_score_that_is_no_number_is_not_the_best(tmp_path: Path, odd: float) -> None:
+    scores = [odd, 3.0, 1.0, odd, 2.0]
+    best = manager(tmp_path, keep=1, best=lambda state: scores[state["total"]])
+    for epoch in range(len(scores)):
+        best.save({"total": epoch, "layer": 0}, epoch)
+    best.close()
+    assert manager(tmp_path).epochs() == [2, 4]
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(JOB.init, JOB.epoch, stop=[EpochLimit(3)])
     JobRunner(job, manager(tmp_path, keep=9)).run()
     newest = tmp_path / "counted" / "epoch-0003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     state = JobRunner(job, manager(tmp_path, keep=9)).run()
     assert state["log"] == ["init", "epoch 3"]
+    assert "the epoch before 3 is loaded, because checkpoint " in caplog.text
     for epoch in range(4):
         (tmp_path / "counted" / f"epoch-{epoch:04d}.safetensors").write_text("")
     with pytest.raises(CheckpointError, match="epoch-0000"):

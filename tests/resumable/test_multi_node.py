@@ -1,13 +1,15 @@
 """An epoch counts when every node has saved it; checkpoints at URLs."""
 
+import errno
 import json
 import os
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nasflow.checkpoint.url_store import UrlStore
 from nasflow.errors import CheckpointError
@@ -158,3 +160,34 @@ def test_what_a_replaced_job_saves_at_a_url_does_not_count() -> None:
     new.save(4, {"epoch": 4})
     assert new.epochs() == [3, 4]
     assert len(fsspec.filesystem("memory").ls(url, detail=False)) == 4
+
+
+class Unreachable(MemoryFileSystem):
+    """A storage that does not answer while `is_away`."""
+
+    protocol = "unreachable"
+    store: ClassVar[dict[str, Any]] = {}
+    is_away = False
+
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
+        if type(self).is_away:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        return super().cat_file(path, *args, **kwargs)
+
+
+fsspec.register_implementation("unreachable", Unreachable)
+
+
+def test_a_storage_that_does_not_answer_loses_no_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"unreachable://{uuid.uuid4()}/00007"
+    manager = CheckpointManager(url, ["total"], keep=9)
+    for epoch in (1, 2):
+        manager.save({"total": epoch}, epoch)
+    manager.close()
+    state: dict[str, Any] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(Unreachable, "is_away", True)
+        with pytest.raises(ConnectionResetError):
+            CheckpointManager(url, ["total"]).load(state)
+    assert state == {}
+    assert CheckpointManager(url, ["total"]).load(state) == 2

@@ -1,5 +1,6 @@
 """Checkpoints of which each rank writes a part."""
 
+import json
 import os
 import shutil
 import socket
@@ -10,10 +11,9 @@ from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.resumable import hostile_rank, ranked_job
 
 
-def run(folder: Path, epochs: int, die_at: int = 0, ranks_per_machine: int | None = None) -> list[str]:
+def run(folder: Path, epochs: int, **how: int) -> list[str]:
     """What the ranks print; one that is killed takes the other with it."""
-    apart = [str(ranks_per_machine)] if ranks_per_machine else []
-    ranks = start(ranked_job.__file__, folder, str(epochs), str(die_at), *apart)
+    ranks = start(ranked_job.__file__, folder, json.dumps({"epochs": epochs, **how}))
     return [process.communicate(timeout=120)[0].strip() for process in ranks]
 
 
@@ -40,6 +40,14 @@ def test_a_rank_is_killed_and_a_file_is_damaged(tmp_path: Path) -> None:
     first, last = 3, 6  # epoch 3 is trained again, for it is not whole
     assert run(folder, last) == [f"{rank} {first} {last} {last} {[float(last * (1 + rank))] * 4}" for rank in range(2)]
     assert not any(path.suffix in {".pkl", ".metadata"} or path.name == ".metadata" for path in folder.rglob("*"))
+
+
+def test_what_came_after_the_epoch_to_resume_from_does_not_count(tmp_path: Path) -> None:
+    """Also before the job has saved the next one."""
+    run(tmp_path, epochs=3)
+    assert epochs_in(tmp_path) == [2, 3]
+    run(tmp_path, epochs=2, resume_from=2)
+    assert epochs_in(tmp_path) == [2]
 
 
 def test_machines_without_a_common_folder(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A folder of jobs belongs to one study on record."""
 
+import errno
 import logging
 import os
 from datetime import UTC, datetime, timedelta
@@ -52,3 +53,27 @@ def test_a_damaged_mark_that_is_older_than_the_study_may_be_another_ones(tmp_pat
     os.utime(tmp_path / MARK, times=(0, CREATED.timestamp() - 1))
     with pytest.raises(StudyError, match="holds jobs"):
         claim_folder(tmp_path, "digits", CREATED)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002])
+def test_others_may_read_the_mark_as_the_umask_says(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        claim_folder(tmp_path, "digits", CREATED)
+    finally:
+        os.umask(before)
+    assert (tmp_path / MARK).stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_disk_without_hard_links_will_do(tmp_path, monkeypatch, code):
+    def no_links(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", no_links)
+    claim_folder(tmp_path, "digits", CREATED)
+    claim_folder(tmp_path, "digits", CREATED)
+    assert is_claimed(tmp_path, "digits", CREATED)
+    with pytest.raises(StudyError, match="holds jobs"):
+        claim_folder(tmp_path, "digits", CREATED + timedelta(seconds=1))
+    assert [path.name for path in tmp_path.iterdir()] == [MARK]

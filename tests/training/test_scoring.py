@@ -169,3 +169,30 @@ def test_what_a_model_draws_beside_its_weights_is_drawn_again(tmp_path: Path) ->
     config = evaluator(data={"target": "spaces.py:blobs"}, epochs=2)
     recorded = exported("ordered_modules.py:fourier", config, {"width": 8}, tmp_path)
     assert scored(tmp_path)["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone", "not readable now"])
+def test_weights_of_an_earlier_epoch_are_no_trained_model(tmp_path: Path, harm: str) -> None:
+    """Its metrics are those of the last epoch; and who only reads removes nothing."""
+    train(make_job("spaces.py:net", evaluator(epochs=2), {4: {"width": 8, "depth": 1, "dropout": 0.3}}), tmp_path)
+    folder = trial_dir(tmp_path, 4)
+    assert trained_weights(folder, 2).keys() == trained_weights(folder).keys()
+    last = folder / "epoch-0002.safetensors"
+    last.unlink()
+    if harm == "damaged":
+        last.write_bytes(b"")
+    elif harm == "not readable now":
+        last.mkdir()
+    before = sorted(folder.iterdir())
+    for read in (trained_weights, other_weights, first_metrics):
+        with pytest.raises(
+            CheckpointError, match="at present" if harm == "not readable now" else "is of epoch 1, after"
+        ):
+            read(folder, 2)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_the_checkpoint_of_another_number_of_epochs_is_not_the_trials(tmp_path: Path) -> None:
+    train(make_job("spaces.py:net", evaluator(epochs=1), {4: {"width": 8, "depth": 1, "dropout": 0.3}}), tmp_path)
+    with pytest.raises(CheckpointError, match="the newest that can be read is of epoch 1"):
+        trained_weights(trial_dir(tmp_path, 4), 3)

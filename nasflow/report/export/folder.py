@@ -1,6 +1,7 @@
 """Writes the folder of an exported model."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -42,24 +43,36 @@ def export_model(
         The folder `out`.
 
     Raises:
-        UserError: `out` exists and is not an export, or files of the search have the same place in the copy.
+        UserError: `out` can't be used (`refuse_folder`), or files of the search have the same place in the copy.
     """
-    if out.exists() and not _is_export(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} exists and is not an export of nasflow: name another folder, or remove it")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside, old = (out.parent / f".{out.name}.{kind}" for kind in ("new", "old"))
-    _remove(aside, old)  # what a killed export left
+    refuse_folder(out)
+    place = out.resolve() if out.is_symlink() else out
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside, old = (place.parent / f".{place.name}.{kind}" for kind in ("new", "old"))
+    _put_back(old, place)  # as a killed export could not
+    _remove(aside, old)
     try:
         _write(aside, trial, config)
         _write_tensors(aside / "model.safetensors", weights)
         if others:
             _write_tensors(aside / "module.safetensors", others)
-        if out.exists():
-            out.rename(old)
-        aside.rename(out)
+        if place.exists():
+            place.rename(old)
+        aside.rename(place)
     finally:
+        _put_back(old, place)
         _remove(aside, old)
     return out
+
+
+def refuse_folder(out: Path) -> None:
+    """Raise UserError if no export can be written to `out`: it exists and is not an export, or may not be made."""
+    if out.exists() and not _is_export(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} exists and is not an export of nasflow: name another folder, or remove it")
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "you may not write there" if above.is_dir() else "it is not a folder"
+        raise UserError(f"{out} can't be written below {above}, because {why}: name another folder")
 
 
 def refuse_export(config: SearchConfig) -> None:
@@ -131,6 +144,12 @@ def _is_export(folder: Path) -> bool:
         return "nasflow_export" in json.loads((folder / "search.json").read_text())
     except (OSError, ValueError):
         return False
+
+
+def _put_back(old: Path, place: Path) -> None:
+    """Rename an earlier export back if no new one has taken its place."""
+    if old.exists() and not place.exists():
+        old.rename(place)
 
 
 def _remove(*folders: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from nasflow.checkpoint.bundle import NewerCheckpointError
 from nasflow.checkpoint.store import CheckpointStore
 from nasflow.errors import CheckpointError
 from tests.fuzz.mutate import odd_tree, reshape_json
@@ -66,4 +67,4 @@ _TOKENS = (
     b"F64",
     b"\xff" * 8,
 )
-TARGET = Target("checkpoint", [_file()], _read, (CheckpointError,), _TOKENS, _reshape)
+TARGET = Target("checkpoint", [_file()], _read, (CheckpointError, NewerCheckpointError), _TOKENS, _reshape)

@@ -8,6 +8,7 @@ import pytest
 
 from nasflow.checkpoint.carried import carry_over
 from nasflow.config.search import EvaluatorConfig
+from nasflow.errors import InfrastructureError
 from nasflow.job.events import Epoch, Started
 from nasflow.job.spec import trial_dir
 from tests.training.fused_jobs import fused_members
@@ -86,3 +87,16 @@ def test_without_a_checkpoint_it_trains_from_the_start(
         carry_over(trial_dir(tmp_path, 0), trial_dir(tmp_path, 9), 0)
     assert not trial_dir(tmp_path, 9).exists() or not list(trial_dir(tmp_path, 9).glob("*.safetensors"))
     assert ("trains from the start" in caplog.text) == (how == "damaged")
+
+
+def test_a_checkpoint_that_can_not_be_read_at_present_stays_and_no_epoch_is_trained_again(tmp_path: Path) -> None:
+    train(job("ready-made", 2, 0, "never"), tmp_path)
+    newest = trial_dir(tmp_path, 0) / "epoch-0002.safetensors"
+    newest.unlink()
+    newest.mkdir()
+    with pytest.raises(InfrastructureError, match="can't be read at present"):
+        carry_over(trial_dir(tmp_path, 0), trial_dir(tmp_path, 9), 0)
+    newest.rmdir()
+    newest.write_bytes(b"damaged")
+    carry_over(trial_dir(tmp_path, 0), trial_dir(tmp_path, 9), 0)
+    assert newest.exists(), "who only reads removes nothing"

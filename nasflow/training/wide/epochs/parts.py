@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from nasflow.checkpoint.bundle import NewerCheckpointError
 from nasflow.errors import CheckpointError, InfrastructureError
 from nasflow.resumable.job import State
 from nasflow.resumable.multi_node import RankedCheckpointManager, epochs_in
@@ -91,7 +92,7 @@ def _blaming_the_machine() -> Iterator[None]:
     """Raise InfrastructureError for what a disk or a file on it does not allow: no trial is to blame for that."""
     try:
         yield
-    except (OSError, CheckpointError) as error:
+    except (OSError, MemoryError, CheckpointError, NewerCheckpointError) as error:
         raise InfrastructureError(f"the ranks' checkpoints can't be saved or loaded: {error}") from error
 
 
