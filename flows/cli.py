@@ -27,6 +27,10 @@ from .commands.options import (
     DEFAULT_STORE,
     MOST,
     AsJson,
+    Grace,
+    KeepServer,
+    OlderThan,
+    Patience,
     StoreUrl,
     StudyName,
     TakeOver,
@@ -68,12 +72,7 @@ def run(
     export_best: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export the trained best model into this folder.")
     ] = None,
-    keep_server: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, metavar="MINUTES", help="Keep the server for later runs, until so many minutes without a request."
-        ),
-    ] = None,
+    keep_server: KeepServer = None,
     verbose: Verbose = False,
     take_over: TakeOver = False,
 ) -> None:
@@ -110,9 +109,7 @@ def recover(
         Path | None, typer.Option(metavar="CONFIG.yaml", help="The search config that names the store.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds a flow run may take from its start until it holds its study.")
-    ] = 60,
+    grace: Grace = 60,
     verbose: Verbose = False,
 ) -> None:
     """Resume searches after their controller died, and wait for their end. Meant to be called by a schedule.
@@ -256,10 +253,7 @@ def purge(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern of study names, such as 'nightly-*'.")],
     *,
     store: StoreUrl = DEFAULT_STORE,
-    older_than: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", min=0, max=100_000, help="Only studies without activity for this long."),
-    ] = None,
+    older_than: OlderThan = None,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", min=0, help="Keep this many of the newest.")] = None,
     export_best: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export the best model of each into this folder first.")
@@ -270,7 +264,7 @@ def purge(
     from .purge import Purge, purge_studies  # noqa: PLC0415
 
     rule = Purge(pattern, older_than, keep, export_best, dry_run)
-    gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True, markup=False))
+    gone = purge_studies(store, rule, lambda line: console().print(line, soft_wrap=True))
     exit_with(0 if gone else 1)
 
 
@@ -286,8 +280,7 @@ def validate(config: ConfigFile) -> None:
     check_loggers(parsed.loggers)
     space = check_search(parsed)
     count = space.count(limit=100 if space.is_real else 1000)
-    size = f"{count.value:,.0f}" if count.exact else f"about {count.value:.3g}"
-    console().print(f"{config} is valid: {size} architectures, strategy {parsed.strategy.kind}.")
+    console().print(f"{config} is valid: {count} architectures, strategy {parsed.strategy.kind}.", soft_wrap=True)
 
 
 @app.command()
@@ -332,7 +325,7 @@ def check(config: ConfigFile, as_json: AsJson = False) -> None:
 @services.command("check")
 def check_services(
     config: ConfigFile,
-    seconds: Annotated[float, typer.Option(min=0, help="Seconds that a job may wait for a place.")] = 60,
+    seconds: Patience = 60,
     as_json: AsJson = False,
 ) -> None:
     """Run a small job on each of a config's training services, and say what is wrong and how to mend it.
@@ -381,14 +374,14 @@ def main() -> None:
         with clear_prefect_errors():
             app()
     except NasflowError as error:
-        console(stderr=True).print(f"error: {error}", style="red", markup=False)
+        console(stderr=True).print(f"error: {error}", style="red")
         sys.exit(2 if isinstance(error, UserError) else 1)
     except OSError as error:
         lacks = error.errno in _LACKS
         if not lacks and error.filename is None:
             raise
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        console(stderr=True).print(f"error: {what}; mend this, and run the command again", style="red", markup=False)
+        console(stderr=True).print(f"error: {what}; mend this, and run the command again", style="red")
         sys.exit(1 if lacks else 2)
 
 

@@ -7,7 +7,7 @@ YAML 1.1. Its relative paths would depend on the folder in which a worker starts
 from pathlib import Path
 from typing import Any
 
-from nasflow.config.search import load_config, parse_config
+from nasflow.config.search import parse_config, read_values
 
 from .deployment import config_parameter
 
@@ -27,6 +27,6 @@ def read_config(
         ConfigError: the config is wrong or contains a password.
     """
     given = {key: text for key, text in (("store", store), ("work_dir", work_dir)) if text}
-    values = {**load_config(Path(file)).model_dump(exclude_unset=True), **(changes or {}), **given}
+    values = {**read_values(Path(file)), **(changes or {}), **given}
     parameter = config_parameter(parse_config(values, f"{file} in prefect.yaml"))
     return {"config": parameter, "store": parameter["store"]}

@@ -1,21 +1,27 @@
 """A search as a Prefect deployment: its parameters, its schedule, and what happens when two runs overlap."""
 
 from typing import Any, cast
+from uuid import UUID
 
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.client.schemas.schedules import SCHEDULE_TYPES
-from prefect.deployments.runner import RunnerDeployment
+from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import secrets_of, written_out
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, UserError
 from nasflow.study.database.store_url import parse_url
 
 from .search_flow import search
+from .server.errors import refusal
 
+_SCHEDULE = "nasflow"  # the slug by which a deployment's schedule is found when the deployment is made again
+_REFUSALS = (httpx.codes.BAD_REQUEST, httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY)
 _STRATEGIES = {"wait": ConcurrencyLimitStrategy.ENQUEUE, "skip": ConcurrencyLimitStrategy.CANCEL_NEW}
 
 
@@ -23,6 +29,7 @@ def config_parameter(config: SearchConfig) -> dict[str, Any]:
     """Return the config as a parameter of a deployment, with paths that are valid in any working folder.
 
     All keys are included, because Prefect's form infers the kind of a section from how many of its keys are present.
+    Those that follow from others have their defaults, so that they follow from what is changed in the form.
 
     Raises:
         ConfigError: the config contains a password, which Prefect would store and show.
@@ -35,7 +42,7 @@ def config_parameter(config: SearchConfig) -> dict[str, Any]:
             f"{key}: Prefect would keep and show {what}; write {{env: NAME}} or {{prefect_block: NAME}} in its "
             f"place{instead}"
         )
-    values: dict[str, Any] = config.model_dump(mode="json")
+    values: dict[str, Any] = config.without_derived().model_dump(mode="json")
     if isinstance(config.store, SecretUrl) and (url := parse_url(config.store)).get_backend_name() == "sqlite":
         values["store"] = f"sqlite:///{url.database}"
     return {**values, "work_dir": str(config.work_dir), "base_dir": str(config.base_dir)}
@@ -61,7 +68,9 @@ def search_deployment(
     deployment = search.to_deployment(
         name=name or config.name,
         parameters={"config": config_parameter(config)},
-        schedules=[] if schedule is None else [DeploymentScheduleCreate(schedule=schedule, active=True)],
+        schedules=[]
+        if schedule is None
+        else [DeploymentScheduleCreate(schedule=schedule, active=True, slug=_SCHEDULE)],
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=_STRATEGIES[overlap]),
         work_pool_name=pool,
         tags=[f"strategy:{config.strategy.kind}"],
@@ -69,3 +78,22 @@ def search_deployment(
         _sync=True,  # type: ignore[call-arg]  # added by Prefect's decorator, unknown to mypy
     )
     return cast(RunnerDeployment, deployment)
+
+
+def apply_deployment(client: SyncPrefectClient, deployment: RunnerDeployment) -> None:
+    """Create the deployment, or update the one of its name, which then has no schedule but those of `deployment`.
+
+    Raises:
+        UserError: the server refuses it.
+    """
+    made: Any = deployment
+    try:
+        id: UUID = made.apply(_sync=True)
+    except (DeploymentApplyError, httpx.HTTPStatusError) as error:
+        cause = error.__cause__ if isinstance(error, DeploymentApplyError) else error
+        if not isinstance(cause, httpx.HTTPStatusError) or cause.response.status_code not in _REFUSALS:
+            raise
+        raise UserError(f"Prefect refuses the deployment '{deployment.full_name}': {refusal(cause)}") from error
+    for schedule in client.read_deployment_schedules(id):
+        if schedule.slug not in {wanted.slug for wanted in deployment.schedules or []}:
+            client.delete_deployment_schedule(id, schedule.id)

@@ -9,9 +9,11 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from nasflow.config.secret.secrets import SecretLocation
+from nasflow.errors import ConfigError
 from nasflow.report.text import markdown_cell
 
 from .purge import Purge, purge_studies
+from .run_config import deployed_run
 from .server.secrets import store_of_run
 from .ui.artifacts import artifact_key, show_markdown
 
@@ -25,7 +27,7 @@ from .ui.artifacts import artifact_key, show_markdown
 def retention(
     studies: str,
     *,
-    older_than_days: Annotated[float, Field(ge=0)] | None = None,
+    older_than_days: Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)] | None = None,
     keep: Annotated[int, Field(ge=0)] | None = None,
     export_best: Path | None = None,
     dry_run: bool = False,
@@ -39,10 +41,19 @@ def retention(
         studies: pattern of study names, as in a shell: nightly-*
         older_than_days: remove only studies without activity for this many days
         keep: keep this many of the newest, whatever their age
-        export_best: first export the best model of each study into a folder of its name in this folder
+        export_best: first export the best model of each study into a folder of its name in this folder; an absolute
+            path in runs of a deployment
         dry_run: only say what would be removed
         store: SQLAlchemy URL, {env: NAME} or {prefect_block: NAME}; by default NASFLOW_STORE of the environment
+
+    Raises:
+        ConfigError: export_best is relative in the run of a deployment; or Prefect has recorded a password in store.
     """
+    if export_best is not None and not export_best.is_absolute() and deployed_run() is not None:
+        raise ConfigError(
+            f"export_best: {export_best} would be in the temporary folder in which a worker runs this, and be removed "
+            "with it; give an absolute path"
+        )
     logger = get_run_logger()
     lines: list[str] = []
 

@@ -62,7 +62,9 @@ def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
     def make_spec(job_id: str) -> JobSpec:
         members = [MemberSpec(trial=number, architecture=trial.architecture, seed=trial.seed)]
         data = session.outline(trial).data
-        return JobSpec.of_search(session.config, job_id, data, members, generation=study.generation, tests=True)
+        return JobSpec.of_search(
+            session.config, job_id, data, members, generation=study.generation, copies=study.copies, tests=True
+        )
 
     def on_event(event: Event) -> None:
         if isinstance(event, Alert):
@@ -75,7 +77,7 @@ def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
     if ended.failure is FailureKind.INFRASTRUCTURE:
         return failed(InfrastructureError(ended.error))
     trial = study.trial(number)
-    if not is_tested(trial):
+    if not is_tested(study, trial):
         return failed(TrialError(ended.error or "the job ended without a result for the trial"))
     found = {name: value for name, value in trial.metrics.items() if name.startswith("test_")}
     message = ", ".join(f"{name} {shown(plain_number(value))}" for name, value in sorted(found.items()))

@@ -10,8 +10,11 @@ _WIDTH_OF_FILES = 160
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console. Errors are not wrapped, and output to a file or pipe is wide enough for tables."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+    """Return a console. Errors are not wrapped, and output to a file or pipe is wide enough for tables.
+
+    It prints texts as they are: a path or a name may have brackets or colons, which Rich could take for its own marks.
+    """
+    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDTH_OF_FILES
     return made

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -18,6 +19,7 @@ from nasflow.report.optuna.trials import optuna_trial
 from nasflow.report.text import error_headline
 from nasflow.space.domain import Domain
 from nasflow.study.base import chunks
+from nasflow.study.database.store import SchemaRow
 from nasflow.study.study import Study
 from nasflow.trial import Trial, TrialStatus
 
@@ -30,33 +32,34 @@ _AT_ONCE = 500  # trials for which the epochs are read together
 
 
 def export_models(study: Study, out: Path, top: int) -> None:
-    """Write the `top` best trained models, each into its own folder.
+    """Write the trained models of the `top` best architectures, each into its own folder.
 
     Raises:
         UserError: nothing is scored yet, or a folder can't be written.
     """
     from ..result import BestTrial  # noqa: PLC0415 - slow
 
-    best = study.leaderboard(top)
+    best = study.best_architectures(top)
     if not best:
         raise UserError(f"study '{study.name}' has no scored trial to export yet")
     for rank, trial in enumerate(best, start=1):
         folder = BestTrial(study.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
-        console().print(f"trial {trial.number} → {folder}; score it with: {score_command(folder)}")
+        console().print(f"trial {trial.number} → {folder}; score it with: {score_command(folder)}", soft_wrap=True)
 
 
 def export_to_optuna(study: Study, url: str) -> None:
     """Write all trials into a new Optuna study of the same name.
 
     Raises:
-        UserError: the database can't be used, or has a study of that name.
+        UserError: the database can't be used, holds studies of nasflow, or has an Optuna study of that name.
     """
     import optuna  # noqa: PLC0415 - slow
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     shown = _shown(url)
     try:
-        count = _copy(study, optuna.storages.RDBStorage(url))
+        _refuse_store(url, shown)
+        count = _copy(study, _open_storage(url, shown))
     except optuna.exceptions.DuplicatedStudyError:
         raise UserError(
             f"--optuna: {shown} has a study '{study.name}' already: name another database, or remove that study with "
@@ -66,6 +69,31 @@ def export_to_optuna(study: Study, url: str) -> None:
         reason = hide_passwords(" ".join(str(getattr(error, "orig", None) or error).split()), url)
         raise UserError(f"--optuna: {shown} can't be used: {reason}") from error
     console().print(f"{count} trials → {shown}; look at them with: optuna-dashboard {shown}", soft_wrap=True)
+
+
+def _refuse_store(url: str, shown: str) -> None:
+    """Raise UserError if a database holds studies of nasflow: Optuna's tables have the same names."""
+    file = make_url(url).database
+    if make_url(url).get_backend_name() == "sqlite" and not (file and Path(file).exists()):
+        return  # asking would make it
+    engine = create_engine(url)
+    try:
+        if inspect(engine).has_table(SchemaRow.__tablename__):
+            raise UserError(f"--optuna: {shown} holds studies of nasflow: name another database, such as optuna.db")
+    finally:
+        engine.dispose()
+
+
+def _open_storage(url: str, shown: str) -> "optuna.storages.RDBStorage":
+    """Open a database of Optuna, or make it. Raises UserError if it has the tables of another version."""
+    import optuna  # noqa: PLC0415 - slow
+
+    try:
+        return optuna.storages.RDBStorage(url)
+    except RuntimeError as error:
+        raise UserError(
+            f"--optuna: {shown} has the tables of another version of Optuna: name another database ({error})"
+        ) from None
 
 
 def _copy(study: Study, storage: "optuna.storages.RDBStorage") -> int:
@@ -109,7 +137,7 @@ def _known_domains(study: Study, trials: Sequence[Trial]) -> dict[str, Domain]:
         return space_domains(space, fitting)
     except Exception as error:  # the user's own code, which may have moved or changed since
         why = error_headline(f"{type(error).__name__}: {error}")
-        console().print(f"The space can't be used here, so the ranges of choices are guessed ({why}).", markup=False)
+        console().print(f"The space can't be used here, so the ranges of choices are guessed ({why}).", soft_wrap=True)
         return {}
 
 

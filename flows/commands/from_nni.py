@@ -18,6 +18,6 @@ def print_translated(path: Path) -> None:
     sys.stdout.write(translation.text)
     errors = console(stderr=True)
     for note in translation.notes:
-        errors.print(note, markup=False)
+        errors.print(note)
     if translation.error is not None:
-        errors.print(f"the printed config is not complete: {translation.error}", style="red", markup=False)
+        errors.print(f"the printed config is not complete: {translation.error}", style="red")

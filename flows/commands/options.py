@@ -1,6 +1,7 @@
 """Options and helpers that the commands share."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,14 @@ from .console import console
 
 MOST = 2**31 - 1  # the largest number that every store takes
 
+
+def a_number(value: float | None) -> float | None:
+    """Return an option's value. Raises BadParameter for nan, which no least and no largest value excludes."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number.")
+    return value
+
+
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name: `name:` in its config.")]
 StoreUrl = Annotated[
     str, typer.Option("--store", envvar="NASFLOW_STORE", help="SQLAlchemy URL of the database with the study.")
@@ -24,6 +33,36 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's o
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take the study from another controller, which then stops.")
 ]
+
+KeepServer = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        callback=a_number,
+        metavar="MINUTES",
+        help="Keep the server for later runs, until so many minutes without a request.",
+    ),
+]
+Grace = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=MOST,
+        callback=a_number,
+        help="Seconds a flow run may take from its start until it holds its study.",
+    ),
+]
+OlderThan = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=100_000,
+        callback=a_number,
+        metavar="DAYS",
+        help="Only studies without activity for this long.",
+    ),
+]
+Patience = Annotated[float, typer.Option(min=0, callback=a_number, help="Seconds that a job may wait for a place.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
 

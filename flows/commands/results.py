@@ -46,7 +46,7 @@ def show(
     if page["next"] is not None:
         more = shlex.join(["nasflow", "show", study, "--json", "--from", str(page["next"]), "--limit", str(limit)])
         shown = f"trials {start} to {page['next'] - 1} of {sum(opened.counts().values())}"
-        console(stderr=True).print(f"{shown}; the next ones: {more}", markup=False)
+        console(stderr=True).print(f"{shown}; the next ones: {more}")
 
 
 def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:

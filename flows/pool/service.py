@@ -34,6 +34,7 @@ from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
+from ..server.errors import refusal
 from .checks import check_pool, taker_is_gone, why_waiting
 from .deployment import ensure_job_deployment, ensure_zombie_automation
 from .secret_blocks import SecretBlocks
@@ -234,15 +235,6 @@ class PrefectService(ClusterService):
             code = error.response.status_code
             if error.response.is_server_error or code in (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.UNAUTHORIZED):
                 raise ClusterSilentError(f"training_service: Prefect's API answers with status {code}") from error
-            raise ServiceError(f"training_service: Prefect refuses such jobs: {_detail(error)}") from error
+            raise ServiceError(f"training_service: Prefect refuses such jobs: {refusal(error)}") from error
         except httpx.HTTPError as error:
             raise ClusterSilentError(f"training_service: Prefect's API does not answer: {error!r}") from error
-
-
-def _detail(error: httpx.HTTPStatusError) -> str:
-    """Return the server's words."""
-    try:
-        words = error.response.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        words = str(error)
-    return " ".join(str(words).split())[:300]

@@ -1,9 +1,11 @@
 """The flow runs of searches on the Prefect server in use.
 
-A run is recognized by the study's name in its parameters, and a run of a recurring search by the study's record.
+A run is recognized by the study's name in its parameters, and a run of a recurring search by the study's record. Once a
+run holds its study, it also has a tag of that study, which a study of the same name in another store does not have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -24,7 +26,9 @@ from prefect.states import Crashed, Scheduled
 
 from nasflow.config.search import SearchConfig
 from nasflow.recurring import runs_of_study
+from nasflow.study.study import Study
 
+from ..ui.run_page import STUDY_TAG, study_tag
 from .judge import Run
 
 _FLOWS = ["nas-search"]
@@ -40,11 +44,16 @@ class SearchRuns:
     Args:
         client: client of the server.
         config: config of the search.
+
+    Raises:
+        StudyError: its study is gone, or the store can't be used.
     """
 
     def __init__(self, client: SyncPrefectClient, config: SearchConfig):
         self._client = client
         self._config = config
+        with closing(Study.load(config.store, config.name)) as study:
+            self._tag = study_tag(config.name, study.created_at)
         self._claimed = [UUID(run) for run in runs_of_study(config.store, config.name)]
 
     def newest(self, since: datetime | None) -> Run | None:
@@ -90,18 +99,27 @@ class SearchRuns:
             limit=_PAGE,
         )
 
-    def _open(self) -> Sequence[FlowRun]:
-        runs = self._client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=_FLOWS)),
-            flow_run_filter=FlowRunFilter(state=_states(_OPEN)),
-            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-            limit=_PAGE,
-        )
-        return [run for run in runs if self._is_of_search(run)]
+    def _open(self) -> Iterator[FlowRun]:
+        read = 0
+        while True:
+            runs = self._client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=_FLOWS)),
+                flow_run_filter=FlowRunFilter(state=_states(_OPEN)),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=_PAGE,
+                offset=read,
+            )
+            yield from (run for run in runs if self._is_of_search(run))
+            read += len(runs)
+            if len(runs) < _PAGE:
+                return
 
     def _is_of_search(self, run: FlowRun) -> bool:
         if run.id in self._claimed:
             return True
+        studies = [tag for tag in run.tags if tag.startswith(STUDY_TAG)]
+        if studies and self._tag not in studies:
+            return False
         config = run.parameters.get("config")
         if not isinstance(config, dict) or config.get("name") != self._config.name:
             return False

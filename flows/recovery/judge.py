@@ -11,6 +11,8 @@ from nasflow.study.lease import Controller
 GRACE = timedelta(seconds=60)
 """How long after its start a flow run may not hold its study yet."""
 
+_STARTS_WITHIN = timedelta(minutes=30)
+"""How long a worker may take to start the run of a deployment: images, nodes and pods take minutes."""
 _ON_PURPOSE = {"CANCELLED": "was cancelled", "CANCELLING": "is being cancelled", "FAILED": "failed"}
 
 
@@ -97,6 +99,8 @@ def _awaited(run: Run, now: datetime, grace: timedelta) -> str | None:
     """Return why a flow run needs no recovery because it has not begun, or has only just; None if it may need it."""
     if run.type in ("SCHEDULED", "PAUSED"):
         return f"Prefect has its flow run {run.name}" + (f", due {run.due:%Y-%m-%d %H:%M:%S} UTC" if run.due else "")
+    if run.type == "PENDING" and run.deployed:
+        grace = max(grace, _STARTS_WITHIN)
     if run.type in ("PENDING", "RUNNING") and now - run.at < grace:
         return f"its flow run is {run.name} since {(now - run.at).total_seconds():.0f} s"
     return None

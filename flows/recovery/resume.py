@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,17 +41,18 @@ class Found:
     run: Run | None
 
 
-def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say) -> int:
-    """Resume all dead searches of a store in parallel and wait for their end. Returns the exit code.
+def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say, wait: bool = True) -> int:
+    """Resume all dead searches of a store in parallel. Returns the exit code.
 
     Args:
         store: SQLAlchemy URL.
         dry_run: only say what would be done.
         grace: how long a flow run may take from its start until it holds its study.
         say: called with a line about each search.
+        wait: for the end of those that this machine resumes; otherwise they go on after this process.
 
     Returns:
-        0 if every dead search was resumed and ended well, 1 otherwise.
+        0 if every dead search was resumed and, with `wait`, ended well; 1 otherwise.
 
     Raises:
         UserError: the store or Prefect can't be reached.
@@ -78,13 +79,16 @@ def recover_all(store: StoreUrl, dry_run: bool, grace: timedelta, say: Say) -> i
             say(f"{found.config.name}: {found.why}; handed over to a worker of its deployment")
             continue
         try:
-            here.append((found, _resume(found.config)))
+            here.append((found, _resume(found.config, apart=not wait)))
         except OSError as error:
             say(f"{found.config.name}: {found.why}; could not be resumed: {error}")
             ended_well = False
     for found, process in here:
-        code = process.wait()
         log = _log(found.config)
+        if not wait:
+            say(f"{found.config.name}: {found.why}; resumed, its log is {log}")
+            continue
+        code = process.wait()
         say(f"{found.config.name}: {found.why}; resumed, {_outcome(code, log)}")
         ended_well &= code == 0
     return 0 if ended_well else 1
@@ -96,15 +100,19 @@ def look(store: StoreUrl, grace: timedelta, say: Say) -> list[Found]:
     Prefect is asked only about searches that nobody seems to run.
     """
     known = []
-    for name in study_names(store):
-        try:
-            with closing(Study.load(store, name)) as study:
-                known.append((study.config, _record(study)))
-        except (StudyError, OSError) as error:  # it can't be read, or another process has removed it
-            say(f"{name}: {Standing.LEFT}: {error}")
-    if any(facts.in_doubt for _, facts in known):
-        with prefect_client() as client:
-            known = [(config, _with_run(client, config, facts) if facts.in_doubt else facts) for config, facts in known]
+    with ExitStack() as stack:
+        client = None
+        for name in study_names(store):
+            try:
+                with closing(Study.load(store, name)) as study:
+                    config, facts = study.config, _record(study)
+                if facts.in_doubt:
+                    client = client or stack.enter_context(prefect_client())
+                    facts = _with_run(client, config, facts)
+            except (StudyError, OSError) as error:  # it can't be read, or another process has removed it
+                say(f"{name}: {Standing.LEFT}: {error}")
+            else:
+                known.append((config, facts))
     now = datetime.now(UTC)
     return [Found(config, *judge(facts, now, grace), facts.run) for config, facts in known]
 
@@ -127,15 +135,25 @@ def _with_run(client: "SyncPrefectClient", config: SearchConfig, facts: Facts) -
     return dataclasses.replace(facts, run=search_runs(client, config).newest(since))
 
 
-def _resume(config: SearchConfig) -> subprocess.Popen[bytes]:
-    """Start a process that resumes one search and writes its output into the study's folder."""
+def _resume(config: SearchConfig, apart: bool) -> subprocess.Popen[bytes]:
+    """Start a process that resumes one search and writes its output into the study's folder.
+
+    What ends this process or its group, such as a terminal or a worker, does not end one that is started `apart`.
+    """
     log = _log(config)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     environment["NASFLOW_STORE"] = reveal(config.store, "store")  # not an argument: it may hold a password
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]
     with log.open("ab") as output:
-        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=apart,
+        )
 
 
 def _log(config: SearchConfig) -> Path:

@@ -1,5 +1,6 @@
 """The last task of a round, and the artifacts of a search in the Prefect UI."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from nasflow.report.summary import round_summary_markdown, search_summary_markdo
 from nasflow.report.text import numbers_text
 from nasflow.study.base import SCORED
 from nasflow.study.records import RoundState
-from nasflow.trial import TrialStatus
+from nasflow.study.study import Study
+from nasflow.trial import Trial, TrialStatus
 
 from ..session.session import SearchSession
 from ..ui.artifacts import MAX_ROWS, artifact_key, show_markdown
@@ -65,7 +67,7 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
     study.end_round(number, state, summary.sentence)
     show_markdown(
         artifact_key(config.name, "round", number),
-        round_summary_markdown(number, trials, config.objectives),
+        round_summary_markdown(number, trials, config.objectives, _carried_epochs(study, trials)),
         f"Round {number} of {config.name}: {summary.sentence}",
     )
     show_plans(session, number)
@@ -73,6 +75,12 @@ def persist_metrics(session: SearchSession, number: int) -> RoundSummary:
     if session.page.pictures_due():
         show_pictures(session)
     return summary
+
+
+def _carried_epochs(study: Study, trials: Sequence[Trial]) -> int:
+    """How many of these trials' epochs were trained by the trials from which they went on."""
+    before = ((trial, study.stopped_before(trial)) for trial in trials if trial.replayed_from is None)
+    return sum(min(trial.epochs, earlier.epochs) for trial, earlier in before if earlier is not None)
 
 
 def show_plans(session: SearchSession, number: int) -> None:

@@ -211,6 +211,7 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
             places=attempt.places,
             peers=_peers(session, left, device),
             generation=session.study.generation,
+            copies=session.study.copies,
             kernel_costs=session.kernel_costs.given() if config.merge.fuse == "measured" else None,
             wide=wide,
         )

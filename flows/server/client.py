@@ -12,6 +12,8 @@ from .own_server import use_own_server
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+_THIS_MACHINE = ("127.0.0.1", "localhost")
+
 
 @contextmanager
 def prefect_client() -> Iterator["SyncPrefectClient"]:
@@ -27,8 +29,12 @@ def prefect_client() -> Iterator["SyncPrefectClient"]:
 def set_up_prefect(verbose: bool) -> None:
     """Set environment variables before Prefect is imported: little output, no analytics, a longer server start-up.
 
-    Variables that are already set are kept.
+    Variables that are already set are kept. Requests to this machine go to no proxy, also from what is started.
     """
     level = "INFO" if verbose else "CRITICAL"  # nasflow shows errors itself, and Prefect's API has the log
     for name, value in {**PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
         os.environ.setdefault(name, value)
+    exceptions = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if exceptions != "*":
+        hosts = dict.fromkeys([*filter(None, exceptions.split(",")), *_THIS_MACHINE])
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)  # programs differ in which they read

@@ -10,7 +10,7 @@ from nasflow.errors import NasflowError, ServiceError, UserError
 from .in_use import server_in_use
 
 if TYPE_CHECKING:
-    from httpx import Request
+    from httpx import HTTPStatusError, Request
 
 _EXAMPLE = "http://127.0.0.1:4200/api"
 
@@ -66,6 +66,15 @@ def refuse_no_server() -> None:
         )
 
 
+def refusal(error: "HTTPStatusError") -> str:
+    """Return why Prefect's API has refused a request, in its words."""
+    try:
+        words = error.response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        words = str(error)
+    return " ".join(str(words).split())[:300]
+
+
 def _explained(error: Exception) -> PrefectApiError | None:
     """Return the PrefectApiError for an error; None if it is not about Prefect's API."""
     if "prefect" not in sys.modules:
@@ -117,9 +126,16 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _refused() -> PrefectApiError:
+    from httpx import URL  # noqa: PLC0415 - slow
     from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
-    given = get_current_settings().api.auth_string is not None
+    settings = get_current_settings()
+    given, key = settings.api.auth_string is not None, settings.api.key is not None
+    if URL(api_url() or "").host == URL(settings.cloud.api_url).host or (key and not given):
+        saw = "does not accept our PREFECT_API_KEY" if key else "asks for an API key, and we have none"
+        return PrefectApiError(
+            f"{_server()} {saw} (401)", "run 'prefect cloud login', or set PREFECT_API_KEY to a key that is valid there"
+        )
     saw = "does not accept our PREFECT_API_AUTH_STRING" if given else "asks for a password, and we have none"
     return PrefectApiError(
         f"{_server()} {saw} (401)",

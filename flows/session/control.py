@@ -28,7 +28,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-from prefect.states import Cancelled, Scheduled, Suspended
+from prefect.states import Cancelled, Running, Scheduled, Suspended
 
 from nasflow.config.search import SearchConfig
 from nasflow.errors import InterruptedSearchError, NasflowError, StudyError
@@ -37,6 +37,7 @@ from nasflow.study.study import Study
 
 from ..server.secrets import use_prefect_blocks
 from ..ui.heartbeats import Heartbeats
+from .place import keep_without_place
 from .session import SearchSession
 from .stop_events import StopEvents
 
@@ -149,9 +150,11 @@ class Control:
                     heartbeats.send_due()
                 try:
                     runs = _read(client, [self._run.id, *self._rounds])
+                    states = {run.id: run.state for run in runs if run.state}
+                    self._revive(client, states)
                 except httpx.HTTPError:
                     continue
-                self._obey({run.id: run.state for run in runs if run.state})
+                self._obey(states)
                 if look % _STOP_EVENTS_EVERY == 0:
                     self._stop_trials(client)
 
@@ -174,6 +177,21 @@ class Control:
         elif not self._paused:
             self._paused = True
             self._do(self._session.pause, "paused: its jobs end, and this process waits until it is resumed")
+
+    def _revive(self, client: SyncPrefectClient, states: Mapping[UUID, State]) -> None:
+        """Set those of the runs to RUNNING that are CRASHED in Prefect, as after an outage without heartbeats."""
+        crashed = [run for run in [self._run.id, *self._rounds] if run in states and states[run].is_crashed()]
+        if not crashed or self._paused or not self._session.lease.held():
+            return
+        if self._run.id in crashed:
+            get_run_logger().warning(
+                "study '%s' runs, but Prefect has its flow run as Crashed: %s; it is set to Running again",
+                self._session.config.name,
+                states[self._run.id].message,
+            )
+        state: State = Running(message="its process lives")
+        for run in crashed:
+            client.set_flow_run_state(run, state, force=True)
 
     def _stop_trials(self, client: SyncPrefectClient) -> None:
         log = get_run_logger()
@@ -216,7 +234,7 @@ def controlled(session: SearchSession) -> Iterator[Control]:
     except BaseException as error:
         if control.left is None:
             raise
-        raise Pause(state=control.left) from error  # Prefect's own end of it, if the deployment limits its runs
+        raise Pause(state=control.left) from error  # SIGTERM, say: the run stays suspended
     finally:
         del _controls[session]
 
@@ -231,6 +249,8 @@ def suspendable(config: SearchConfig) -> Iterator[None]:
     removed here, because a suspended search uses no resources.
     """
     run = _this_run()
+    if run.deployment_id is not None:
+        keep_without_place()
     if run.run_count > 1:
         _await_leaving(config)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from nasflow.attempt.follower import AttemptFollower
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import DataConfig, SearchConfig
-from nasflow.errors import InterruptedSearchError
+from nasflow.errors import InterruptedSearchError, StudyError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.check import check_search
 from nasflow.job.events import Event
@@ -24,6 +24,7 @@ from nasflow.study.folder import claim_folder
 from nasflow.study.improvements import Gains
 from nasflow.study.lease import Lease
 from nasflow.study.records import Attempt
+from nasflow.study.retention import erase_record
 from nasflow.study.study import Study
 from nasflow.training.schedule.pruners import check_pruner
 from nasflow.training_service.base import TrainingService
@@ -108,7 +109,7 @@ class SearchSession:
         )
         self.service.validate()
         self.study = Study.open(config, self.lease)
-        self.page = RunPage(config)
+        self.page = RunPage(config, self.study.created_at)
         self.events = TrialEvents(config, self.page, Gains(config.objectives, self.study.front()))
         self.kernel_costs = StudyCosts(CostCache())
         self.rounds = RunningRounds()
@@ -239,7 +240,7 @@ def search_session(
         session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
         stack.callback(session.study.close)
         stack.enter_context(session.lease.kept(session.interrupt))
-        claim_folder(key, config.name, session.study.created_at)
+        _claim_folder(session)
         session.listeners += stack.enter_context(logged_trials(session.study))
         stack.callback(session.end)
         session.service.prepare()
@@ -248,3 +249,18 @@ def search_session(
         stack.callback(_open.pop, key, None)
         stack.enter_context(session.page.of_this_run())
         yield session
+
+
+def _claim_folder(session: SearchSession) -> None:
+    """Mark the study's folder as its own. If it is another study's, nothing is left in the store of one without rounds.
+
+    Raises:
+        StudyError: the folder is another study's.
+    """
+    study, config = session.study, session.config
+    try:
+        claim_folder(config.study_dir, config.name, study.created_at)
+    except StudyError:
+        if not study.rounds():  # it was recorded just now, or by an earlier mistake like this one
+            erase_record(config.store, config.name, session.lease)
+        raise

@@ -3,12 +3,14 @@
 Prefect is imported only once there is a flow run. A session is opened and its config checked without Prefect.
 """
 
+import hashlib
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context, copy_context
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -21,16 +23,30 @@ if TYPE_CHECKING:
 PICTURES_SECONDS = 30.0
 
 
+STUDY_TAG = "study-id:"
+"""Begins the tag of a study."""
+
+
+def study_tag(name: str, begun: datetime) -> str:
+    """Return the tag that distinguishes a study from those of the same name in other stores, by when it was begun."""
+    return STUDY_TAG + hashlib.sha256(f"{name} {begun.isoformat()}".encode()).hexdigest()[:12]
+
+
 class RunPage:
     """Page of the outermost flow run of a session: the search, a retry, or a round that runs by itself.
+
+    Args:
+        config: of the search.
+        begun: when its study was begun.
 
     Attributes:
         run: that flow run; None outside of any.
         context: the context of the flow run, outside of its task runs.
     """
 
-    def __init__(self, config: SearchConfig):
+    def __init__(self, config: SearchConfig, begun: datetime):
         self._tags = {f"study:{config.name}", f"strategy:{config.strategy.kind}"}
+        self._study_tag = study_tag(config.name, begun)
         self._shown: dict[str, UUID] = {}
         self._drawn = -math.inf
         self.run: FlowRun | None = None
@@ -51,7 +67,7 @@ class RunPage:
             yield
             return
         self.run, self.context = run, copy_context()
-        self.tag_flow_run()
+        self.tag_flow_run(self._study_tag)
         try:
             yield
         finally:

@@ -77,6 +77,15 @@ def with_devices(service: Any, parallel: ParallelConfig) -> Any:
     return service.with_most_nodes(parallel.nodes) if isinstance(service, ClusterConfig) else service
 
 
+def without_devices(service: Any) -> Any:
+    """Return the section with the default of the key that `with_devices` sets."""
+    if isinstance(service, SeveralServicesConfig):
+        return service.model_copy(update={"services": [without_devices(each) for each in service.services]})
+    if isinstance(service, LocalServiceConfig | SshServiceConfig):
+        return service.model_copy(update={"devices_per_job": type(service).model_fields["devices_per_job"].default})
+    return service
+
+
 def _refuse_nodes(service: Any, parallel: ParallelConfig) -> None:
     if isinstance(service, SshServiceConfig):
         if (hosts := len(service.hosts)) < parallel.nodes:

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nasflow.config.budget import Budget
 from nasflow.config.checkpoint import CheckpointConfig
-from nasflow.config.devices import devices_of_a_job, refuse_unlike, sections_of, with_devices
+from nasflow.config.devices import devices_of_a_job, refuse_unlike, sections_of, with_devices, without_devices
 from nasflow.config.evaluator.optimizer import OptimizerConfig
 from nasflow.config.evaluator.own import CustomEvaluatorConfig, LightningConfig
 from nasflow.config.evaluator.program import CommandConfig, FunctionConfig, ProgramConfig
@@ -124,10 +124,12 @@ class SearchConfig(Section):
     store: SecretLocation = Field(
         default=SecretUrl("sqlite:///nasflow.db"),
         description="SQLAlchemy URL of the study's database; one with a password may be {env: NAME} or "
-        "{prefect_block: NAME}",
+        "{prefect_block: NAME}; a relative file is in the folder where the search is started",
     )
     work_dir: Path = Field(
-        default=Path("nasflow-runs"), description="folder for jobs and checkpoints, one sub-folder a study"
+        default=Path("nasflow-runs"),
+        description="folder for jobs and checkpoints, one sub-folder a study; relative to the folder where the search "
+        "is started",
     )
     base_dir: Path = Field(
         default=Path(),
@@ -248,6 +250,21 @@ class SearchConfig(Section):
             update = {**update, "store": SecretUrl(update["store"])}
         return super().model_copy(update=update, deep=deep)
 
+    def without_derived(self) -> "SearchConfig":
+        """Return a copy with defaults for keys that only follow from others, for where those others may be changed.
+
+        Validated again as it is, it is equal to this one.
+        """
+        evaluator, merge, parallel = self.evaluator, self.merge, self.evaluator.parallel
+        if isinstance(self.strategy, HyperbandConfig) and isinstance(evaluator.epochs, int):
+            rungs = Options[int](pick=self.strategy.rungs(evaluator.epochs))
+            if evaluator.stop_after == rungs:
+                evaluator = evaluator.model_copy(update={"stop_after": None})
+        service = self.training_service if parallel is None else without_devices(self.training_service)
+        if parallel is not None and not parallel.min_parameters:
+            merge = merge.model_copy(update={"enabled": MergeConfig().enabled})
+        return self.model_copy(update={"evaluator": evaluator, "training_service": service, "merge": merge})
+
     @property
     def study_dir(self) -> Path:
         """The folder of this study's jobs and checkpoints."""
@@ -268,7 +285,16 @@ def parse_config(values: dict[str, Any], source: str = "config") -> SearchConfig
 
 def load_config(path: Path) -> SearchConfig:
     """Read a YAML file; `base_dir` becomes its folder unless the file sets it. Raises ConfigError."""
+    return parse_config(read_values(path), str(path))
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Return the keys of a config in a YAML file, and its folder as `base_dir` unless the file sets it.
+
+    Raises:
+        ConfigError: it can't be read, or has no keys.
+    """
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
-    return parse_config({"base_dir": path.resolve().parent, **values}, str(path))
+    return {"base_dir": path.resolve().parent, **values}

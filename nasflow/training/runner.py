@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from nasflow.clean_text import error_text
+from nasflow.config.code_files import names_files
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
@@ -84,7 +85,10 @@ def _read_spec(path: Path) -> JobSpec:
         json.loads(content)
     except ValueError as error:
         raise InfrastructureError(f"{path} is damaged: {error}") from error
-    return JobSpec.model_validate_json(content)
+    spec = JobSpec.model_validate_json(content)
+    if spec.base_dir.is_dir() or names_files(spec):
+        return spec
+    return spec.model_copy(update={"base_dir": path.parents[2]})  # all of its code is in modules of this machine
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:

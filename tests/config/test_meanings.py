@@ -97,6 +97,8 @@ def test_a_metrics_name_says_which_way_is_better(metric: str, direction: str) ->
     [
         *("anything", "accuracy_loss", "val_q", "gloss", "accumulated", "score", "time"),
         *("neg_mean_squared_error", "val_brier_score", "inverse_accuracy"),
+        *("val_accuracy_std", "val_accuracy_stdev", "val_acc_var", "val_accuracy_variance", "val_accuracy_gap"),
+        *("accuracy_drop", "acc_diff", "delta_auc", "val_f1_spread", "val_f1_range", "loss_ratio"),
     ],
 )
 def test_another_name_needs_a_direction(metric: str) -> None:

@@ -1,5 +1,6 @@
 """The best trial, and no other, is scored on test data: once, at the end."""
 
+import json
 from typing import Any
 
 from tests.flows.searches import Searches
@@ -40,6 +41,9 @@ def test_the_best_trial_is_tested_once(searches: Searches) -> None:
     assert "| recall |" in confusion["data"]
     searches.run("run", "tested.yaml")
     assert times(searches, "tested") == [best["trial"]], "not again"
+    jobs = [json.loads(file.read_text()) for file in searches.folder.glob("nasflow-runs/tested/jobs/*/job.json")]
+    (copies,) = {job["copies"] for job in jobs}
+    assert copies.startswith("tested@"), "no other study of this name has its copies there"
 
 
 def test_test_data_may_come_later(searches: Searches) -> None:

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from nasflow.config.search import SearchConfig
@@ -87,7 +86,7 @@ def hosts_table(hosts: list[CheckedHost]) -> Table:
     table = Table(*_COLUMNS, title="hosts")
     for host in hosts:
         style = "" if host.in_order else "red"
-        table.add_row(escape(host.name), _yes(host.reachable), _yes(host.key_accepted), *_cells(host), style=style)
+        table.add_row(host.name, _yes(host.reachable), _yes(host.key_accepted), *_cells(host), style=style)
     return table
 
 
@@ -114,13 +113,13 @@ def _cells(host: CheckedHost) -> list[str]:
     """Return the cells of the columns from `Python` on."""
     report = host.report
     if report is None or report.too_old:
-        python = escape(report.python) if report else _UNKNOWN
+        python = report.python if report else _UNKNOWN
         return [python, *[_UNKNOWN] * (len(_COLUMNS) - 4)]
     torch = report.versions.get("torch") or "none"
     gpus = "\n".join(map(_gpu, report.gpus)) or f"none; CPU cores: {report.cpus}"
     in_step = abs(report.clock_offset) <= max(1.0, report.clock_error)
     clock = "in step" if in_step else f"{report.clock_offset:+.0f} s"
-    return [escape(cell) for cell in (report.python, torch, gpus, f"{report.free / 1e9:.1f} GB", clock)]
+    return [report.python, torch, gpus, f"{report.free / 1e9:.1f} GB", clock]
 
 
 def _gpu(gpu: HostGpu) -> str:

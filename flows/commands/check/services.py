@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from nasflow.config.job_secrets import job_secrets
@@ -62,9 +61,9 @@ def services_table(services: list[CheckedService]) -> Table:
     for service in services:
         style = "" if service.in_order else "red"
         for slot in service.slots:
-            table.add_row(*map(escape, _cells(slot)), style=style)
+            table.add_row(*_cells(slot), style=style)
         if not service.slots:
-            table.add_row(escape(service.name), *["-"] * (len(_COLUMNS) - 1), style=style)
+            table.add_row(service.name, *["-"] * (len(_COLUMNS) - 1), style=style)
     return table
 
 

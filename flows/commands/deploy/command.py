@@ -18,10 +18,11 @@ def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str,
     """Create the deployment, or update the one of its name, and print how to run it.
 
     Raises:
-        UserError: an option or the config can't be used, there is no such pool, or the server is unavailable.
+        UserError: an option or the config can't be used, there is no such pool, or the server refuses it or is
+            unavailable.
     """
     set_up_prefect(verbose=False)
-    from ...deployment import search_deployment  # noqa: PLC0415 - slow
+    from ...deployment import apply_deployment, search_deployment  # noqa: PLC0415 - slow
 
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap, pool)
@@ -36,14 +37,13 @@ def deploy_search(config: SearchConfig, name: str | None, when: When, pool: str,
                 f"Prefect has no work pool '{pool}': create it with 'nasflow setup --work-pool {pool}', or name one "
                 "that 'prefect work-pool ls' lists"
             ) from None
-        deployment.apply(_sync=True)  # type: ignore[call-arg]  # of Prefect's decorator
+        apply_deployment(client, deployment)
     say = console()
     say.print(
         f"deployment '{deployment.full_name}' on work pool '{pool}'{described(config, schedule, overlap)}\n"
         f"run it now: prefect deployment run {deployment.full_name} --watch\n"
         f"its runs wait for a worker: prefect worker start --pool {pool}",
         soft_wrap=True,
-        markup=False,
     )
 
 

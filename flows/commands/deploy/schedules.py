@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.schedules import SCHEDULE_TYPES
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = timedelta(days=100_000)  # so that no date is out of range
 
 
 @dataclass(frozen=True)
@@ -79,4 +80,7 @@ def _interval(text: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None or not float(match[1]):
         raise UserError(f"--interval '{text}' can't be used: give seconds, or a number with m, h or d, such as 12h")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds > _LONGEST.total_seconds():
+        raise UserError(f"--interval '{text}' can't be used: give {_LONGEST.days}d at most")
+    return timedelta(seconds=seconds)

@@ -13,18 +13,18 @@ def serve_search(config: SearchConfig, name: str | None, when: When, overlap: st
     """Serve the deployment until this process ends. Its schedule then pauses until it is served again.
 
     Raises:
-        UserError: an option or the config can't be used, or the server is unavailable.
+        UserError: an option or the config can't be used, the server refuses it, or is unavailable.
     """
     set_up_prefect(verbose=True)
     from prefect import serve  # noqa: PLC0415 - slow
 
-    from ...deployment import search_deployment  # noqa: PLC0415 - slow
+    from ...deployment import apply_deployment, search_deployment  # noqa: PLC0415 - slow
 
     schedule = when.schedule()
     deployment = search_deployment(config, name, schedule, overlap)
     refuse_no_server()
-    with prefect_client():  # checks that the server answers and has a matching version
-        pass
+    with prefect_client() as client:
+        apply_deployment(client, deployment)
     text = f"deployment '{deployment.full_name}'{described(config, schedule, overlap)}; Ctrl-C ends it"
-    console().print(text, soft_wrap=True, markup=False)
+    console().print(text, soft_wrap=True)
     serve(deployment)

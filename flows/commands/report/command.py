@@ -1,5 +1,6 @@
 """`nasflow report`: writes a study as one HTML file."""
 
+import contextlib
 from pathlib import Path
 
 from nasflow.errors import UserError
@@ -18,7 +19,23 @@ def write_report(study: Study, out: Path) -> None:
     """
     page = study_page(study_facts(study)).encode()
     try:
-        out.write_bytes(page)
+        _replace(out, page)
     except OSError as error:
         raise UserError(f"--html: {out} can't be written: {error.strerror}") from None
     console().print(f"{out}: {len(page) / 1e6:.1f} MB, opens in any browser, needs no network", soft_wrap=True)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file beside the earlier one, which stays until the new one is complete."""
+    if file.exists() and not file.is_file():  # a pipe, or a device
+        file.write_bytes(content)
+        return
+    file = file.resolve()  # a link stays one
+    aside = file.with_name(f".{file.name}.new")
+    try:
+        aside.write_bytes(content)
+        aside.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise

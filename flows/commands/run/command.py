@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import CommandConfig, SearchConfig
@@ -39,9 +40,10 @@ def run_search(config: SearchConfig, export_best: Path | None, take_over: bool) 
     began = time.monotonic()
     terminal = console()
     if export_best is not None:
-        from nasflow.report.export.folder import refuse_export  # noqa: PLC0415 - slow
+        from nasflow.report.export.folder import refuse_export, refuse_folder  # noqa: PLC0415 - slow
 
         refuse_export(config)
+        refuse_folder(export_best.absolute())
     with _open_session(config, terminal, take_over) as session:
         checked = time.monotonic()
         with _without_collector():
@@ -65,7 +67,7 @@ def run_search(config: SearchConfig, export_best: Path | None, take_over: bool) 
         say(f"study '{config.name}'{unfinished}")
     best = result.best
     if untested:
-        say(f"trial {best.trial.number} could not be scored on test data: {error_headline(untested)}", markup=False)
+        say(f"trial {best.trial.number} could not be scored on test data: {error_headline(untested)}")
     kept = "files" if isinstance(config.evaluator, CommandConfig) else "checkpoint"
     say(f"trained best model: trial {best.trial.number}, {kept} in {best.checkpoint}")
     if export_best is not None:
@@ -90,7 +92,7 @@ def run_retry(config: SearchConfig, take_over: bool) -> int:
         state = _call(retry_failed, config)
     if _is_interrupted(state):
         return _say_interrupted(terminal, config)
-    terminal.print(f"study '{config.name}': {state.message}")
+    terminal.print(f"study '{config.name}': {state.message}", soft_wrap=True)
     return 1 if state.is_failed() else 0
 
 
@@ -110,6 +112,7 @@ def _open_session(config: SearchConfig, terminal: Console, take_over: bool) -> I
             notice_failed_start()
             progress = stack.enter_context(SearchProgress(config, terminal))
             session = stack.enter_context(search_session(config, [progress.on_event], service, take_over))
+            progress.follow(session.study)
         yield session
 
 
@@ -139,9 +142,8 @@ def _is_interrupted(state: "State[Any]") -> bool:
 
 
 def _say_interrupted(terminal: Console, config: SearchConfig) -> int:
-    terminal.print(
-        f"[yellow]interrupted[/]: study '{config.name}' keeps its finished epochs; the same command continues from here"
-    )
+    said = f": study '{config.name}' keeps its finished epochs; the same command continues from here"
+    terminal.print(Text.assemble(("interrupted", "yellow"), said), soft_wrap=True)
     return _INTERRUPTED
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from nasflow.config.search import SearchConfig
@@ -62,7 +61,7 @@ def setup_table(made: Sequence[Made]) -> Table:
     """Return a table with one row per object."""
     table = Table("what", "name", "", "note", title=f"set up: {api_url()}")
     for thing in made:
-        table.add_row(thing.what, escape(thing.name), thing.done, escape(thing.note))
+        table.add_row(thing.what, thing.name, thing.done, thing.note)
     return table
 
 

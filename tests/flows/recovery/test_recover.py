@@ -36,8 +36,8 @@ DEAD = Controller(pid=7, host="here", since=NOW, seconds=50, dead=True)
 UNHEARD = Controller(pid=7, host="elsewhere", since=NOW, seconds=-90, dead=False)
 
 
-def run(type: str, minutes: float = 60, due: datetime | None = None) -> Run:
-    return Run(type, type.capitalize(), NOW - timedelta(minutes=minutes), due=due)
+def run(type: str, minutes: float = 60, due: datetime | None = None, deployed: bool = False) -> Run:
+    return Run(type, type.capitalize(), NOW - timedelta(minutes=minutes), due=due, deployed=deployed)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,10 @@ def run(type: str, minutes: float = 60, due: datetime | None = None) -> Run:
         (Facts(finished=False, deserter=DEAD, run=run("RUNNING", 0.5)), Standing.WELL, "is Running since 30 s"),
         (Facts(finished=False, run=run("RUNNING")), Standing.DEAD, "flow run is Running, but no one runs it"),
         (Facts(finished=False, run=run("PENDING", 0.5)), Standing.WELL, "is Pending since 30 s"),
+        (Facts(finished=False, run=run("PENDING", 20)), Standing.DEAD, "its flow run is Pending, but no one runs it"),
+        (Facts(finished=False, run=run("PENDING", 20, deployed=True)), Standing.WELL, "is Pending since 1200 s"),
+        (Facts(finished=False, run=run("PENDING", 40, deployed=True)), Standing.DEAD, "its flow run is Pending, but"),
+        (Facts(finished=False, run=run("RUNNING", 20, deployed=True)), Standing.DEAD, "its flow run is Running, but"),
         (Facts(finished=False, run=run("CRASHED")), Standing.DEAD, "its flow run is Crashed"),
         (Facts(finished=False, deserter=DEAD, run=run("CRASHED", 0)), Standing.DEAD, "its flow run is Crashed"),
         (
@@ -123,9 +127,10 @@ def test_a_search_is_finished_once_its_best_trial_was_tested_or_could_not_be(tmp
         study.submit_trials(0, [Architecture({"kind": "ok", "width": 8})])
         attempt = study.new_attempt(0)
         study.start_attempt(attempt.id, "job")
-        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.5}, 4)])
+        logged = {"val_accuracy": 0.5, "test_own": 1.0}
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, logged, 4)])
         study.end_round(0, RoundState.COMPLETED)
-        assert not is_finished(study)
+        assert not is_finished(study), "what a trial logs is no test"
         for number, finals in enumerate([[], [FinalRecord(0, {"test_accuracy": 0.4}, 4)]]):
             attempt = study.new_attempt(0, AttemptKind.TEST)
             study.start_attempt(attempt.id, f"test-{number}")
@@ -247,6 +252,23 @@ def test_the_flow_that_a_schedule_calls(searches, undisturbed):
     assert [(run["state_type"], run["state"]["message"]) for run in runs] == [("COMPLETED", "1 searches checked")]
     shown = searches.server.post("/artifacts/latest/filter", {"artifacts": {"key": {"any_": ["nas-recover"]}}})
     assert "scheduled: dead: its controller died" in shown[0]["data"] and "ended well" in shown[0]["data"]
+
+
+@pytest.mark.long
+def test_the_flow_need_not_wait_for_the_searches(searches):
+    path = searches.write("apart", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not
+    run_forked(["python", "-c", _DESERTS, path], searches.folder, searches.server.env)
+    code = "from nasflow.flows import recover\nprint(recover(grace_seconds=0, wait=False))"
+    variables = searches.server.env | {"NASFLOW_STORE": "sqlite:///nasflow.db"}
+    ended = run_forked(["python", "-c", code], searches.folder, variables, timeout=200)
+    assert ended.stdout.split()[-1] == "0", ended.stderr
+    log = searches.folder / "nasflow-runs" / "apart" / "recover.log"
+    shown = searches.server.post("/artifacts/latest/filter", {"artifacts": {"key": {"any_": ["nas-recover"]}}})
+    assert f"resumed, its log is {log}" in shown[0]["data"]
+    deadline = time.monotonic() + 120
+    while "there is no file" not in log.read_text():  # the search went on after the flow run
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
 
 
 @pytest.mark.long

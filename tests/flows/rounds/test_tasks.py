@@ -83,3 +83,19 @@ def test_replays_in_other_rounds_are_settled(session, monkeypatch):
     study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.5}, 1)])
     record.persist_metrics.fn(session, 0)
     assert study.trial(1).status is TrialStatus.TRAINED
+
+
+def test_the_summary_of_a_round_counts_no_epochs_that_an_earlier_round_trained(session, monkeypatch):
+    shown = []
+    monkeypatch.setattr(record, "show_markdown", lambda key, text, title: shown.append(text))
+    for name in ("show_plans", "show_leaderboard", "show_pictures"):
+        monkeypatch.setattr(record, name, lambda *_: None)
+    study = session.study
+    for number, epochs in enumerate((1, 3)):
+        study.begin_round(number)
+        study.submit_trials(number, [Architecture({**of_width(8), "stop_after": epochs})])
+        attempt = study.new_attempt(number)
+        study.start_attempt(attempt.id, "job")
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(number, {"val_accuracy": 0.5}, epochs)])
+        record.persist_metrics.fn(session, number)
+    assert ["1 epochs trained" in shown[0], "2 epochs trained" in shown[1]] == [True, True]

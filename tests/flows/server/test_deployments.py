@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 import yaml
 from prefect.server.api import collections_data
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import TypeAdapter
 
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import ConfigError, StudyError, UserError
 from nasflow.flows.commands.deploy.schedules import When, schedule_text
-from nasflow.flows.deployment import config_parameter
+from nasflow.flows.deploy_step import read_config
+from nasflow.flows.deployment import apply_deployment, config_parameter, search_deployment
+from nasflow.flows.server.client import prefect_client
 from nasflow.study.database.store import Store
 from nasflow.study.study import Study
 from tests.flows.deployed_searches import PATIENCE, Deployments
@@ -136,6 +139,44 @@ def test_references_to_secrets_stay():
     assert (named["store"], named["checkpoint"]["url"]) == ({"env": "STUDIES"}, {"prefect_block": "far"})
 
 
+DEVICES = {"kind": "local", "slots": 4}
+ASHA = {"kind": "asha", "min_epochs": 2, "reduction_factor": 2}
+
+
+@pytest.mark.parametrize(
+    ("written", "change", "place", "value"),
+    [
+        ({"strategy": ASHA}, ("evaluator", "epochs", 4), "evaluator.stop_after", {"pick": [2, 4]}),
+        ({"strategy": ASHA}, ("strategy", "min_epochs", 4), "evaluator.stop_after", {"pick": [4, 8]}),
+        ({"strategy": {**ASHA, "min_epochs": 1}}, ("strategy", "kind", "random"), "evaluator.stop_after", None),
+        ({"devices": 2}, ("evaluator", "parallel", {"devices": 4}), "training_service.devices_per_job", 4),
+        ({"devices": 2}, ("evaluator", "parallel", None), "merge.enabled", True),
+    ],
+)
+def test_what_follows_from_a_key_follows_from_its_change_in_the_form(written, change, place, value):
+    evaluator = {**CONFIG["evaluator"], "epochs": 8}
+    if devices := written.pop("devices", None):
+        written = {"evaluator": {**evaluator, "parallel": {"devices": devices}}, "training_service": DEVICES}
+    made = config(**{"evaluator": evaluator, **written})
+    parameter = config_parameter(made)
+    assert parse_config(parameter).model_copy(update={"store": made.store}) == made
+    section, key, new = change
+    parameter[section] = {"kind": "random"} if new == "random" else {**parameter[section], key: new}
+    found = parse_config(parameter).model_dump(mode="json")
+    for step in place.split("."):
+        found = found[step]
+    assert found == value
+
+
+def test_what_the_file_says_is_changed_before_anything_follows_from_it(tmp_path):
+    evaluator = {**CONFIG["evaluator"], "epochs": 8}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", **CONFIG, "evaluator": evaluator, "strategy": ASHA}))
+    found = read_config(str(tmp_path / "s.yaml"), {"strategy": {**ASHA, "min_epochs": 3}}, work_dir=str(tmp_path))
+    read = parse_config(found["config"])
+    assert read.evaluator.stop_after.pick == [3, 6, 8]
+    assert (read.base_dir, read.work_dir) == (tmp_path, tmp_path)
+
+
 # --- what is shipped ---------------------------------------------------------------------------------------------
 
 
@@ -165,6 +206,13 @@ def test_base_job_templates_say_what_their_workers_know(kind):
         assert [container["name"] for container in pod["containers"]] == ["prefect-job"]
         assert pod["containers"][0]["args"] == "{{ command }}"
         assert manifest["metadata"]["generateName"] == "{{ name }}-"
+
+
+def test_a_new_volume_of_kubernetes_can_be_written_by_the_user_of_the_image():
+    pool = json.loads((DEPLOYMENTS / "kubernetes-pool.json").read_text())
+    pod = pool["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+    user = re.search(r"useradd .*--uid (\d+) --user-group nasflow", (DEPLOYMENTS / "Dockerfile").read_text())
+    assert user is not None and pod["securityContext"] == {"fsGroup": int(user[1])}
 
 
 def test_the_compose_file_is_whole():
@@ -294,6 +342,14 @@ def test_no_run_is_made_of_bad_parameters(shipped, parameters, words):
     assert words in shipped.refusal("digits-demo", **parameters)
 
 
+def test_a_schedule_of_recover_stays_when_the_file_is_deployed_again(shipped):
+    id = shipped.read("recover")["id"]
+    often = {"schedule": {"interval": 900}, "active": True}
+    shipped.server.post(f"/deployments/{id}/schedules", [often])  # as Prefect's form does
+    shipped.prefect("deploy", "--name", "recover")
+    assert [made["active"] for made in shipped.read("recover")["schedules"]] == [True]
+
+
 def test_the_command_line_makes_no_run_of_bad_parameters(shipped):
     said = shipped.prefect("deployment", "run", "nas-search/digits-demo", "--param", 'budget={"rounds": 0}', code=1)
     assert "budget" in said
@@ -330,6 +386,35 @@ def test_a_worker_runs_a_deployment_with_the_parameters_of_the_command_line(pref
         assert [trial.round for trial in study.trials()] == [0, 1]
         assert all(trial.status.scored for trial in study.trials())
     assert (tmp_path / "nasflow-runs" / "by-worker" / "trials" / "00000").is_dir()
+
+
+@pytest.mark.long
+def test_a_deployment_has_the_schedule_that_it_is_given_and_no_other(shipped, tmp_path):
+    searches = Searches(tmp_path, shipped.server)
+    searches.write("s", **CONFIG)
+
+    def schedules(*options: object) -> list[tuple[str, str]]:
+        searches.run("deploy", "s.yaml", "--name", "two-speeds", *options)
+        return [(made["slug"], made["schedule"]["cron"]) for made in shipped.read("two-speeds")["schedules"]]
+
+    assert len(shipped.read("two-speeds")["schedules"]) == 2  # with slugs of the file's
+    try:
+        assert schedules("--cron", "0 2 * * *") == [("nasflow", "0 2 * * *")]
+        assert schedules("--cron", "0 3 * * *") == [("nasflow", "0 3 * * *")]
+        assert schedules() == []
+    finally:
+        shipped.prefect("deploy", "--name", "two-speeds")
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_the_server_refuses_is_told_in_a_sentence(prefect_server, made):
+    deployment = search_deployment(config(name="refused"), None, None, "wait")
+    with temporary_settings({PREFECT_API_URL: prefect_server.url}), prefect_client() as client:
+        if made:
+            apply_deployment(client, deployment)
+        deployment.parameters["budget"] = {"rounds": 0}
+        with pytest.raises(UserError, match=r"Prefect refuses the deployment 'nas-search/refused': .*budget"):
+            apply_deployment(client, deployment)
 
 
 def test_a_server_that_is_not_there_is_told_in_a_sentence(tmp_path, prefect_server):

@@ -133,6 +133,24 @@ def test_a_cancelled_search_ends_its_processes_and_can_be_resumed(searches, undi
 
 
 @pytest.mark.long
+def test_a_search_that_prefect_takes_for_dead_can_be_cancelled_still(searches):
+    searches.write("search", **CONFIG | {"evaluator": {**CONFIG["evaluator"], "epochs": 10_000}})
+    controller = searches.start("run", "search.yaml")
+    wait_for_epochs(searches, 1)
+    run = searches.server.newest_run("nas-search")
+    (round,) = searches.server.rounds_of(run)
+    crashed = {"type": "CRASHED", "message": "no heartbeat for 540 s: its process was killed or hangs"}
+    for dead in (round, run):  # as our automation after an outage
+        set_state(searches.server, dead, crashed, force=True)
+    wait_until(lambda: state_of(searches.server, run)["type"] == "RUNNING", "it stays Crashed")
+    wait_until(lambda: rounds_of(searches.server, run) == ["RUNNING"], "its round stays Crashed")
+    set_state(searches.server, run, CANCELLING)
+    output, _ = controller.communicate(timeout=60)
+    assert controller.returncode == 130, output
+    assert state_of(searches.server, run)["type"] == "CANCELLED"
+
+
+@pytest.mark.long
 def test_a_paused_search_leaves_the_machine_and_goes_on_when_it_is_resumed(searches, undisturbed):
     searches.write("search", **CONFIG)
     controller = searches.start("run", "search.yaml")

@@ -1,11 +1,15 @@
 """What the flows of a search share."""
 
+from contextlib import closing
+
 import pytest
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import SpaceError
+from nasflow.errors import SpaceError, StudyError
+from nasflow.flows.commands import cleanup
 from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
+from nasflow.study.study import Study, study_names
 from tests.flows.models.spaces import mixed
 
 BUILT = []
@@ -18,17 +22,19 @@ def counted(pick):
     return model
 
 
+def config(**changes):
+    values = {
+        "name": "counted",
+        "space": {"target": f"{__name__}:counted"},
+        "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
+    }
+    return SearchConfig.model_validate({**values, **changes})
+
+
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = SearchConfig.model_validate(
-        {
-            "name": "counted",
-            "space": {"target": f"{__name__}:counted"},
-            "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
-        }
-    )
-    with search_session(config) as opened:
+    with search_session(config()) as opened:
         yield opened
 
 
@@ -56,3 +62,24 @@ def test_what_it_has_not_built_is_checked(session):
     session.check(right)
     with pytest.raises(SpaceError, match="width"):
         session.check(wrong)
+
+
+def test_a_search_with_the_wrong_store_leaves_no_study_there(tmp_path, monkeypatch):
+    """Else `nasflow cleanup` with that store would end the jobs of the search to which the folder belongs."""
+    monkeypatch.chdir(tmp_path)
+    right, wrong = (config(store=f"sqlite:///{tmp_path}/{name}.db") for name in ("right", "wrong"))
+    with search_session(right):
+        pass
+    with closing(Study.open(wrong)):  # as an earlier nasflow has left it
+        monkeypatch.setattr(cleanup, "end_jobs", lambda _: pytest.fail("they are another study's"))
+        with pytest.raises(StudyError, match="not the one in this store"):
+            cleanup.clean_up(wrong, take_over=False)
+    for _ in range(2):
+        with pytest.raises(StudyError, match="not the one in this store"), search_session(wrong):
+            pass
+        assert study_names(wrong.store) == []
+    assert study_names(right.store) == ["counted"]
+    ended = []
+    monkeypatch.setattr(cleanup, "end_jobs", ended.append)
+    cleanup.clean_up(right, take_over=False)
+    assert ended == [right]

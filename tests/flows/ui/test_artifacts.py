@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import httpx
@@ -163,7 +164,7 @@ def test_a_bar_that_the_server_refuses_ends_nothing_and_is_made_again(monkeypatc
 
 
 def test_a_page_goes_on_without_the_server_and_shows_anew_what_was_deleted(monkeypatch, warned):
-    page = RunPage(parse_config({"name": "shown", **SEARCH}))
+    page = RunPage(parse_config({"name": "shown", **SEARCH}), datetime.now(UTC))
     made, updates = [], [None, refused(404), refused(500)]
 
     def create(artifact, _sync):
