@@ -1,20 +1,30 @@
 """Summaries of a round and of a search, as Markdown."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nasflow.config.search import Objective
 from nasflow.report.text import architecture_text, error_headline, markdown_cell, markdown_table, plain_number
-from nasflow.trial import Trial, TrialStatus
+from nasflow.space.architecture import Architecture
+from nasflow.trial import STOP_AFTER, Trial, TrialStatus, without_stop
 
 _ROWS = 100
 _FAILURES = 20
 _NUMBERS = 10
 
 
-def round_summary_markdown(number: int, trials: Sequence[Trial], objectives: Sequence[Objective]) -> str:
-    """Summarize a round: status counts, best trials, each trial (at most 100), and the failures with their reasons."""
+def round_summary_markdown(
+    number: int, trials: Sequence[Trial], objectives: Sequence[Objective], carried: int = 0
+) -> str:
+    """Summarize a round: status counts, best trials, each trial (at most 100), and the failures with their reasons.
+
+    Args:
+        number: the round's.
+        trials: all of the round.
+        objectives: each has a column.
+        carried: how many of the trials' epochs were trained by trials of earlier rounds, from which these go on.
+    """
     rows = [
         {
             "trial": trial.number,
@@ -27,7 +37,12 @@ def round_summary_markdown(number: int, trials: Sequence[Trial], objectives: Seq
         for trial in trials[:_ROWS]
     ]
     more = f"\n\n… and {len(trials) - _ROWS} more trials in the study" if len(trials) > _ROWS else ""
-    parts = [f"# Round {number}", _totals(trials), _best_lines(trials, objectives), markdown_table(rows) + more]
+    parts = [
+        f"# Round {number}",
+        _totals(trials, carried),
+        _best_lines(trials, objectives),
+        markdown_table(rows) + more,
+    ]
     return "\n\n".join(part for part in [*parts, _failures(trials)] if part)
 
 
@@ -69,13 +84,27 @@ def failure_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     ]
 
 
-def _totals(trials: Sequence[Trial]) -> str:
+def epochs_trained(trials: Iterable[Trial]) -> int:
+    """Return how many epochs some trials trained.
+
+    Replays train none. Trials that differ only in when they end have trained those of the longest, because each goes on
+    where the one before ended.
+    """
+    trained: dict[Architecture | int, int] = {}
+    for trial in trials:
+        if trial.replayed_from is None:
+            key = without_stop(trial.architecture) if STOP_AFTER in trial.architecture else trial.number
+            trained[key] = max(trained.get(key, 0), trial.epochs)
+    return sum(trained.values())
+
+
+def _totals(trials: Sequence[Trial], carried: int = 0) -> str:
     """The number of trials by status, and of epochs trained."""
     counts = Counter(trial.status for trial in trials)
     words = [f"{counts[status]} {status.replace('_', ' ')}" for status in TrialStatus if counts[status]]
-    trained = [trial for trial in trials if trial.replayed_from is None]
-    epochs = sum(trial.epochs for trial in trained)
-    replays = f"; {len(trials) - len(trained)} replayed from known results" if len(trained) < len(trials) else ""
+    epochs = epochs_trained(trials) - carried
+    replayed = sum(trial.replayed_from is not None for trial in trials)
+    replays = f"; {replayed} replayed from known results" if replayed else ""
     return f"{len(trials)} trials: {', '.join(words) or 'none'}{replays}. {epochs:,} epochs trained."
 
 

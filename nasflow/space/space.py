@@ -11,6 +11,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,11 @@ class Count(NamedTuple):
 
     value: float
     exact: bool
+
+    def __str__(self) -> str:
+        if self.exact:
+            return f"{self.value:,.0f}"
+        return f"about {Decimal(self.value):.3g}"  # an estimate may be larger than any float
 
 
 class Space:

@@ -74,6 +74,8 @@ def remove_study(
 ) -> None:
     """Remove a study: its checkpoints at a URL, its folder, its record. Can be repeated after an interruption.
 
+    Of a study without trials whose folder is another's, only the record is removed.
+
     Args:
         store_url: of its database.
         name: of the study.
@@ -81,8 +83,8 @@ def remove_study(
         end_jobs: called if its last controller died; must end its jobs, which could still write to the folder.
 
     Raises:
-        StudyError: a controller holds it, or its folder is not on this machine or another study's, or its checkpoints
-            at a URL can't be removed.
+        StudyError: a controller holds it, or it has trials and its folder is not on this machine or another study's,
+            or its checkpoints at a URL can't be removed.
     """
     found = Study.load(store_url, name)
     try:
@@ -94,15 +96,17 @@ def remove_study(
     try:
         with lease.kept(lambda: None):
             folder = _own_folder(study)
+            if folder is None:
+                erase_record(store_url, name, lease)
+                return
             before(study)
             if deserted:
                 end_jobs(study)
             lease.refuse_lost()
             _remove_copies(study)
             _empty(folder)
-            _erase(store_url, name, lease)
-            if folder.exists():
-                shutil.rmtree(folder)
+            erase_record(store_url, name, lease)
+            _remove_folder(folder)
     finally:
         study.close()
 
@@ -118,12 +122,18 @@ def _signs_of_life(session: Session, key: int) -> Iterator[datetime]:
         yield at
 
 
-def _own_folder(study: Study) -> Path:
-    """Return the study's folder. Raises StudyError if it is not on this machine, or is another study's."""
-    folder = study.config.study_dir
+def _own_folder(study: Study) -> Path | None:
+    """Return the study's folder; None if it is another study's and this one has no trials, and so no files.
+
+    Raises:
+        StudyError: the study has trials, and its folder is not on this machine or is another study's.
+    """
+    folder, has_trials = study.config.study_dir, bool(study.trials(limit=1))
     if folder.exists() and not is_claimed(folder, study.name, study.created_at):
+        if not has_trials:
+            return None
         raise StudyError(f"study '{study.name}': {folder} is another study's: move it away, or remove the study there")
-    if not folder.exists() and study.trials(limit=1):
+    if not folder.exists() and has_trials:
         raise StudyError(f"study '{study.name}': this machine does not have its folder {folder}: remove it there")
     return folder
 
@@ -135,7 +145,7 @@ def _remove_copies(study: Study) -> None:
     import fsspec  # noqa: PLC0415 - slow
 
     url = reveal(study.config.checkpoint.url, "checkpoint.url")
-    place = f"{url.rstrip('/')}/{study.name}"
+    place = f"{url.rstrip('/')}/{study.copies}"
     try:
         files, path = fsspec.core.url_to_fs(place)
         if files.exists(path):
@@ -154,8 +164,17 @@ def _empty(folder: Path) -> None:
             part.unlink()
 
 
-def _erase(store_url: StoreUrl, name: str, lease: Lease) -> None:
-    """Remove all rows of the study."""
+def _remove_folder(folder: Path) -> None:
+    """Remove an emptied folder, or the link to it."""
+    (folder / MARK).unlink(missing_ok=True)  # first: it would keep the name from a new study if the rest fails
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
+def erase_record(store_url: StoreUrl, name: str, lease: Lease) -> None:
+    """Remove all rows of a study, and no files. Raises LeaseLostError if another controller has taken the study."""
     store = Store(store_url)
     try:
         with store.write(name) as session:

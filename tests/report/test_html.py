@@ -15,6 +15,8 @@ from nasflow.report.html.page import study_page
 from nasflow.report.html.parts import config_yaml, table
 from nasflow.report.html.plot import thinned
 from nasflow.report.html.timeline import seconds_text
+from nasflow.space.architecture import Architecture
+from nasflow.trial import Trial
 from tests.report.facts import EVIL, config, empty, hostile, large
 
 
@@ -69,6 +71,15 @@ def test_no_word_of_a_study_is_html(page: Page) -> None:
     assert EVIL not in json.dumps(page.figures), "Plotly takes `<` for a tag"
     for title in ("history", "pareto-front", "choices", "merging", "time-line"):
         assert any("&lt;/script&gt;" in json.dumps(page.figures[name]) for name in page.plots[title]), title
+
+
+def test_epochs_of_promoted_trials_are_counted_once() -> None:
+    trials = [
+        Trial(number=number, round=0, architecture=Architecture({"stop_after": epochs}), seed=1, epochs=epochs)
+        for number, epochs in enumerate([1, 3, 9])
+    ]
+    text = Page(study_page(replace(empty(), trials=trials))).sections[""]
+    assert re.search(r"epochs trained\s*9\b", text.replace("wall", " wall"))
 
 
 def test_no_word_of_a_model_is_html() -> None:

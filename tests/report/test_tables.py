@@ -18,7 +18,7 @@ from rich.console import Console
 from nasflow.config.search import Objective
 from nasflow.report.curves import curves_figure, curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows, leaderboard_table
-from nasflow.report.summary import round_summary_markdown, search_summary_markdown
+from nasflow.report.summary import epochs_trained, round_summary_markdown, search_summary_markdown
 from nasflow.report.svg import curves_svg
 from nasflow.report.text import architecture_text, error_headline, markdown_cell, markdown_table
 from nasflow.space.architecture import Architecture
@@ -124,6 +124,18 @@ def test_round_summary() -> None:
     trials, failures = text.split("## Failures")
     assert [row[0] for row in cells(trials)[1:]] == ["3", "1", "7", "10", "11", "12"]
     assert cells(failures)[1:] == [["2", "11, 12", "loss is nan"], ["1", "10", "ValueError: shapes"]]
+
+
+PROMOTED = [
+    trial(number, {"acc": 0.5}, architecture={"width": width, "stop_after": epochs}, epochs=epochs, round=round)
+    for number, (width, epochs, round) in enumerate([(8, 1, 0), (9, 1, 0), (8, 3, 1), (8, 9, 2)])
+]
+
+
+def test_epochs_from_which_a_promoted_trial_went_on_are_counted_once() -> None:
+    assert epochs_trained(PROMOTED) == 10
+    assert "10 epochs trained" in search_summary_markdown("s", PROMOTED, ACCURACY)
+    assert "6 epochs trained" in round_summary_markdown(2, PROMOTED[3:], ACCURACY, carried=3)
 
 
 def test_round_summary_without_a_score_or_a_trial() -> None:

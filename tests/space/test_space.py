@@ -15,7 +15,7 @@ from nasflow.errors import ConfigError, InvalidArchitecture, SpaceError
 from nasflow.space.architecture import Architecture
 from nasflow.space.domain import Categorical, Domain, FloatDomain, IntDomain, SubsetDomain
 from nasflow.space.pick import Pick
-from nasflow.space.space import Space
+from nasflow.space.space import Count, Space
 
 STEPS = 2
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -345,3 +345,21 @@ def test_a_program_that_raises_is_told_how_to_refuse_choices() -> None:
         SpaceError, match=r"where choices make no sense together, raise nasflow.errors.InvalidArchitecture"
     ):
         Space(heads).sample(random.Random(0))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (Count(1234, exact=True), "1,234"),
+        (Count(math.inf, exact=True), "inf"),
+        (Count(123_456, exact=False), "about 1.23e+5"),
+        (Count(3 * 10**400, exact=False), "about 3.00e+400"),
+    ],
+)
+def test_a_count_as_text(count, text):
+    assert str(count) == text
+
+
+def test_a_space_with_more_architectures_than_a_float_can_hold_is_counted():
+    space = Space(lambda pick: [pick.int(f"x{number}", 1, 10**9) for number in range(40)])
+    assert str(space.count()) == "about 1.00e+360"

@@ -1,6 +1,8 @@
 """Old studies: which may go, and removing one with all that belongs to it, on both kinds of store."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,7 +140,7 @@ def test_cut_short_it_can_be_repeated(make_config: MakeConfig, monkeypatch: pyte
     config = make_config()
     folder = filled(config)
     with monkeypatch.context() as patch:
-        patch.setattr("nasflow.study.retention._erase", lambda *_: 1 / 0)
+        patch.setattr("nasflow.study.retention.erase_record", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             remove_study(config.store, "digits")
     assert [path.name for path in folder.iterdir()] == ["study.json"]
@@ -164,6 +166,16 @@ def test_a_study_without_trials_needs_no_folder(make_config: MakeConfig) -> None
     Study.open(config).close()
     remove_study(config.store, "digits")
     assert names(config.store) == []
+
+
+def test_a_study_without_trials_goes_and_leaves_the_folder_that_is_another_studys(make_config: MakeConfig) -> None:
+    config = make_config()
+    Study.open(config).close()
+    claim_folder(config.study_dir, "digits", datetime(2020, 1, 1, tzinfo=UTC))
+    (config.study_dir / "jobs").mkdir()
+    remove_study(config.store, "digits", end_jobs=lambda _: pytest.fail("its jobs are another study's"))
+    assert names(config.store) == []
+    assert (config.study_dir / "jobs").is_dir()
 
 
 def test_copies_that_can_not_be_removed_keep_it(make_config: MakeConfig) -> None:
@@ -192,3 +204,68 @@ def test_old_are_those_in_which_nothing_happens_any_more(make_config: MakeConfig
     study.begin_round(1)
     study.close()
     assert old("*", later, timedelta(days=1), keep=1) == ["nightly-2", "weekly"]  # nightly-1 is the newest now
+
+
+def test_a_folder_that_is_a_link_goes(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config()
+    folder = filled(config)
+    large = folder.rename(tmp_path / "large")
+    folder.symlink_to(large)
+    remove_study(config.store, "digits")
+    assert not folder.is_symlink()
+    assert list(large.iterdir()) == []
+    filled(config)  # the name is free again
+
+
+def test_a_folder_that_stays_keeps_the_name_from_nobody(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config()
+    folder = filled(config)
+    rmtree = shutil.rmtree
+
+    def stuck(path: Path) -> None:
+        if path == folder:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        rmtree(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", stuck)
+        with pytest.raises(OSError, match="busy"):
+            remove_study(config.store, "digits")
+    filled(config)
+
+
+def test_copies_of_another_study_of_that_name_stay(make_config: MakeConfig, tmp_path: Path) -> None:
+    """As of one in another store, or of an earlier version, whose folder is the name alone."""
+    far = tmp_path / "far"
+    config = make_config(checkpoint={"url": f"file://{far}"})
+    lease = Lease()
+    study = Study.open(config, lease)
+    with lease.kept(lambda: None):
+        claim_folder(config.study_dir, config.name, study.created_at)
+        copies = study.copies
+    assert copies.startswith("digits@")
+    study.close()
+    for place in (copies, "digits", "digits@20200101T000000000000"):
+        (far / place / "trials" / "00000").mkdir(parents=True)
+    filled_now = filled(config)  # without a lease: trials
+    lease = Lease()
+    study = Study.open(config, lease)
+    with lease.kept(lambda: None):
+        assert study.copies == copies, "it stays the same when the study is resumed"
+    study.close()
+    remove_study(config.store, "digits")
+    assert sorted(path.name for path in far.iterdir()) == ["digits", "digits@20200101T000000000000"]
+    assert not filled_now.exists()
+
+
+def test_a_study_of_an_earlier_version_finds_its_copies(make_config: MakeConfig) -> None:
+    config = make_config()
+    filled(config)
+    for _ in range(2):
+        lease = Lease()
+        study = Study.open(config, lease)
+        with lease.kept(lambda: None):
+            assert study.copies == "digits"
+        study.close()

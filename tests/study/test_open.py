@@ -131,6 +131,12 @@ def test_load_names_close_matches(open_study: OpenStudy, store_url: str) -> None
         Study.load(store_url, "digit")
 
 
+def test_a_name_that_is_not_text_is_no_study(open_study: OpenStudy, store_url: str) -> None:
+    open_study()
+    with pytest.raises(StudyError, match=r"there is no study 'digits\\udcff' in the store; it has digits"):
+        Study.load(store_url, "digits\udcff")
+
+
 def test_the_record_of_another_version_is_refused(open_study: OpenStudy, store_url: str) -> None:
     from nasflow.study.database.store import StudyRow
 
@@ -220,6 +226,20 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
         list_studies(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(StudyError, match="can't make the folder"):
         Store(f"sqlite:///{tmp_path}/text.db/sub/x.db", create=True)
+
+
+def test_a_damaged_file_is_one_sentence(make_config: MakeConfig, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.db"
+    Study.open(make_config(store=f"sqlite:///{file}")).close()
+    content = file.read_bytes()
+    file.write_bytes(content[:100] + bytes(range(256)) * (len(content) // 256))  # its header is as it was
+    for action in (
+        lambda: list_studies(f"sqlite:///{file}"),
+        lambda: Study.load(f"sqlite:///{file}", "digits"),
+        lambda: Study.open(make_config(store=f"sqlite:///{file}")),
+    ):
+        with pytest.raises(StudyError, match="can't be used: database disk image is malformed; put back a copy"):
+            action()
 
 
 def test_a_missing_driver_says_what_to_install() -> None:

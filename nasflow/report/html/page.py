@@ -16,6 +16,7 @@ from nasflow.report.html.parts import config_yaml
 from nasflow.report.html.rendering import page
 from nasflow.report.html.sections import sections
 from nasflow.report.html.timeline import seconds_text
+from nasflow.report.summary import epochs_trained
 from nasflow.report.text import plain_number, shown
 from nasflow.trial import TrialStatus
 
@@ -39,14 +40,13 @@ def _totals(facts: StudyFacts) -> list[tuple[str, str, str]]:
     """The numbers in the header: a name, a value, and an explanation in small letters."""
     counts = Counter(trial.status for trial in facts.trials)
     statuses = [f"{counts[status]:,} {status.replace('_', ' ')}" for status in TrialStatus if counts[status]]
-    trained = [trial for trial in facts.trials if trial.replayed_from is None]
     busy = sum(((run.ended or facts.made_at) - run.began).total_seconds() for run in facts.runs)
     wall = sum(each.seconds for each in facts.rounds)
     retries = sum(run.retry for run in facts.runs)
     found = [
         ("trials", f"{len(facts.trials):,}", ", ".join(statuses)),
         ("rounds", f"{len(facts.rounds):,}", f"of {facts.config.budget.rounds:,}"),
-        ("epochs trained", f"{sum(trial.epochs for trial in trained):,}", ""),
+        ("epochs trained", f"{epochs_trained(facts.trials):,}", ""),
         ("wall time", seconds_text(wall), "of all rounds, while a controller ran"),
         ("slot time", seconds_text(busy), f"{len(facts.runs):,} jobs, {retries:,} of them retries"),
     ]

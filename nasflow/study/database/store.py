@@ -207,16 +207,13 @@ class EpochRow(Base):
 
 
 class LeaseRow(Base):
-    """The controller that may write to a study, and until when (nasflow.study.lease). Without a token there is none.
-
-    `process` also has the generation, because a column of its own would be a new version of the tables.
-    """
+    """The controller that may write to a study, and until when (nasflow.study.lease). Without a token there is none."""
 
     __tablename__ = "leases"
     study_id: Mapped[int] = mapped_column(ForeignKey("studies.id"), primary_key=True)
     token: Mapped[str] = mapped_column(String(32))
     host: Mapped[str] = mapped_column(Text)
-    process: Mapped[dict[str, Any]]
+    process: Mapped[dict[str, Any]]  # with the generation: another column would be a new version of the tables
     since: Mapped[datetime]
     ends: Mapped[datetime]
 
@@ -309,15 +306,18 @@ class Store:
 
 @contextmanager
 def clear_errors(url: URL, *kinds: type[DBAPIError]) -> Iterator[None]:
-    """Turn the driver's errors of these kinds, and one of the pool, into a StudyError without the password."""
+    """Turn the driver's errors of these kinds, of a damaged file and of the pool into a StudyError without password."""
     try:
         yield
     except PoolTimeout as error:
         raise StudyError(f"store: {shown_url(url)} can't be used: no connection free in {BUSY_SECONDS} s") from error
-    except kinds as error:
-        reason = " ".join(str(error.orig).split())
-        reason = hide_passwords(reason, url.render_as_string(hide_password=False))
-        raise StudyError(f"store: {shown_url(url)} can't be used: {reason}") from error
+    except DBAPIError as error:
+        is_damaged = type(error.orig) is sqlite3.DatabaseError  # subclasses have other causes
+        if not is_damaged and not isinstance(error, kinds):
+            raise
+        reason = hide_passwords(" ".join(str(error.orig).split()), url.render_as_string(hide_password=False))
+        remedy = "; put back a copy of it, or name another store" if is_damaged else ""
+        raise StudyError(f"store: {shown_url(url)} can't be used: {reason}{remedy}") from error
 
 
 def refuse_newer(url: URL, version: int) -> None:

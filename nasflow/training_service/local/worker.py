@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 from nasflow.config.secret.secrets import give, given
@@ -120,14 +121,14 @@ def give_by_standard_input() -> None:
 
 
 def warm_up(modules: list[str], runner: str, root: Path) -> None:
-    """Import what jobs need, once. If an import fails, the job repeats it, and its log shows why."""
+    """Import what jobs need, once. If an import fails, a job that needs it repeats it, and its log shows why."""
+    imports = [*(partial(importlib.import_module, name) for name in modules), partial(load_target, runner, root)]
     with uncollected():
-        try:
-            for name in modules:
-                importlib.import_module(name)
-            load_target(runner, root)
-        except Exception:
-            traceback.print_exc()
+        for each in imports:
+            try:
+                each()
+            except Exception:
+                traceback.print_exc()
     freeze_shared()
 
 

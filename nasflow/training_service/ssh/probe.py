@@ -30,6 +30,7 @@ NEEDED = (
     "psutil",
     "pyyaml",
     "greenlet",
+    "scikit-learn",
 )
 """The distributions that jobs import."""
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from nasflow.job.events import Event
 from nasflow.job.spec import JobSpec
-from nasflow.training.optim.stacked import StackedOptimizer
+from nasflow.training.optim.stacked import Stack, StackedOptimizer
 from nasflow.training.unit import fused, step_graph
 from nasflow.training.unit.step_graph import CudaRecorder
 from tests.fake_graph import FakeRecorder, NotCapturableError
@@ -283,3 +283,36 @@ def test_replayed_steps_on_a_gpu(
     assert captures and not evictions(graphed)
     for trial in range(5):
         same(outcome(graphed, tmp_path / "graphed", trial), outcome(plain, tmp_path / "plain", trial))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_members_alone_draw_the_same_masks_on_a_gpu(tmp_path: Path) -> None:
+    graphed = train(dropping(precision="64-true"), tmp_path / "graphed")
+    alone = train(dropping(fuse="never", precision="64-true"), tmp_path / "alone")
+    for trial in range(4):
+        same(outcome(graphed, tmp_path / "graphed", trial), outcome(alone, tmp_path / "alone", trial))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_an_update_is_as_many_launches_for_many_stacks_as_for_one() -> None:
+    def launches(shapes: int) -> int:
+        stacks, makes = [], []
+        for width in range(shapes):
+            whole = torch.zeros(3, width + 1, device="cuda", requires_grad=True)
+            rows = tuple(torch.nn.Parameter(row) for row in whole.detach().unbind(0))
+            for row, place in zip(rows, whole.detach().unbind(0), strict=True):
+                row.data = place
+            stacks.append(Stack(whole, rows, (0, 1, 2)))
+        for member in range(3):
+            makes.append(torch.optim.AdamW([stack.parameters[member] for stack in stacks], lr=0.01 * (member + 1)))
+        optimizer = StackedOptimizer(makes, stacks, [None] * 3)
+        for _ in range(3):
+            for stack in stacks:
+                stack.tensor.grad = torch.ones_like(stack.tensor)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                optimizer.step()
+        return sum(event.count for event in profile.key_averages() if event.device_type.name == "CUDA")
+
+    assert launches(12) == launches(2)

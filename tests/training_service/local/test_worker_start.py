@@ -123,11 +123,13 @@ def test_prepare_takes_the_program_that_was_started_early(root):
 
 
 def test_what_an_early_program_says_stands_in_the_log_of_its_first_slot(root):
-    service = make(root, preload=("no_such_module",))
+    service = make(root, preload=("no_such_module", "this"))
     with service.early_start():
         service.prepare()
         ready(root)
-    assert "No module named 'no_such_module'" in (root / "local/logs/cpu-0.log").read_text()
+    said = (root / "local/logs/cpu-0.log").read_text()
+    assert "No module named 'no_such_module'" in said
+    assert "The Zen of Python" in said, "the other modules are imported all the same"
 
 
 def test_an_early_program_that_is_not_used_ends_and_leaves_nothing(root):
