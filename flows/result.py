@@ -61,12 +61,12 @@ class BestTrial:
         if self._config.evaluator.members_per_trial > 1:
             from nasflow.training.repeated import first_metrics  # noqa: PLC0415 - imports Lightning
 
-            trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint, trial.epochs)})
-        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint, trial.epochs))
+            trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
+        return export_model(out, trial, self._config, weights, other_weights(self.checkpoint))
 
     def _weights(self) -> dict[str, torch.Tensor]:
         refuse_export(self._config)
-        return trained_weights(self.checkpoint, self.trial.epochs)
+        return trained_weights(self.checkpoint)
 
     def __repr__(self) -> str:
         return f"BestTrial({self.trial.number}, {self.metrics}, {dict(self.architecture)})"

@@ -37,7 +37,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
 
     Args:
         config: everything about the search
-        budget: when it ends, instead of the config's budget
+        budget: when it ends; the keys that are set in it replace those of the config's budget
 
     Raises:
         UserError: the config can't work, or does not match the study of its name.

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nasflow.config.search import SearchConfig
-from nasflow.config.secret.secrets import reveal
 from nasflow.errors import StudyError
-from nasflow.study.database.store_url import StoreUrl
+from nasflow.study.database.store_url import StoreUrl, parse_url
 from nasflow.study.study import Study, study_names
 
 from ..budget import is_finished
@@ -143,11 +142,13 @@ def _resume(config: SearchConfig, apart: bool) -> subprocess.Popen[bytes]:
     log = _log(config)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-    environment["NASFLOW_STORE"] = reveal(config.store, "store")  # not an argument: it may hold a password
+    # not an argument, because it may hold a password
+    environment["NASFLOW_STORE"] = parse_url(config.store).render_as_string(hide_password=False)
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
+            cwd=log.parent,  # a worker of Prefect removes the folder in which it has started a run
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

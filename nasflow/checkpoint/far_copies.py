@@ -104,18 +104,21 @@ class FarCopies:
                 self._running = None
                 self._tries += 1
                 self._failures = 0 if error is None else self._failures + 1
-                if error is not None and not self._ends:
-                    self._due.setdefault(trial, copy)
-                elif self._failures >= _ENOUGH:
+                if self._ends and self._failures >= _ENOUGH:
                     self._due.clear()
+                elif error is not None:
+                    self._due.setdefault(trial, copy)
                 self._changed.notify_all()
 
     def _next(self) -> tuple[int, Copy] | None:
         """Wait for the next state to copy; None at the end."""
         with self._changed:
             if self._failures:
+                # what is left at the end is soon tried again
                 pause = min(_SHORTEST * 2 ** (self._failures - 1), _LONGEST)
                 self._changed.wait_for(lambda: self._ends, pause)
+                if self._ends:
+                    self._changed.wait(_SHORTEST)
             self._changed.wait_for(lambda: self._due or self._ends)
             if not self._due:
                 return None

@@ -16,7 +16,7 @@ from nasflow.system.cgroups import PROC, groups, text_of
 _KILLS = ("memory.events", "memory.oom_control")  # cgroup v2, v1
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _USED = ("memory.current", "memory.usage_in_bytes")
-_OF_FILES = ("inactive_file", "total_inactive_file")
+_OF_FILES = (("inactive_file", "active_file"), ("total_inactive_file", "total_active_file"))  # cgroup v2, v1
 _WINDOW = 5.0  # seconds between the kernel's kill and the end of a process that has much memory to release
 
 
@@ -63,8 +63,8 @@ def available_memory(proc: Path = PROC) -> int:
     for group in memory_groups(proc):
         limit, used = (_number_in(group, names) for names in (_LIMITS, _USED))
         if limit is not None and used is not None:
-            kept = (_number_after(key, group / "memory.stat") for key in _OF_FILES)
-            free.append(limit - used + next((number for number in kept if number is not None), 0))
+            kept = [_number_after(key, group / "memory.stat") for keys in _OF_FILES for key in keys]
+            free.append(limit - used + sum(number for number in kept if number is not None))
     return max(0, min(free))
 
 

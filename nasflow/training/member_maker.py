@@ -23,6 +23,7 @@ from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.seeds import derive_seed
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.training.batches.seeded_loader import FoldedLoader, SeededLoader
+from nasflow.training.batches.shared_data import SharedData
 from nasflow.training.device.devices import Devices
 from nasflow.training.member.lazy_layers import complete_member
 from nasflow.training.member.member import Member
@@ -68,7 +69,7 @@ class MemberMaker:
         member.number, member.device_index = number, index
         if lazy_layers(member.module):
             complete_member(member, make(), self._first_batch, self._trainer)
-        if self._job.merge.cuda_graphs and can_capture(self._devices.all[index]):
+        if self._kind is Member and self._job.merge.cuda_graphs and can_capture(self._devices.all[index]):
             CounterDropout.put_into(member.module, partial(derive_seed, spec.seed, "dropout"))
         return member
 
@@ -140,12 +141,14 @@ def seeded_data(
     """Return what `load` gives, in an order that depends on `seed` and the epoch only."""
     limits = LimitBatchesConfig() if training is None else training.batch_limits
     per_epoch = None if training is None else training.batches_per_epoch
+    users: dict[int, SharedData] = {}
     with RngStream(derive_seed(seed, "data")):
         data = load()
 
     def seeded(loader: Iterable[Any], name: str, limit: int | None, per_epoch: int | None = None) -> SeededLoader:
         own = derive_seed(seed, name)
-        return SeededLoader(loader, own, _device(), limit=limit, keep_workers=keep_workers, per_epoch=per_epoch)
+        options: dict[str, Any] = {"keep_workers": keep_workers, "per_epoch": per_epoch, "users": users}
+        return SeededLoader(loader, own, _device(), limit=limit, **options)
 
     def of_one(data: Data) -> Data:
         validation = None if data.validation is None else seeded(data.validation, "validation", limits.validation)

@@ -31,12 +31,12 @@ def parts_of(saved: Mapping[str, Any], repeats: int) -> list[dict[str, Any]]:
     return [{**first, _FIRST: saved[_FIRST]} if _FIRST in saved else first, *others]
 
 
-def first_metrics(trial_folder: Path, epochs: int | None = None) -> dict[str, float]:
+def first_metrics(trial_folder: Path) -> dict[str, float]:
     """Return the last metrics of a trial's first member, whose weights are exported, from the last checkpoint.
 
-    Arguments and errors are those of `trained_state`.
+    Errors are those of `trained_state`.
     """
-    state = trained_state(trial_folder, epochs)
+    state = trained_state(trial_folder)
     return finite_metrics(state[PARTS][0]["history"][-1]) | {"parameters": float(state["parameters"])}
 
 

@@ -126,7 +126,8 @@ class Expansion:
         name = getattr(target, "__name__", target)
         if changed is not None and isinstance(spec, Scalar):
             raise NotInferableError(f"{name} gives another number in training than in eval mode")
-        if name in _WITH_STATISTICS and any(node.op == "attribute" for node in nodes_in((args[1:], kwargs))):
+        statistics = (args[1:3], kwargs.get("running_mean"), kwargs.get("running_var"))
+        if name in _WITH_STATISTICS and any(node.op == "attribute" for node in nodes_in(statistics)):
             raise NotInferableError(f"{name} may write into tensors that the model holds")
         return self._add(Node(kind, target, args, kwargs, spec, eval_args=changed, signature=key))
 

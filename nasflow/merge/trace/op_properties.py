@@ -187,8 +187,8 @@ def is_changing(node: Node) -> bool:
         return False
     if node.opaque:
         return True
-    if isinstance(module, CounterDropout):
-        return module.training and module.p > 0
+    if any(isinstance(part, CounterDropout) and part.training and part.p > 0 for part in module.modules()):
+        return True
     return isinstance(module, _BATCH_NORMS) and module.training and module.track_running_stats
 
 

@@ -32,11 +32,8 @@ def where_model_is(model: nn.Module, module: nn.Module) -> dict[str, Any]:
     return {_NAMES: {name: places.get(id(tensor), "") for name, tensor in model.state_dict(keep_vars=True).items()}}
 
 
-def trained_state(trial_folder: Path, epochs: int | None = None) -> dict[str, Any]:
+def trained_state(trial_folder: Path) -> dict[str, Any]:
     """Return the state of a trial that has ended, with its tensors on the CPU. Nothing in the folder is changed.
-
-    Args:
-        epochs: after which the trial has ended, if that is known.
 
     Raises:
         CheckpointError: the trial's last checkpoint is missing or can't be read.
@@ -48,7 +45,7 @@ def trained_state(trial_folder: Path, epochs: int | None = None) -> dict[str, An
         raise CheckpointError(f"the checkpoints in {trial_folder} can't be read at present: {error}") from error
     if state is None:
         raise CheckpointError(f"there is no checkpoint in {trial_folder}")
-    if not state["finished"] or epochs not in (None, state["epoch"]):
+    if not state["finished"]:
         raise CheckpointError(
             f"the last checkpoint in {trial_folder} is missing or damaged: the newest that can be read is of epoch "
             f"{state['epoch']}, after which the trial went on; put its files back from a copy"
@@ -56,18 +53,17 @@ def trained_state(trial_folder: Path, epochs: int | None = None) -> dict[str, An
     return state
 
 
-def trained_weights(trial_folder: Path, epochs: int | None = None) -> dict[str, torch.Tensor]:
+def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     """Return the state dict of the trained model of a trial that has ended, on the CPU.
 
     Args:
         trial_folder: with its checkpoints.
-        epochs: as in `trained_state`.
 
     Raises:
         CheckpointError: as `trained_state`, or the checkpoint has not all of the model.
         NewerCheckpointError: as `trained_state`.
     """
-    weights, places = _module_of(trial_folder, epochs)
+    weights, places = _module_of(trial_folder)
     if places is None:
         return {name.removeprefix(_PREFIX): t for name, t in weights.items() if name.startswith(_PREFIX)}
     if missing := [name for name, place in places.items() if place not in weights]:
@@ -78,20 +74,20 @@ def trained_weights(trial_folder: Path, epochs: int | None = None) -> dict[str, 
     return {name: weights[place] for name, place in places.items()}
 
 
-def other_weights(trial_folder: Path, epochs: int | None = None) -> dict[str, torch.Tensor]:
+def other_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     """Return what the LightningModule has beside the model, such as another head, by the names there, on the CPU.
 
     Arguments and errors are those of `trained_state`.
     """
-    weights, places = _module_of(trial_folder, epochs)
+    weights, places = _module_of(trial_folder)
     if places is None:
         return {name: tensor for name, tensor in weights.items() if not name.startswith(_PREFIX)}
     return {name: tensor for name, tensor in weights.items() if name not in places.values()}
 
 
-def _module_of(trial_folder: Path, epochs: int | None) -> tuple[dict[str, torch.Tensor], dict[str, str] | None]:
+def _module_of(trial_folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, str] | None]:
     """Return the LightningModule's state dict, and where the model's tensors are in it, as of `where_model_is`."""
-    state = trained_state(trial_folder, epochs)
+    state = trained_state(trial_folder)
     first = state[PARTS][0] if PARTS in state else state
     return state["module"], first.get(_NAMES)
 

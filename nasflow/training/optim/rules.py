@@ -306,10 +306,13 @@ class LoneAdam(Sweep):
         """Work out what follows from the hyper-parameters."""
         group = self.groups[self.slots[0]]
         self._constants, self._decay = _constants(group), float(group["weight_decay"])
-        rate = np.array([float(group["lr"])])
-        # the kernels' own types: it is read when they run, so a replayed step takes the newest
-        self._rate = self.placed("rate", rate, torch.float64 if self.slabs[0].whole.is_cpu else torch.float32)[0]
-        self.form = self._constants, self._decay
+        self._rate: float | torch.Tensor = float(group["lr"])
+        whole = self.slabs[0].whole
+        if whole.is_cpu or whole.dtype == torch.float32:  # a GPU takes no rates of more digits as tensors
+            # it is read when the kernel runs, so a replayed step takes the newest
+            dtype = torch.float64 if whole.is_cpu else torch.float32
+            self._rate = self.placed("rate", np.array([self._rate]), dtype)[0]
+        self.form = self._constants, self._decay, isinstance(self._rate, float) and self._rate
 
     def update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         """Step the rows."""

@@ -259,9 +259,12 @@ def test_the_flow_need_not_wait_for_the_searches(searches):
     path = searches.write("apart", **CONFIG | {"base_dir": str(searches.folder)})  # where its space is not
     run_forked(["python", "-c", _DESERTS, path], searches.folder, searches.server.env)
     code = "from nasflow.flows import recover\nprint(recover(grace_seconds=0, wait=False))"
-    variables = searches.server.env | {"NASFLOW_STORE": "sqlite:///nasflow.db"}
-    ended = run_forked(["python", "-c", code], searches.folder, variables, timeout=200)
-    assert ended.stdout.split()[-1] == "0", ended.stderr
+    variables = searches.server.env | {"NASFLOW_STORE": f"sqlite:///{searches.folder}/nasflow.db"}
+    worker = searches.folder / "worker"  # has a folder for each run, which it removes
+    worker.mkdir()
+    ended = run_forked(["python", "-c", code], worker, variables, timeout=200)
+    worker.rmdir()
+    assert ended.stdout.split()[-1:] == ["0"], ended.stderr
     log = searches.folder / "nasflow-runs" / "apart" / "recover.log"
     shown = searches.server.post("/artifacts/latest/filter", {"artifacts": {"key": {"any_": ["nas-recover"]}}})
     assert f"resumed, its log is {log}" in shown[0]["data"]

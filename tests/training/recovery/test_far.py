@@ -190,6 +190,25 @@ def test_what_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     copies.finish()
 
 
+def test_what_fails_at_the_end_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: threading.Event
+) -> None:
+    """But not for ever."""
+    hangs.set()
+    monkeypatch.setattr(far_copies, "_SHORTEST", 0.01)
+    store = CheckpointStore(tmp_path / "00000")
+    store.save(1, {"epoch": 1})
+    for failures, copied in ((2, [1]), (50, [])):
+        monkeypatch.setattr(Storage, "failures", failures)
+        where = f"moody://far{failures}/00000"
+        copies = far_copies.FarCopies(lambda trial, where=where: UrlStore(where), lambda error: None)
+        copies._ends = True
+        copies.put(0, far_copies.Copy(1, lambda: store.read_snapshot(1), ()))
+        copies.finish()
+        monkeypatch.setattr(Storage, "failures", 0)
+        assert UrlStore(where).epochs() == copied
+
+
 def test_what_fails_to_be_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: threading.Event
 ) -> None:
@@ -204,7 +223,9 @@ def test_what_fails_to_be_read_is_read_again(
     assert not [event for event in again if isinstance(event, Alert)]
 
 
-def test_a_copy_that_fails_at_the_end_keeps_no_other_one_back(hangs: threading.Event) -> None:
+def test_a_copy_that_fails_at_the_end_keeps_no_other_one_back(
+    monkeypatch: pytest.MonkeyPatch, hangs: threading.Event
+) -> None:
     hangs.set()
     bundle = Bundle()
     bundle.add("00001", 1, {"epoch": 1})
@@ -213,6 +234,7 @@ def test_a_copy_that_fails_at_the_end_keeps_no_other_one_back(hangs: threading.E
         raise CheckpointError("it is damaged")
 
     noted: list[BaseException | None] = []
+    monkeypatch.setattr(far_copies, "_SHORTEST", 0.01)
     copies = far_copies.FarCopies(lambda trial: UrlStore(f"moody://far/{trial:05d}"), noted.append)
     copies.put(0, far_copies.Copy(1, fail, ()))
     copies.put(1, far_copies.Copy(1, bundle.freeze, ()))
