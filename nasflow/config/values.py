@@ -61,7 +61,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_booleans_for_numbers(cls, values: Any) -> Any:
-        """Refuse `true` where only numbers fit, which pydantic reads as 1; YAML reads `yes` and `on` as `true`."""
+        """Refuse `true` where only numbers fit, which pydantic reads as 1."""
         for key, value in values.items() if isinstance(values, dict) else ():
             if key in cls.model_fields and any(isinstance(item, bool) for item in _items(value)):
                 kinds = _kinds(cls.model_fields[key].annotation)

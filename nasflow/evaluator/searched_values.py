@@ -77,10 +77,27 @@ def _as_searched(value: Any, path: str) -> FloatRange | IntRange | Options[Any] 
                 try:
                     return kind.model_validate(value)
                 except ValidationError as error:
+                    if _is_list_of_numbers(value):
+                        raise ConfigError(
+                            f"evaluator.{path}: '{key}' takes the lowest and the highest number"
+                            f"{', which are whole' if key == 'int' else ''}; to choose among some, give "
+                            f"{{pick: {value[key]}}}"
+                        ) from None
                     if not isinstance(value[key], list) or not {*_BESIDE} >= value.keys() - {key} > set():
                         return None  # a user's mapping that only happens to have such a key
                     raise ConfigError(f"evaluator.{path}.{explain(error, kind)}") from None
     return None
+
+
+def _is_list_of_numbers(value: dict[str, Any]) -> bool:
+    """Whether a mapping has nothing but several numbers under one key."""
+    [first, *others] = value.values()
+    return (
+        not others
+        and isinstance(first, list)
+        and len(first) > 1
+        and all(isinstance(number, int | float) and not isinstance(number, bool) for number in first)
+    )
 
 
 def _domain(searched: FloatRange | IntRange | Options[Any]) -> Domain:

@@ -1,7 +1,7 @@
 """Strategies that propose given architectures (the config's `begin_with`) before their own."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nasflow.space.architecture import Architecture
 from nasflow.strategy.base import Strategy
@@ -65,6 +65,13 @@ class BeginWith(GivenFirst):
         """See `Strategy.proposed`."""
         super().proposed(trials)
         self._strategy.proposed([trial for trial in trials if trial.number >= len(self._first)])
+
+    def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
+        """See `Strategy.resume`."""
+        rounds = list(rounds)
+        for trials in rounds:
+            self._count(trials)
+        self._strategy.resume(rounds)
 
     @property
     def asks_ahead(self) -> bool:

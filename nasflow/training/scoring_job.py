@@ -20,6 +20,7 @@ from nasflow.system.gc_control import frozen
 from nasflow.training.lightning_loop import make_trainer
 from nasflow.training.member_checkpoints import MemberCheckpoints
 from nasflow.training.member_maker import load_job_data, make_member, samples_of, seeded_data
+from nasflow.training.repeated import parts_of
 from nasflow.training.scoring import score
 from nasflow.training.training_job import Tell
 
@@ -46,12 +47,10 @@ class ScoringJob:
                 self._checkpoints.close()
 
     def _run(self) -> None:
-        states = {member.trial: self._checkpoints.newest(member.trial) for member in self._spec.members}
-        self._tell(Started(resumed={trial: state["epoch"] if state else 0 for trial, state in states.items()}))
+        states = {member.trial: self._checkpoints.ended(member.trial) for member in self._spec.members}
+        self._tell(Started(resumed={trial: state["epoch"] for trial, state in states.items()}))
         for member in self._spec.members:
             state = states[member.trial]
-            if state is None:
-                raise InfrastructureError(f"trial {member.trial} can't be tested: it has no checkpoint any more")
             try:
                 with activity.running(member.trial):
                     metrics = self._score(member, state)
@@ -63,7 +62,7 @@ class ScoringJob:
                 self._tell(Final(trial=member.trial, epochs=state["epoch"], metrics=metrics))
         self._tell(Ended())
 
-    def _score(self, spec: MemberSpec, state: dict[str, object]) -> dict[str, float]:
+    def _score(self, spec: MemberSpec, state: dict[str, Any]) -> dict[str, float]:
         member = make_member(self._spec, spec, self._samples)
         config = member.config.test_data
         if config is None:
@@ -72,8 +71,10 @@ class ScoringJob:
         trainer = make_trainer(member.config.precision)
         member.attach(trainer, "fit", datamodule=data.module)
         trainer.precision_plugin.convert_module(member.module.to(trainer.strategy.root_device))
-        member.load_weights(state)
+        first, *_ = parts_of(state, self._spec.evaluator.members_per_trial)
+        member.load_weights(first)
         make_by_weights(member.module)
+        member.average.swap(True)  # as in validation; nothing follows that needs the weights of training
         has_step = getattr(member.module.test_step, "__func__", None) is not LightningModule.test_step
         step = "test_step" if has_step else "validation_step"
         confusion = ConfusionCounter(MOST_CLASSES)

@@ -59,7 +59,7 @@ def sentence_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     [
         ("2024-13-45", "'2024-13-45' is no timestamp"),
         ("9" * 5000, "a number of 5,000 characters"),
-        ("1" + ":1" * 100_000, "a number of 200,001 characters"),
+        ("0o" + "7" * 5000, "a number of 5,002 characters"),
         ("0x" + "f" * 5000, "a number of 5,002 characters"),
         ("!!int abc", "'abc' is no int"),
         ("!!float abc", "'abc' is no float"),

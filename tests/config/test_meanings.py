@@ -1,5 +1,6 @@
 """What a config means: numbers as YAML 1.2 writes them, each key once, and which way a metric is better."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,17 @@ def read(tmp_path: Path, text: str) -> Any:
             (".5e1", 5.0),
             ("1.e2", 100.0),
         ),
-        *(("12", 12), ("0.1", 0.1), ("1.0e-3", 1e-3), ("0x1e3", 0x1E3), ("-7", -7), ("2024-01-02", None)),
+        *(("12", 12), ("0.1", 0.1), ("1.0e-3", 1e-3), ("0x1e3", 0x1E3), ("-7", -7), ("2024-01-02", date(2024, 1, 2))),
+        *(("010", 10), ("-007", -7), ("0o17", 15), ("08", 8), ("0.", 0.0), ("-.inf", float("-inf"))),
+        *(("4:00:00", "4:00:00"), ("12:00", "12:00"), ("1:30.5", "1:30.5"), ("1_000", "1_000"), ("0b11", "0b11")),
+        *(("true", True), ("False", False), ("TRUE", True), ("~", None), ("null", None)),
+        *((word, word) for word in ("yes", "NO", "on", "Off", "y", "N", "tRUE", "=", "<", "0o8", "-0x1", "1.2.3")),
         *(("'1e-3'", "1e-3"), ("1e", "1e"), ("e3", "e3"), ("1e3b", "1e3b"), ("v1e3", "v1e3"), ("1-2e3", "1-2e3")),
     ],
 )
 def test_numbers(text: str, value: Any, tmp_path: Path) -> None:
     found = read(tmp_path, f"lr: [{text}]")["lr"][0]
-    assert value is None or (found == value and type(found) is type(value))
+    assert found == value and type(found) is type(value)
 
 
 @pytest.mark.parametrize(

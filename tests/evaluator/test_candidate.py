@@ -132,6 +132,23 @@ def search(**changes: Any) -> SearchConfig:
     return parse_config(values)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "budget", "said"),
+    [
+        ({}, {}, "until 50 trials have a score, and the budget has 48 trials"),
+        ({"params": {"population_size": 12}}, {"trials": 12}, "until 12 trials have a score, and the budget has 12"),
+        ({"params": {"population_size": 12}}, {}, None),
+        ({}, {"rounds": 4}, None),
+    ],
+)
+def test_a_budget_with_which_nsga2_learns_nothing_is_said(
+    strategy: dict[str, Any], budget: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_search(search(strategy={"kind": "nsga2", **strategy}, budget=budget))
+    found = [entry.getMessage() for entry in caplog.records if "nsga2" in entry.getMessage()]
+    assert len(found) == (said is not None) and all(str(said) in message for message in found)
+
+
 def test_a_right_search_passes_and_gives_its_space() -> None:
     space = check_search(search(**{"evaluator.optimizer": {"lr": {"float": [0.1, 0.2]}}}))
     assert list(space.sample(random.Random(0))) == ["bias", "optimizer.lr"]

@@ -87,7 +87,15 @@ def test_what_is_not_searched_stays(config: EvaluatorConfig) -> None:
 
 @pytest.mark.parametrize(
     "mapping",
-    [{"float": 32}, {"float": [1, 2], "unit": "cm"}, {"int": "eger"}, {"pick": []}, {"pick": "me"}, {"float": [1]}],
+    [
+        {"float": 32},
+        {"float": [1, 2], "unit": "cm"},
+        {"int": "eger"},
+        {"pick": []},
+        {"pick": "me"},
+        {"float": [1]},
+        {"float": ["a", "b", "c"]},
+    ],
     ids=str,
 )
 def test_a_users_mapping_that_only_looks_like_a_search_stays(mapping: dict[str, Any]) -> None:
@@ -113,6 +121,12 @@ def test_params_are_searched_but_not_as_a_whole() -> None:
         ({"int": [16, 64], "steps": 16}, r"module\.params\.width\.steps: unknown key; did you mean 'step'\?"),
         ({"float": [0, 0.5], "step": 0.1}, r"module\.params\.width\.step: unknown key"),
         ({"pick": [1, 2], "log": True}, r"module\.params\.width\.log: unknown key"),
+        (
+            {"float": [0.1, 0.3, 0.5]},
+            r"^evaluator\.module\.params\.width: 'float' takes the lowest and the highest number; to choose among "
+            r"some, give \{pick: \[0\.1, 0\.3, 0\.5\]\}$",
+        ),
+        ({"int": [1, 2.5]}, r"width: 'int' takes the lowest and the highest number, which are whole; "),
     ],
 )
 def test_a_slip_in_a_searched_param_is_no_literal(given: dict[str, Any], what: str) -> None:

@@ -9,6 +9,7 @@ from nasflow.config.search import CustomStrategyConfig, EvolutionConfig, GridCon
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
+from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.make import make_strategy
 from nasflow.strategy.random_search import RandomSearch
 from nasflow.testing.strategy import ACCURACY, contract_program, finished
@@ -33,6 +34,16 @@ class Own(RandomSearch):
 
     def __init__(self, space, objectives, seed):
         super().__init__(space, seed)
+
+
+class Resumed(Own):
+    """A user's that has its own way to resume."""
+
+    found: list[list[Trial]] | None = None
+
+    def resume(self, rounds):
+        self.found = [list(trials) for trials in rounds]
+        super().resume(self.found)
 
 
 def make(kind: str) -> Strategy:
@@ -61,6 +72,18 @@ def test_begins_with_them_and_resumes_as_if_uninterrupted(kind, per_round, caplo
         strategy.resume(record[:cut])
         assert search(strategy, cut, 3, per_round) == record[cut:]
     assert "does not propose again" not in caplog.text
+
+
+def test_a_strategys_own_way_to_resume_is_called():
+    def begun() -> tuple[Resumed, Strategy]:
+        own = Resumed(SPACE, [ACCURACY], 7)
+        return own, BeginWith(FIRST, own)
+
+    record = search(begun()[1], 0, 3, 3)
+    own, strategy = begun()
+    strategy.resume(iter(record[:2]))
+    assert own.found == record[:2]
+    assert search(strategy, 2, 3, 3) == record[2:]
 
 
 @pytest.mark.parametrize("kind", ["random", "evolution", "grid"])

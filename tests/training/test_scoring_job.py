@@ -15,6 +15,7 @@ from nasflow.evaluator.candidate import candidate_space
 from nasflow.evaluator.loading.data_source import load_test_data
 from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
+from nasflow.training.repeated import parts_of
 from nasflow.training.scoring_job import ScoringJob
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
 from tests.training.models.spaces import unbalanced
@@ -79,23 +80,50 @@ def test_a_module_with_a_test_step(tmp_path: Path) -> None:
     assert found["test_scale"] != 1.0
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_what_the_test_step_sees_of_the_trial(repeats: int, tmp_path: Path) -> None:
+    module = {"target": "attentive_modules.py:Looks"}
+    unseen_data = {"target": "tested_modules.py:UnseenModule"}
+    config = evaluator(kind="lightning", module=module, test_data=unseen_data, epochs=3, repeats=repeats)
+    found = metrics(on_unseen(config, tmp_path))
+    assert found == {"test_epoch": 3.0, "test_step": 12.0, "test_epochs": 3.0, "test_has_data": 1.0}
+
+
 def test_a_module_without_one(tmp_path: Path) -> None:
     module = {"target": "lightning_modules.py:Hooked"}
     found = metrics(on_unseen(evaluator(kind="lightning", module=module, test_data=UNSEEN), tmp_path))
     assert found.keys() == {"test_loss", "test_accuracy", "test_constant"}
 
 
-def test_what_callbacks_keep_is_there(tmp_path: Path) -> None:
-    """An average of the weights is that of the training, also for a trial that ended before all epochs."""
-    average = [{"target": "pytorch_lightning.callbacks:EMAWeightAveraging", "params": {"decay": 0.5}}]
+EMA = {"decay": 0.9}
+CALLBACKS = [{"target": "pytorch_lightning.callbacks:EMAWeightAveraging", "params": EMA}]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("average", [{"ema": EMA}, {"callbacks": CALLBACKS}], ids=["ema", "callback"])
+@pytest.mark.parametrize("until", [None, 2], ids=["ended", "stopped"])
+def test_the_average_of_a_trials_first_member(
+    until: int | None, average: dict[str, Any], repeats: int, tmp_path: Path
+) -> None:
     same = {"target": "tested_modules.py:validation"}
-    for epochs, until in ((3, None), (3, 2)):
-        config = evaluator(test_data=same, epochs=epochs, stop_after=until, precision="64-true", callbacks=average)
-        root = tmp_path / str(until)
-        found = metrics(on_unseen(config, root))
-        state = CheckpointStore(trial_dir(root, 3)).load_newest()
-        assert state is not None
-        assert found["test_loss"] == pytest.approx(state["history"][-1]["val_loss"], rel=1e-12)
+    options = {"epochs": 3, "stop_after": until, "precision": "64-true", "repeats": repeats}
+    found = metrics(on_unseen(evaluator(test_data=same, **options, **average), tmp_path))
+    state = CheckpointStore(trial_dir(tmp_path, 3)).load_newest()
+    assert state is not None
+    last = parts_of(state, repeats)[0]["history"][-1]
+    assert found["test_loss"] == pytest.approx(last["val_loss"], rel=1e-12)
+    assert found["test_accuracy"] == pytest.approx(last["val_accuracy"])
+
+
+def test_the_average_of_the_first_fold(tmp_path: Path) -> None:
+    """It is what is exported."""
+    data = {"target": "spaces.py:train_only"}
+    config = evaluator(data=data, folds=2, epochs=2, test_data=UNSEEN, precision="64-true", callbacks=CALLBACKS)
+    found = metrics(on_unseen(config, tmp_path))
+    model = candidate_space(Target(target="spaces.py:linear"), config, HERE).build(LINEAR).model
+    model = with_weights(model, trained_weights(trial_dir(tmp_path, 3))).eval()
+    x, y = unseen().tensors
+    assert found["test_loss"] == pytest.approx(float(F.cross_entropy(model(x.double()).detach(), y)), rel=1e-12)
 
 
 def test_lazy_layers_have_their_trained_sizes(tmp_path: Path) -> None:
@@ -154,3 +182,14 @@ def test_the_confusion_matrix(tmp_path: Path) -> None:
     assert sum(map(sum, confusion.counts)) == len(y)
     right = sum(confusion.counts[each][each] for each in range(3))
     assert metrics(events)["test_accuracy"] == pytest.approx(right / len(y))
+
+
+def test_a_trial_whose_last_checkpoint_is_damaged_is_not_tested(tmp_path: Path) -> None:
+    """The one before has other weights; and nothing is removed."""
+    job = make_job("spaces.py:linear", evaluator(test_data=UNSEEN, epochs=2), {3: LINEAR})
+    train(job, tmp_path)
+    folder = trial_dir(tmp_path, 3)
+    (folder / "epoch-0002.safetensors").write_bytes(b"")
+    with pytest.raises(InfrastructureError, match="trial 3 can't be tested: its last checkpoint is missing or damaged"):
+        ScoringJob(job.model_copy(update={"tests": True}), tmp_path, print).run()
+    assert {path.name for path in folder.iterdir()} >= {"epoch-0001.safetensors", "epoch-0002.safetensors"}

@@ -23,7 +23,10 @@ _LOWER = re.compile(
 _HIGHER = re.compile(
     "accuracy|acc|f1|precision|recall|auroc|auc|r2|iou|miou|dice|kappa|mcc|bleu|rouge|psnr|ssim|reward|throughput"
 )
-_TURNED = re.compile("neg|negative|negated|minus|inverse|inv|reciprocal|one|brier")
+_TURNED = re.compile(
+    "neg|negative|negated|minus|inverse|inv|reciprocal|one|brier|"
+    "std|stdev|var|variance|gap|drop|diff|delta|spread|range|ratio"
+)
 
 
 def with_direction(values: Any) -> Any:

@@ -55,7 +55,7 @@ class Translation:
 
 def from_nni(path: Path) -> Translation:
     """Translate a file. Raises ConfigError if it can't be read, or is no NNI config."""
-    values = read_yaml(path)
+    values = read_yaml(path, old=True)  # as NNI does
     if not isinstance(values, dict) or not {str(key) for key in values} & _SIGNS:
         raise ConfigError(
             f"{path}: is no config of an NNI experiment, which has 'trainingService' or 'trainingServicePlatform'; "

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from nasflow.config.reading.yaml_file import read_exponents
+from nasflow.config.reading.yaml_file import read_numbers
 
 _COMMENTS = {
     "name": "Translated from the config of an NNI experiment by `nasflow from-nni`; check it by `nasflow validate`.",
@@ -32,7 +32,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-read_exponents(_Dumper)
+read_numbers(_Dumper)
 
 
 def printed(config: dict[str, Any], picks: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ def search_space(config: Entries, folder: Path) -> SearchSpace:
     if file is not None:
         key = file_key
         try:
-            values = read_yaml(folder / file)
+            values = read_yaml(folder / file, old=True)
         except (ConfigError, ValueError):
             config.notes.add(key, "the file can't be read; translate it by hand, as docs/from-nni.md shows")
     found = SearchSpace()

@@ -24,6 +24,7 @@ _NEAREST = {
     "ppotuner": "evolution",
     "networkmorphism": "evolution",
 }
+_MINIMIZE = ("tpe", "anneal")  # unless their config says otherwise; NNI's others maximize
 _OWN = "write it as a class of nasflow's, and name it as {kind: custom, target: 'mine.py:Mine'}"
 
 
@@ -40,7 +41,7 @@ def tuning(config: Entries) -> dict[str, Any]:
     if assessor:
         pruner = _assessor(assessor)
         found |= {"pruner": pruner} if pruner else {}
-    return {"objectives": _objectives(None)} | found
+    return {"objectives": _objectives("maximize")} | found
 
 
 def _tuner(tuner: Entries) -> dict[str, Any]:
@@ -54,14 +55,14 @@ def _tuner(tuner: Entries) -> dict[str, Any]:
         tuner.notes.add(key, f"there is no such strategy; {strategy['kind']} is used instead, see docs/from-nni.md")
     if strategy["kind"] == "evolution" and (population := args.count("population_size")):
         strategy |= {"population": population, "tournament": max(1, population // 4)}
-    return {"strategy": strategy, **_common(args)} | _finish(tuner, args)
+    return {"strategy": strategy, **_common(name, args)} | _finish(tuner, args)
 
 
 def _advisor(advisor: Entries) -> dict[str, Any]:
     name, key, args = _algorithm(advisor, "builtinAdvisorName")
     if name not in ("hyperband", "bohb"):
         advisor.notes.add(key, f"{_OWN} in `strategy`. random is used instead")
-        return _common(args) | _finish(advisor, args)
+        return _common(name, args) | _finish(advisor, args)
     halving: dict[str, Any] = {}
     if (eta := args.count("eta")) is not None and eta >= 2:
         halving["reduction_factor"] = eta
@@ -69,7 +70,7 @@ def _advisor(advisor: Entries) -> dict[str, Any]:
     if budget := args.count("min_budget"):
         halving["min_epochs"] = budget
     args.drop("not needed: halving is asynchronous", "exec_mode")
-    return {"strategy": {"kind": name, **halving}, **_common(args)} | _finish(advisor, args)
+    return {"strategy": {"kind": name, **halving}, **_common(name, args)} | _finish(advisor, args)
 
 
 def _assessor(assessor: Entries) -> dict[str, Any] | None:
@@ -96,12 +97,15 @@ def _algorithm(entries: Entries, old: str) -> tuple[str, str, Entries]:
     return name, key, entries.section("classArgs")
 
 
-def _common(args: Entries) -> dict[str, Any]:
-    mode, seed = args.text("optimize_mode"), args.count("seed")
+def _common(name: str, args: Entries) -> dict[str, Any]:
+    key, mode, seed = args.key("optimize_mode"), args.text("optimize_mode"), args.count("seed")
+    if mode is None:
+        mode = "minimize" if name in _MINIMIZE else "maximize"
+        args.notes.add(key, f"it is not given; {mode} is used: check `objectives`")
     return {"objectives": _objectives(mode)} | ({} if seed is None else {"seed": seed})
 
 
-def _objectives(mode: str | None) -> list[dict[str, str]]:
+def _objectives(mode: str) -> list[dict[str, str]]:
     if mode == "minimize":
         return [{"metric": "val_loss", "direction": "minimize"}]
     return [{"metric": "val_accuracy", "direction": "maximize"}]

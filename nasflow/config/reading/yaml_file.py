@@ -14,10 +14,22 @@ from nasflow.errors import ConfigError
 
 _MOST_DIGITS = 100
 _PLAIN_TAGS = ("null", "bool", "int", "float", "timestamp", "str", "seq", "map")
+_TAG = "tag:yaml.org,2002:"
+_BOOL = re.compile(r"true$|True$|TRUE$|false$|False$|FALSE$")
+_NUMBERS = {
+    "int": re.compile(r"[-+]?[0-9]+$|0o[0-7]+$|0x[0-9a-fA-F]+$"),
+    "float": re.compile(
+        r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+    ),
+}  # of YAML 1.2; what fits both is an int
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, *, old: bool = False) -> Any:
     """Return what a YAML file contains: mappings, lists, text, numbers and dates.
+
+    Args:
+        path: of the file.
+        old: whether it is written for YAML 1.1, in which `yes` is true, `010` is eight, and `4:00` is 240.
 
     Raises:
         ConfigError: it can't be read, is no UTF-8 text, is no YAML, or is larger than a config may be.
@@ -36,7 +48,7 @@ def read_yaml(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: it is not UTF-8 text ({error}); save it as UTF-8") from None
     try:
-        return yaml.load(text, _Loader)  # noqa: S506  # a safe one
+        return yaml.load(text, _OldLoader if old else _Loader)  # noqa: S506  # a safe one
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {one_line(_problem(error))}") from None
 
@@ -50,7 +62,7 @@ def _problem(error: yaml.YAMLError) -> str:
     return what if mark is None else f"{what} in line {mark.line + 1}, column {mark.column + 1}"
 
 
-class _Loader(yaml.SafeLoader):
+class _OldLoader(yaml.SafeLoader):
     """PyYAML's safe loader for what JSON can express and dates. Aliases count as what they repeat.
 
     Counting is done while nodes are composed: merge keys (`<<`) expand aliases when values are constructed.
@@ -109,15 +121,31 @@ def _refuse_twice(mapping: yaml.MappingNode) -> None:
             known.add((key.tag, key.value))
 
 
-def read_exponents(kind: Any) -> None:
-    """Let a loader or dumper take `1e-3` for a number, as in YAML 1.2 and JSON; it is text in YAML 1.1."""
-    number = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
-    kind.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+def read_numbers(kind: Any) -> None:
+    """Let a loader or dumper take for a number what is one in YAML 1.2, such as `1e-3`, which is text in YAML 1.1."""
+    for name, pattern in _NUMBERS.items():
+        kind.add_implicit_resolver(_TAG + name, pattern, list("-+.0123456789"))
 
 
-read_exponents(_Loader)
-_Loader.yaml_constructors = {
+class _Loader(_OldLoader):
+    """Takes for numbers, true and false what YAML 1.2 does: `4:00`, `1_000` and `no` are text, and `010` is ten."""
+
+
+def _int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+
+
+_OldLoader.yaml_constructors = {
     tag: construct
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or tag.rpartition(":")[2] in _PLAIN_TAGS
+    if tag is None or tag.removeprefix(_TAG) in _PLAIN_TAGS
 }
+read_numbers(_OldLoader)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) in ("null", "timestamp", "merge")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+read_numbers(_Loader)
+_Loader.add_implicit_resolver(_TAG + "bool", _BOOL, list("tTfF"))
+_Loader.add_constructor(_TAG + "int", _int)

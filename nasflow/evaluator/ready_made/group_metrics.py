@@ -12,7 +12,7 @@ from nasflow.autocast import without_casts
 from nasflow.config.evaluator.metrics import metric_name
 from nasflow.evaluator.ready_made.group_losses import ClassificationLosses, RegressionLosses
 from nasflow.evaluator.ready_made.own_parts import metric_value
-from nasflow.evaluator.ready_made.pairs import explained
+from nasflow.evaluator.ready_made.pairs import IGNORED, class_numbers, explained
 from nasflow.evaluator.ready_made.supervised import (
     ClassificationModule,
     RegressionModule,
@@ -27,7 +27,7 @@ class SupervisedGroup:
     """Computes what the `training_step` and `validation_step` of members that share a batch would log.
 
     A member's numbers are those of its own module in a `Logbook`. They are the same, bit for bit, whatever other
-    members are in the group, even if the others' outputs are NaN. The values of metrics are torchmetrics' own.
+    members are in the group, even if the others' outputs are NaN. Metrics are computed as the modules' own are.
 
     Args:
         modules: one per member; `fits` says whether they can be a group.
@@ -121,6 +121,7 @@ class SupervisedGroup:
             on_device = {name: metric.to(outputs.device) for name, metric in made.items()}
             by_name = {metric for metric in _metrics(self._modules[0]) if isinstance(metric, str)}
             self._families = _families(on_device, by_name, len(outputs))
+        target = class_numbers(target)
         for family in self._families:
             family.add(outputs, target)
 
@@ -281,14 +282,14 @@ class _Answers:
         for metric in self._metrics.values():
             metric.update(outputs[0], target)
         answers = outputs.argmax(-1)
-        hits = (answers == target).long()
+        hits, counted = (answers == target).long(), (target != IGNORED).long()
         if self._by_class:
             none = answers.new_zeros(len(outputs), outputs.shape[-1])
-            self._right.add(none.scatter_add(1, target.long().expand_as(answers), hits))
-            self._given.add(none.scatter_add(1, answers, torch.ones_like(answers)))
+            self._right.add(none.scatter_add(1, (target.long() * counted).expand_as(answers), hits))
+            self._given.add(none.scatter_add(1, answers, counted.expand_as(answers)))
         else:
             self._right.add(hits.sum(1, keepdim=True))
-            self._given.add(torch.full_like(hits[:, :1], len(target)))
+            self._given.add(counted.sum().repeat(len(outputs), 1))
 
     def close(self) -> dict[str, list[float]]:
         right, given = self._right.take(), self._given.take()
@@ -312,7 +313,7 @@ class _Errors:
         for metric in self._metrics.values():
             metric.update(outputs[0], target)
         errors = outputs - target
-        self._squares.add(errors.square().sum(1, dtype=torch.float64))
+        self._squares.add(errors.double().square().sum(1))
         self._sizes.add(errors.abs().sum(1, dtype=torch.float64))
 
     def close(self) -> dict[str, list[float]]:
@@ -320,9 +321,9 @@ class _Errors:
         values = {}
         for name, metric in self._metrics.items():
             if name == "r2":
-                shared = ("sum_squared_error", "sum_error")  # of the targets
-                states = {state: getattr(metric, state).expand_as(squares) for state in shared}
-                values[name] = _values(metric, {"residual": squares, **states}, multioutput="raw_values")
+                metric.residual = squares
+                values[name] = metric.scores().reshape(len(squares), -1).mean(1).tolist()
+                metric.reset()
             elif name == "mae":
                 values[name] = _values(metric, {"sum_abs_error": sizes.reshape(len(sizes), -1).sum(1)})
             else:

@@ -27,6 +27,11 @@ def pair_of(batch: Any, kind: str) -> Any:
     )
 
 
+def class_numbers(target: torch.Tensor) -> torch.Tensor:
+    """Return targets with bytes as torch.int64: `IGNORED` as a byte would be the number of a class."""
+    return target.long() if target.dtype == torch.uint8 else target
+
+
 def refuse_no_classes(target: torch.Tensor, metric: str) -> None:
     """Raise TrialError if targets are no class numbers `[B]`, which a metric by name needs."""
     if target.ndim != 1 or target.is_floating_point():

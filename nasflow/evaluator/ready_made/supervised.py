@@ -18,9 +18,10 @@ from nasflow.config.evaluator.target import Target
 from nasflow.errors import TrialError
 from nasflow.evaluator.base import Evaluator
 from nasflow.evaluator.ready_made.mixing import mix
+from nasflow.evaluator.ready_made.named_metrics import AUROC, R2, Accuracy
 from nasflow.evaluator.ready_made.optimizers import make_optimizer, make_schedule, parameter_groups
 from nasflow.evaluator.ready_made.own_parts import is_known, make_loss, make_metric, metric_class
-from nasflow.evaluator.ready_made.pairs import explained, pair_of, refuse_no_classes
+from nasflow.evaluator.ready_made.pairs import IGNORED, class_numbers, explained, pair_of, refuse_no_classes
 
 REGRESSION_LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
@@ -93,7 +94,7 @@ class SupervisedModule(LightningModule):
             self.watch(output.detach(), target)
         for name, metric in self.val_metrics.items():
             assert isinstance(metric, torchmetrics.Metric)  # noqa: S101 - for the type checker
-            metric.update(output.detach(), target)
+            metric.update(output.detach(), class_numbers(target))
             self.log(f"val_{name}", metric, on_epoch=True)
 
     def configure_optimizers(self) -> Any:
@@ -153,7 +154,9 @@ class SupervisedModule(LightningModule):
 def _top_k(k: int, classes: int) -> torchmetrics.Metric:
     if k > classes:
         raise TrialError(f"evaluator.metrics: top_k is {k}, and the model tells {classes} classes apart")
-    return torchmetrics.classification.MulticlassAccuracy(num_classes=classes, top_k=k, average="micro")
+    return torchmetrics.classification.MulticlassAccuracy(
+        num_classes=classes, top_k=k, average="micro", ignore_index=IGNORED, validate_args=False
+    )
 
 
 class ClassificationModule(SupervisedModule):
@@ -214,7 +217,10 @@ class ClassificationModule(SupervisedModule):
             refuse_no_classes(target, ours[0])
 
     def make_metrics(self, output: torch.Tensor) -> dict[str, torchmetrics.Metric]:
-        """Return the metrics: accuracy over all samples; f1, precision and recall as unweighted means over classes."""
+        """Return the metrics: accuracy over all samples; the others as unweighted means over classes.
+
+        Samples that are labelled `IGNORED` do not count.
+        """
         classes = output.shape[-1]
         if output.ndim != 2 or classes < 2:
             raise TrialError(
@@ -222,13 +228,13 @@ class ClassificationModule(SupervisedModule):
                 "'kind: lightning'"
             )
         kinds = torchmetrics.classification
-        options: dict[str, Any] = {"num_classes": classes, "validate_args": False}
+        options: dict[str, Any] = {"num_classes": classes, "validate_args": False, "ignore_index": IGNORED}
         makers: dict[str, Callable[[], torchmetrics.Metric]] = {
-            "accuracy": lambda: kinds.MulticlassAccuracy(average="micro", **options),
+            "accuracy": lambda: Accuracy(classes),
             "f1": lambda: kinds.MulticlassF1Score(**options),
             "precision": lambda: kinds.MulticlassPrecision(**options),
             "recall": lambda: kinds.MulticlassRecall(**options),
-            "auroc": lambda: kinds.MulticlassAUROC(**options),
+            "auroc": lambda: AUROC(classes),
         }
         return self.make_own_metrics(makers, classes)
 
@@ -257,7 +263,7 @@ class RegressionModule(SupervisedModule):
             "mse": torchmetrics.MeanSquaredError,
             "rmse": lambda: torchmetrics.MeanSquaredError(squared=False),
             "mae": torchmetrics.MeanAbsoluteError,
-            "r2": torchmetrics.R2Score,
+            "r2": R2,
         }
         return self.make_own_metrics(makers)
 

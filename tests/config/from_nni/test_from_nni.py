@@ -100,6 +100,40 @@ def test_an_experiment_becomes_a_search():
     }
 
 
+@pytest.mark.parametrize(
+    ("tuner", "metric", "direction"),
+    [
+        *(("TPE", "val_loss", "minimize"), ("Anneal", "val_loss", "minimize")),
+        *(("Evolution", "val_accuracy", "maximize"), ("Random", "val_accuracy", "maximize")),
+    ],
+)
+def test_without_a_mode_it_is_the_tuners_default(tuner, metric, direction):
+    values = {"trainingService": {"platform": "local"}, "tuner": {"name": tuner}}
+    translation = translate(values, Path("any.yml"), kinds())
+    assert yaml.safe_load(translation.text)["objectives"] == [{"metric": metric, "direction": direction}]
+    said = f"tuner.classArgs.optimize_mode: it is not given; {direction} is used: check `objectives`"
+    assert said in translation.notes
+    for mode, name in (("minimize", "val_loss"), ("maximize", "val_accuracy")):
+        values["tuner"]["classArgs"] = {"optimize_mode": mode}
+        translation = translate(values, Path("any.yml"), kinds())
+        assert yaml.safe_load(translation.text)["objectives"] == [{"metric": name, "direction": mode}]
+        assert not any("optimize_mode" in note for note in translation.notes)
+
+
+def test_a_file_is_read_as_nni_reads_it(tmp_path):
+    """As YAML 1.1; and what is printed is read as it is meant."""
+    path = tmp_path / "x.yml"
+    path.write_text(
+        "experimentName: '08'\nmaxExperimentDuration: 4:00:00\nmaxTrialNumber: 010\n"
+        "trainingService: {platform: local, useActiveGpu: yes, gpuIndices: 0}\n"
+    )
+    printed = tmp_path / "search.yaml"
+    printed.write_text(from_nni(path).text)
+    found = read_yaml(printed)
+    assert (found["name"], found["budget"]["hours"], found["budget"]["trials"]) == ("08", 4.0, 8)
+    assert found["training_service"]["use_active_gpu"] is True
+
+
 def test_hosts_of_version_2_and_of_version_1():
     found, _ = service("remote", {"ssh": {"hosts"}})
     assert found["hosts"] == [

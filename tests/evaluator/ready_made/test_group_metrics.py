@@ -219,9 +219,9 @@ def test_masked_classes(smoothing: float) -> None:
 @pytest.mark.parametrize("smoothing", [(0.0, 0.0), (0.0, 0.3)], ids=["plain", "smoothed"])
 @pytest.mark.parametrize("ignored", [[], [0, 4], [0, 1, 2, 3, 4, 5]], ids=["none", "some", "all"])
 def test_ignored_targets(smoothing: tuple[float, float], ignored: list[int]) -> None:
-    """torch's cross-entropy passes over targets of -100, and accuracy counts them as wrong."""
+    """torch's cross-entropy passes over targets of -100, and so do metrics by name."""
     with in_double():
-        modules = [classification(label_smoothing=value) for value in smoothing]
+        modules = [classification(label_smoothing=value, metrics=CLASS_METRICS) for value in smoothing]
         batches = logits(2, 4, [6, 3], 0)
         batches[0][1][ignored] = -100
         same(together(SupervisedGroup(modules), batches, batches), alone(modules, batches, batches))

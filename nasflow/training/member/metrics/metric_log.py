@@ -1,6 +1,7 @@
 """Collect what a member logs in an epoch, without the Trainer, in place of `LightningModule.log`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +88,11 @@ class Logbook:
         self.settle()
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
 
+    def computed(self) -> dict[str, float]:
+        """Return of each logged torchmetrics Metric that has seen a batch what it comes to so far."""
+        self.settle()
+        return {name: metric_value(name, metric) for name, metric in self._metrics.items() if metric.update_count}
+
     def how(self) -> dict[str, str]:
         """Return of the numbers that are no means how they are put together: sum, min or max."""
         return dict(self._how)
@@ -139,6 +145,13 @@ def batch_size_of(batch: Any) -> int:
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         yield batch
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    for part in parts:
+    for part in _parts(batch):
         yield from _tensors(part)
+
+
+def _parts(batch: Any) -> Iterable[Any]:
+    if isinstance(batch, Mapping):
+        return batch.values()
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return [getattr(batch, field.name) for field in dataclasses.fields(batch)]
+    return batch if isinstance(batch, list | tuple) else ()
