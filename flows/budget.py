@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nasflow.study.records import AttemptKind, RoundRecord, RoundState
+from nasflow.study.records import Attempt, AttemptKind, AttemptState, RoundRecord, RoundState
 from nasflow.study.study import Study
 from nasflow.trial import Trial, TrialStatus
 
@@ -41,33 +41,52 @@ def unfinished_text(study: Study) -> str:
 
 
 def is_finished(study: Study) -> bool:
-    """Whether nothing is left to run: no test is due, and no round is left, or the last found the space exhausted."""
+    """Whether nothing is left to run: no test is due, and no round is left, or the last ones found no architecture."""
     if (best := untested(study)) is not None and why_not_tested(study, best) is None:
         return False
     left = next(rounds_left(study), None)
-    rounds = study.rounds()
-    exhausted = rounds and _has_ended(study, rounds[-1]) and not study.trials(round=rounds[-1].number, limit=1)
-    return left is None or bool(exhausted and left > rounds[-1].number)
+    last = max((record.number for record in study.rounds()), default=-1)
+    return left is None or (left > last and is_exhausted(study, last))
+
+
+def is_exhausted(study: Study, number: int) -> bool:
+    """Whether round `number` has ended without trials, and so have the `budget.rounds_ahead` rounds before it.
+
+    The first of these was proposed before the results of the rounds ahead of it were known, the last knew all: results
+    may let a strategy go on, as those that asha promotes do.
+    """
+    ended = {record.number for record in study.rounds() if _has_ended(study, record)}
+    last = range(number - study.config.budget.rounds_ahead, number + 1)
+    return ended.issuperset(last) and not any(study.trials(round=one, limit=1) for one in last)
 
 
 def untested(study: Study) -> Trial | None:
     """Return the best trial if it is still to be scored on the config's test data; None if not."""
     if study.config.evaluator.test_data is None:
         return None
-    return next((trial for trial in study.leaderboard(1) if not is_tested(trial)), None)
+    return next((trial for trial in study.leaderboard(1) if not is_tested(study, trial)), None)
 
 
-def is_tested(trial: Trial) -> bool:
-    """Whether a trial has metrics of test data."""
-    return any(name.startswith("test_") for name in trial.metrics)
+def is_tested(study: Study, trial: Trial) -> bool:
+    """Whether a job has scored a trial on the config's test data.
+
+    Other test data take away the metrics of an earlier test (`Study.open`). The metrics alone do not say it: a trial
+    may log names that begin with `test_` itself.
+    """
+    succeeded = any(attempt.state is AttemptState.SUCCEEDED for attempt in _tests(study, trial))
+    return succeeded and any(name.startswith("test_") for name in trial.metrics)
 
 
 def why_not_tested(study: Study, trial: Trial) -> str | None:
     """Return why the last job that was to test a trial has failed; None if it did not, or there was none."""
-    if is_tested(trial):
+    if is_tested(study, trial):
         return None
-    tests = [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
+    tests = _tests(study, trial)
     return tests[-1].error if tests else None
+
+
+def _tests(study: Study, trial: Trial) -> list[Attempt]:
+    return [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
 
 
 def _hours_spent(study: Study) -> bool:

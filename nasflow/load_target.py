@@ -1,11 +1,14 @@
 """Import a user's object by its path: `package.module:Name`, or `file.py:Name` relative to the config."""
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +19,7 @@ from nasflow.system.gc_control import uncollected
 
 _DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
 _added: list[str] = []  # folders that are on sys.path for targets
+_MODULE = "nasflow_target_{stem}_{place}_{content}"  # the name of a file's module, with digests of its path and content
 
 
 def import_path_without_targets() -> list[str]:
@@ -36,16 +40,20 @@ def target_file(target: str, base_dir: Path) -> Path | None:
 def load_target(target: str, base_dir: Path) -> Any:
     """Return the object that `target` names.
 
+    A file that has changed since it was imported is imported again, as another module. Its imports are looked for among
+    installed packages first, then beside the file, then in `base_dir`.
+
     Raises:
-        ConfigError: the target is malformed, or its file, module or name does not exist.
+        ConfigError: the target is malformed, or its file, module or name does not exist, or another target has imported
+            another module by a name that its file imports.
     """
     place, _, name = target.rpartition(":")
     shown = one_line(target)
     if not place or not name:
         raise ConfigError(f"target '{shown}' should read 'package.module:Name' or 'file.py:Name'")
-    file = target_file(target, base_dir)
+    file, base_dir = target_file(target, base_dir), base_dir.resolve()
     with uncollected():  # nearly all that an import makes stays
-        module = _import_file(file, shown) if file else _import_module(place, shown, base_dir)
+        module = _import_file(file, shown, base_dir) if file else _import_module(place, shown, base_dir)
     try:
         return getattr(module, name)
     except AttributeError:
@@ -64,6 +72,19 @@ def check_params(key: str, target: str, function: Callable[..., Any], /, *args: 
         return  # written in C, it may have no signature; its call will tell
 
 
+def imported_modules(file: Path) -> Iterator[str]:
+    """Yield the modules that a file imports by absolute name, anywhere in it; none if it is no Python."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
 def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
     if place.count(".") > _DEEPEST:
         raise ConfigError(f"target '{target}': the name of a module has at most {_DEEPEST} dots")
@@ -78,15 +99,14 @@ def _import_module(place: str, target: str, base_dir: Path) -> ModuleType:
         ) from None
 
 
-def _import_file(file: Path, target: str) -> ModuleType:
+def _import_file(file: Path, target: str, base_dir: Path) -> ModuleType:
     try:
-        is_there = file.is_file()
+        content = file.read_bytes() if file.is_file() else None
     except OSError as error:
         raise ConfigError(f"target '{target}': its file can't be read: {error.strerror}") from None
-    if not is_there:
+    if content is None:
         raise ConfigError(f"target '{target}': there is no file {one_line(str(file))}")
-    digest = hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()
-    name = f"nasflow_target_{file.stem}_{digest}"
+    name = _MODULE.format(stem=file.stem, place=_digest(str(file).encode()), content=_digest(content))
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
@@ -94,9 +114,11 @@ def _import_file(file: Path, target: str) -> ModuleType:
         raise ConfigError(f"target '{target}': {file} can't be imported as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _make_importable(base_dir)
     _make_importable(file.parent)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))  # noqa: S102  # as digested
+        _refuse_others(file, target, base_dir)
     except BaseException:
         del sys.modules[name]
         raise
@@ -104,7 +126,70 @@ def _import_file(file: Path, target: str) -> ModuleType:
 
 
 def _make_importable(folder: Path) -> None:
-    """Let a target's module import those beside it; installed packages come first."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-        _added.append(str(folder))
+    """Let modules be imported from a folder: after installed packages, before other folders of targets."""
+    entry = str(folder)
+    if entry in sys.path:
+        if entry not in _added:
+            return
+        sys.path.remove(entry)
+    if entry not in _added:
+        _added.append(entry)
+    first = next((place for place, other in enumerate(sys.path) if other in _added), len(sys.path))
+    sys.path.insert(first, entry)
+
+
+def _refuse_others(file: Path, target: str, base_dir: Path) -> None:
+    """Raise ConfigError if `file` imports, directly or not, a module that is another of that name in this process.
+
+    It may be the one beside another target, which was loaded first; a job may load them in another order.
+    """
+    left, seen = [file], {file}
+    while left:
+        for name in {module.partition(".")[0] for module in imported_modules(left.pop())}:
+            imported = getattr(sys.modules.get(name), "__file__", None)
+            wanted = _local_file(name, (file.parent, base_dir))
+            if imported is None or wanted is None or wanted in seen:
+                continue
+            other = Path(imported).resolve()
+            if other == wanted:
+                seen.add(wanted)
+                left.append(wanted)
+            elif {str(other.parent), str(other.parent.parent)} & {*_added, str(base_dir)}:
+                raise ConfigError(
+                    f"target '{target}': '{name}' is {one_line(str(other))} in this process already, so it can't be "
+                    f"{one_line(str(wanted))}; rename one of them, or load the target in another process"
+                )
+
+
+def _local_file(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file of a module, or of a package, in the first of `folders` that has it."""
+    places = (place for folder in folders for place in (folder / name / "__init__.py", folder / f"{name}.py"))
+    return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=4).hexdigest()
+
+
+class _FileTargets:
+    """Finds the module of a file again in a process that a loader's worker began in, such as a spawned one.
+
+    Objects of such a module are pickled with its name. The folder of its file is on `sys.path`, which `multiprocessing`
+    passes on.
+    """
+
+    _NAME = re.compile(_MODULE.format(stem="(?P<stem>.+)", place="(?P<place>[0-9a-f]{8})", content="[0-9a-f]{8}"))
+
+    @classmethod
+    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if path is not None or not (match := cls._NAME.fullmatch(name)):
+            return None
+        for folder in sys.path:
+            file = (Path(folder) / f"{match['stem']}.py").resolve()
+            if _digest(str(file).encode()) == match["place"] and file.is_file():
+                return importlib.util.spec_from_file_location(name, file)
+        return None
+
+
+sys.meta_path.append(_FileTargets)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from nasflow.config.search import Budget, SearchConfig
+from nasflow.config.search import Budget, HyperbandConfig, SearchConfig
 from nasflow.errors import SpaceError
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
@@ -17,7 +17,7 @@ from nasflow.study.database.store import RunRow, Store, StudyRow
 from nasflow.study.database.store_url import StoreUrl
 from nasflow.study.records import RoundState
 from nasflow.study.study import Study
-from nasflow.trial import Trial
+from nasflow.trial import STOP_AFTER, Trial, without_stop
 
 _DATE = r"-\d{8}-\d{4}(-\d+)?"
 _CANDIDATES = 200  # trials of each study to look at, because the best may not fit the space any more
@@ -77,21 +77,24 @@ def best_of_earlier(store: Store, config: SearchConfig, count: int) -> list[dict
     """Return a warm start's first architectures: the config's `begin_with`, then the `count` best of earlier studies.
 
     Earlier ones are those of the same name, dated or not, with the same objectives. Architectures
-    that do not fit the present space are left out.
+    that do not fit the present space are left out. With asha, hyperband or bohb each begins at the first rung.
     """
     from nasflow.evaluator.candidate import candidate_space  # noqa: PLC0415 - slow
 
     space = candidate_space(config.space, config.evaluator, config.base_dir)
-    found = {Architecture(values): values for values in config.begin_with}
+    has_rungs = isinstance(config.strategy, HyperbandConfig)
+    kind = without_stop if has_rungs else Architecture
+    found = {kind(Architecture(values)): values for values in config.begin_with}
     wanted = len(found) + count
     for trial in _ranked(_best_trials(store, config), config):
         if len(found) >= wanted:
             break
         try:
-            space.validate(trial.architecture)
+            domains = space.domains(trial.architecture)
         except SpaceError:
             continue
-        found.setdefault(trial.architecture, dict(trial.architecture))
+        first_rung = {STOP_AFTER: min(domains[STOP_AFTER].values())} if has_rungs else {}
+        found.setdefault(kind(trial.architecture), {**trial.architecture, **first_rung})
     return list(found.values())
 
 

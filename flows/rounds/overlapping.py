@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 
-from ..budget import rounds_left
+from ..budget import is_exhausted, rounds_left
 from ..session.session import SearchSession
 
 _LOOK = 0.5  # seconds between two looks at what may have changed
@@ -31,8 +31,8 @@ def run_overlapping(session: SearchSession, run_round: Callable[[int], None]) ->
                 begun[number] = threads.submit(copy_context().run, run_round, number)
                 while not (session.rounds.is_planned(number) or begun[number].done()):
                     session.rounds.wait(_LOOK)
-                if not session.study.trials(round=number, limit=1):
-                    break  # the space is exhausted
+                if is_exhausted(session.study, number):
+                    break
                 _await_end(begun, number - ahead)  # before the budget is looked at for the next
             _await_end(begun, max(begun, default=0))
         except BaseException:

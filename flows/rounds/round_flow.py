@@ -51,7 +51,7 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
         session.await_earlier_rounds(number)  # this round may reuse their results
         summary = persist_metrics(session, number)
         if not trials:
-            return Completed(message="the space has no more architectures", data=summary)
+            return Completed(message="the strategy found no new architecture", data=summary)
         session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
         session.proposals.ended(number)
         return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)

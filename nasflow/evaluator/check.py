@@ -10,7 +10,14 @@ from typing import Any
 
 from nasflow.config.evaluator.metrics import MetricConfig, metric_name
 from nasflow.config.evaluator.target import Target
-from nasflow.config.search import ClassificationConfig, ProgramConfig, RegressionConfig, SearchConfig, SupervisedConfig
+from nasflow.config.search import (
+    ClassificationConfig,
+    OptunaConfig,
+    ProgramConfig,
+    RegressionConfig,
+    SearchConfig,
+    SupervisedConfig,
+)
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, complete_candidate
@@ -27,6 +34,7 @@ from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
 
 _MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
+_NSGA2_POPULATION = 50  # Optuna's default
 
 _FOLDER = threading.RLock()  # a process has one present folder
 
@@ -50,6 +58,7 @@ def check_search(config: SearchConfig) -> Space:
 def _check_search(config: SearchConfig) -> Space:
     space = candidate_space(config.space, config.evaluator, config.base_dir)
     _check_metrics(config)
+    _warn_of_random(config)
     for place, values in enumerate(config.begin_with):
         try:
             space.validate(Architecture(values))
@@ -130,6 +139,22 @@ def _has_sizes(candidate: Candidate, data: Data, config: SearchConfig) -> bool:
         logger.warning("space '%s': a sampled candidate fails on its first batch: %s", config.space.target, error)
         return False
     return True
+
+
+def _warn_of_random(config: SearchConfig) -> None:
+    """Warn of a budget with which nsga2 learns nothing."""
+    if not (isinstance(config.strategy, OptunaConfig) and config.strategy.kind == "nsga2"):
+        return
+    population = config.strategy.params.get("population_size", _NSGA2_POPULATION)
+    trials = config.budget.rounds * config.budget.trials_per_round
+    trials = trials if config.budget.trials is None else min(trials, config.budget.trials)
+    if isinstance(population, int) and trials <= population:
+        logger.warning(
+            "strategy: nsga2 draws at random until %d trials have a score, and the budget has %d trials: give a "
+            "smaller strategy.params.population_size, or a larger budget",
+            population,
+            trials,
+        )
 
 
 def _check_metrics(config: SearchConfig) -> None:

@@ -154,6 +154,19 @@ class TrialLog(StudyBase):
             query = select(TrialRow).where(*self._scored()).order_by(*order).limit(limit)
             return [to_trial(row) for row in session.scalars(query)]
 
+    def best_architectures(self, limit: int) -> list[Trial]:
+        """Return the best trial of each of the `limit` best architectures, in the order of `leaderboard`.
+
+        Trials that differ only in when they end, as those that asha promotes do, are of one architecture.
+        """
+        by_seed = select(func.count()).where(*self._scored()).group_by(TrialRow.seed).subquery()  # see `trial_seed`
+        with self._read() as session:
+            most = session.scalar(select(func.max(by_seed.c[0]))) or 0
+        best: dict[Architecture, Trial] = {}
+        for trial in self.leaderboard(limit * most):
+            best.setdefault(without_stop(trial.architecture), trial)
+        return list(best.values())[:limit]
+
     def front(self) -> list[Trial]:
         """Return the Pareto front of the scored trials, by number: with one objective the best trial.
 

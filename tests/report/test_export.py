@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ _FILES = {
 
 @pytest.fixture
 def config(tmp_path: Path) -> SearchConfig:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("activations", "blocks", "mydata")]:
+        del sys.modules[name]  # another test's
     home = tmp_path / "home"
     for place, text in _FILES.items():
         (home / place).parent.mkdir(parents=True, exist_ok=True)

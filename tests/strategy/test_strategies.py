@@ -1,6 +1,7 @@
 import logging
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,43 @@ def test_grid_covers_a_conditional_space_exactly_once() -> None:
     assert len(set(found)) == 6 == space.count(float_steps=3).value
 
 
-def test_grid_goes_on_behind_the_record_without_walking_to_it() -> None:
-    space = Space(lambda pick: [pick(f"x{place}", range(10)) for place in range(50)])
-    last = Architecture({f"x{place}": 9 if place else 3 for place in range(50)})
-    strategy = make(GridConfig(), space)
-    strategy.resume([[scored(7, 0, last, loss=1.0)]])
-    assert strategy.ask(1)[0] == Architecture({f"x{place}": 0 if place else 4 for place in range(50)})
+def test_grid_goes_on_behind_its_own_record_without_walking_to_it() -> None:
+    explored = []
+
+    def program(pick: Pick) -> None:
+        explored.append(0)
+        for place in range(50):
+            pick(f"x{place:02}", range(10))
+
+    def point(number: int) -> Architecture:
+        return Architecture({f"x{place:02}": number // 10 ** (49 - place) % 10 for place in range(50)})
+
+    strategy = make(GridConfig(), Space(program))
+    strategy.resume([[scored(number, 0, point(number), loss=1.0) for number in range(2000)]])
+    assert strategy.ask(2) == [point(2000), point(2001)]
+    assert len(explored) < 300
+
+
+def test_grid_tries_what_another_strategy_left_out() -> None:
+    space = Space(lambda pick: [pick(f"x{place}", [1, 2, 3]) for place in range(3)])
+    every = list(space.enumerate())
+    for tried in ([*every[20:], *every[:3]], [every[0], every[26]], [every[0], every[1], every[7], every[8]]):
+        trials = [scored(number, 0, architecture, loss=1.0) for number, architecture in enumerate(tried)]
+        strategy = make(GridConfig(), space)
+        strategy.resume([trials])
+        begun = [architecture for architecture in every if architecture not in tried]
+        asked = strategy.ask(5)
+        assert asked == begun[:5]
+        again = make(GridConfig(), space)
+        again.resume([trials, [scored(30 + n, 1, architecture, loss=1.0) for n, architecture in enumerate(asked)]])
+        assert again.ask(99) == begun[5:]
+
+
+def test_grid_begins_where_recorded_numbers_are_not_on_it() -> None:
+    space = Space(lambda pick: pick.float("x", 0.0, 1.0))
+    strategy = make(GridConfig(float_steps=3), space)
+    strategy.resume([[scored(n, 0, Architecture({"x": x}), loss=1.0) for n, x in enumerate([0.3, 0.5])]])
+    assert [architecture["x"] for architecture in strategy.ask(9)] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("config", [RandomConfig(), EvolutionConfig(population=4, tournament=2)], ids=lambda c: c.kind)
@@ -236,6 +268,42 @@ def test_another_record_is_learned_from_with_one_warning(kind: Any, caplog: pyte
         for architecture in asked:
             space.validate(architecture)
         strategy.tell([finished(4 * round + n, round, architecture) for n, architecture in enumerate(asked)])
+
+
+@pytest.mark.parametrize("kind", ["tpe", "nsga2", "cmaes"])
+def test_what_is_learned_from_another_record_follows_from_its_results(kind: Any) -> None:
+    def program(pick: Pick) -> None:
+        for place in range(3):
+            pick.float(f"x{place}", 0, 1)
+
+    space = Space(program)
+    tried = [space.sample(random.Random(number)) for number in range(60)]
+    means = []
+    for sign in (1, -1):
+        config = OptunaConfig(kind=kind, params={"population_size": 20} if kind == "nsga2" else {})
+        strategy = make(config, space)
+        losses = [sign * sum(architecture.values()) for architecture in tried]
+        strategy.resume([[scored(n, n // 20, tried[n], loss=losses[n]) for n in range(r, r + 20)] for r in (0, 20, 40)])
+        means.append(statistics.mean(value for architecture in strategy.ask(10) for value in architecture.values()))
+    assert means[0] < means[1] - 0.1, means
+
+
+@pytest.mark.parametrize("kind", ["nsga2", "cmaes"])
+def test_generations_begin_with_given_architectures(kind: Any) -> None:
+    def program(pick: Pick) -> None:
+        for place in range(3):
+            pick.float(f"x{place}", 0, 1)
+
+    space = Space(program)
+    first = [space.sample(random.Random(number)) for number in range(40)]
+    means = []
+    for sign in (1, -1):
+        config = OptunaConfig(kind=kind, params={"population_size": 20} if kind == "nsga2" else {})
+        strategy = make_strategy(config, space, LOSS, 0, Path(), first=first)
+        trials = run(strategy, lambda a, sign=sign: {"loss": sign * sum(a.values())}, rounds=3, per_round=20)  # type: ignore[misc]
+        assert [trial.architecture for trial in trials[:40]] == first
+        means.append(statistics.mean(value for trial in trials[40:] for value in trial.architecture.values()))
+    assert means[0] < means[1] - 0.1, means
 
 
 def test_optuna_learns_what_a_changed_record_says() -> None:

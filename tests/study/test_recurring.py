@@ -11,6 +11,7 @@ from nasflow.config.search import Budget, SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.recurring import config_of_run, runs_of_study
+from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptState, FinalRecord, RoundState
 from nasflow.study.study import Study
 
@@ -125,6 +126,26 @@ def test_a_warm_start_takes_what_fits_the_space_as_it_is_now(make_config: MakeCo
         recurring={"study": "warm_start"}, space={"target": "nasflow.space.ready:cell_cnn", "params": {"classes": 10}}
     )
     assert config_of_run(smaller, "run-2", AT).begin_with == []
+
+
+def test_a_warm_start_begins_each_architecture_once_and_at_the_first_rung(make_config: MakeConfig) -> None:
+    asha = make_config(strategy={"kind": "asha", "reduction_factor": 2})
+    config = make_config(strategy={"kind": "asha", "reduction_factor": 2}, recurring={"study": "warm_start", "best": 2})
+    space = candidate_space(asha.space, asha.evaluator, asha.base_dir)
+    one, other, own = ({**space.sample(random.Random(seed)), "stop_after": 1} for seed in range(3))
+    study = Study.open(asha)
+    study.begin_round(0)
+    tried = [Architecture({**values, "stop_after": until}) for values in (one, other, own) for until in (1, 2, 4)]
+    for trial in study.submit_trials(0, tried):
+        attempt = study.new_attempt(trial.number)
+        study.start_attempt(attempt.id, "job")
+        final = FinalRecord(trial.number, {"val_accuracy": 1 - trial.number / 10, "parameters": 1.0}, 4)
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [final])
+    study.end_round(0, RoundState.COMPLETED)
+    study.close()
+    assert config_of_run(config, "run-1", AT).begin_with == [one, other]
+    changed = config.model_copy(update={"begin_with": [{**one, "stop_after": 2}]})
+    assert config_of_run(changed, "run-2", AT).begin_with == [{**one, "stop_after": 2}, other, own]
 
 
 def test_without_the_section_the_config_stays(make_config: MakeConfig) -> None:

@@ -53,6 +53,19 @@ def test_a_submitted_trial_has_its_number_round_and_seed(study: Study) -> None:
     assert list(study.trial(0).architecture) == ["width", "act"]  # in the order asked
 
 
+def test_the_best_architectures_are_counted_once(study: Study) -> None:
+    tried = [Architecture({"width": width, "stop_after": until}) for width in (8, 16, 32) for until in (1, 2, 4)]
+    begun(study, 0, [*tried, *arch(64)])
+    train(study, 0, {number: 0.9 - number / 100 for number in range(10)})
+    assert [trial.number for trial in study.best_architectures(3)] == [0, 3, 6]
+    assert [trial.number for trial in study.best_architectures(9)] == [0, 3, 6, 9]
+    assert [trial.number for trial in study.leaderboard(3)] == [0, 1, 2]
+
+
+def test_a_study_without_scored_trials_has_no_best_architectures(study: Study) -> None:
+    assert study.best_architectures(3) == []
+
+
 def test_a_round_is_submitted_once(study: Study) -> None:
     first = begun(study, 0, arch(8, 16))
     assert study.submit_trials(0, arch(1, 2, 3)) == first

@@ -1,12 +1,11 @@
 """Finds the user's code that the targets of a search need: their files, and the local files that these import."""
 
-import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from nasflow.errors import UserError
-from nasflow.load_target import target_file
+from nasflow.load_target import imported_modules, target_file
 
 
 def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Path], dict[str, str]]:
@@ -43,29 +42,19 @@ def _place(file: Path, base_dir: Path, folder: Path) -> Path:
 
 
 def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
-    """`files` and everything that they import from `folders`, directly or indirectly."""
+    """`files` and everything that they import from `folders`, directly or indirectly.
+
+    Packages are copied whole, which covers relative imports.
+    """
     found: dict[Path, None] = {}
     left = list(files)
     while left:
         file = left.pop()
         if file not in found:
             found[file] = None
-            for module in _imported(file):
+            for module in imported_modules(file):
                 left += _local_module(module, folders)
     return list(found)
-
-
-def _imported(file: Path) -> Iterator[str]:
-    """The modules that a file imports by absolute name. Packages are copied whole, which covers relative imports."""
-    try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except SyntaxError:
-        return  # the search ran, so it did not import this file of a package
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
 
 
 def _local_module(module: str, folders: Iterable[Path]) -> list[Path]:

@@ -35,6 +35,7 @@ _SAMPLERS: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
     ),
 }
 _SINGLE_OBJECTIVE = ("cmaes",)
+_WITH_GENERATIONS = (optuna.samplers.NSGAIISampler, optuna.samplers.CmaEsSampler)  # they learn from trials in one only
 
 
 def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSampler:
@@ -69,7 +70,7 @@ class OptunaStrategy(Strategy):
 
     Samplers have their own random and other state, so a resumed search replays the record: each round is asked for
     again and compared. If the proposals differ (another version of Optuna, or a trial that failed then and was
-    retried since), the sampler gets the rest of the record as finished trials and learns from these.
+    retried since), the sampler learns from the rest of the record as from finished trials.
 
     Args:
         space: what is searched.
@@ -90,14 +91,11 @@ class OptunaStrategy(Strategy):
         self._study = make_study(sampler, len(objectives))
         self._asked: deque[list[tuple[optuna.Trial, Architecture]]] = deque()  # of each round without results
         self._diverged = False
-        for architecture in first:
-            self._study.enqueue_trial(parameters(space, architecture)[0])
+        self._first = deque(first)
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`. An architecture may be repeated."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            asked = [ask(self._study, self._space) for _ in range(count)]
+        asked = [self._ask(self._first.popleft() if self._first else None) for _ in range(count)]
         self._asked.append(asked)
         return [architecture for _, architecture in asked]
 
@@ -114,7 +112,7 @@ class OptunaStrategy(Strategy):
                 of_round.remove(asked)
                 self._finish(asked[0], values)
             elif values is not None:
-                self._study.add_trial(finished(self._space, trial.architecture, values))
+                self._learn(trial.architecture, values)
         self._give_up(of_round)
 
     def proposed(self, trials: Sequence[Trial]) -> None:
@@ -137,6 +135,24 @@ class OptunaStrategy(Strategy):
         )
         self._give_up(self._asked.pop())
         self._asked.append([])
+
+    def _ask(self, given: Architecture | None = None) -> tuple[optuna.Trial, Architecture]:
+        """Return a trial of the sampler that has begun, and its architecture: the given one, or the sampler's."""
+        if given is not None:
+            self._study.enqueue_trial(parameters(self._space, given)[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            trial, architecture = ask(self._study, self._space)
+            if given is not None and isinstance(self._study.sampler, _WITH_GENERATIONS):
+                _ = trial.relative_params  # so that the sampler counts it in its generation
+            return trial, architecture
+
+    def _learn(self, architecture: Architecture, values: list[float]) -> None:
+        """Let the sampler learn from a trial that it has not proposed."""
+        if isinstance(self._study.sampler, _WITH_GENERATIONS):
+            self._finish(self._ask(architecture)[0], values)
+        else:
+            self._study.add_trial(finished(self._space, architecture, values))
 
     def _give_up(self, asked: Sequence[tuple[optuna.Trial, Architecture]]) -> None:
         for optuna_trial, _ in asked:

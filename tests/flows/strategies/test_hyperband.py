@@ -1,5 +1,6 @@
 """Searches by ASHA and Hyperband: promoted trials go on from their checkpoints, killed or not."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -56,6 +57,22 @@ def test_promoted_trials_go_on(searches: Searches, undisturbed: list[dict[str, A
         assert sorted(epochs) == list(range(1, family[-1]["architecture"]["stop_after"] + 1))
         curves = [trial["metrics"]["val_accuracy"] for trial in family]
         assert len(curves) == len(set(map(str, family)))
+    searches.run("export", "search", "--top", 3, "--out", "models")
+    exported = [json.loads(file.read_text()) for file in searches.folder.glob("models/*/architecture.json")]
+    assert len({architecture["width"] for architecture in exported}) == 3, "an architecture is exported once"
+
+
+@pytest.mark.long
+def test_trials_are_promoted_after_rounds_ahead_that_had_nothing_new(searches: Searches) -> None:
+    """A round that knows no results yet, in a space without more architectures, does not end the search."""
+    space = {"target": "spaces.py:mixed", "params": {"widths": [4, 6, 8, 12]}}
+    budget = {"rounds": 9, "trials_per_round": 4, "rounds_ahead": 1}
+    searches.write("search", **{**CONFIG, "space": space, "budget": budget, "training_service": {"kind": "debug"}})
+    searches.run("run", "search.yaml")
+    shown = searches.json("show", "search")
+    begun = [(trial["round"], trial["architecture"]["stop_after"]) for trial in shown["trials"]]
+    assert begun == [(0, 1)] * 4 + [(2, 2), (2, 2), (4, 4)]
+    assert len(shown["rounds"]) == 7, "the last two had nothing to try"
 
 
 @pytest.mark.long

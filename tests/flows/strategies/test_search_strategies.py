@@ -48,8 +48,8 @@ def found(tmp_path_factory, prefect_server):
 
 
 def test_examples_are_short():
-    for name in STRATEGIES:
-        assert len((EXAMPLES / f"{name}.yaml").read_text().splitlines()) < 20
+    for file in EXAMPLES.glob("*.yaml"):
+        assert len(file.read_text().splitlines()) < 20
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
