@@ -1,8 +1,10 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
+import math
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric.utilities.data import sized_len
 from pydantic import TypeAdapter
 from pytorch_lightning import Trainer
 from safetensors.torch import load_file
@@ -56,7 +58,11 @@ def score_model(
     evaluator = make_evaluator(with_class_weights(training, lambda: samples_of(data)), base_dir)
     member = Member(0, evaluator.module(candidate.model), candidate, rng)
     trainer = make_trainer(candidate.training.precision)
-    member.attach(trainer, "validate")
+    batches = sized_len(data.train) or math.inf
+    member.attach(trainer, "validate", batches, data.module)
+    epochs = int(search.get("epochs") or candidate.epochs)
+    steps = 0 if batches == math.inf else epochs * math.ceil(batches / member.pace.accumulated)
+    member.set_progress(epochs - 1, steps)  # as in the validation of its last epoch
     if (others := weights.with_name("module.safetensors")).exists():
         member.module.load_state_dict(load_file(others), strict=False)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
@@ -77,7 +83,7 @@ class _ScoredModule(FedModule):
 
     def __init__(self, member: Member, data: Data, step: str):
         super().__init__(data)
-        self.module_of_member = member.module  # for Lightning to move
+        self.modules_of_members = nn.ModuleList([member.module])  # for Lightning to move, but give no `trainer`
         self._member = member
         self._step = step
         self._stage = step.removesuffix("_step")

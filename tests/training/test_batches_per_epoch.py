@@ -10,11 +10,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from nasflow.errors import ConfigError
+from nasflow.evaluator.loading.data_source import Data
 from nasflow.job.events import Epoch, Event
 from nasflow.training.batches.seeded_loader import SeededLoader
+from nasflow.training.member_maker import load_job_data
 from nasflow.training.wide.shares import ShareLoader
 from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole
-from tests.training.jobs import evaluator, make_job, sample, train, weights
+from tests.training.jobs import HERE, evaluator, make_job, sample, train, weights
 from tests.training.models.spaces import augmented
 from tests.training.test_data import LOADERS, batches, same
 
@@ -58,6 +60,26 @@ def test_a_limit_leaves_out_the_rest_of_each_epoch() -> None:
     loader = SeededLoader(augmented()[0], seed=3, limit=2, per_epoch=3)
     assert len(loader) == 2  # type: ignore[arg-type]
     assert same(batches(loader, 0) + batches(loader, 1), each[0:2] + each[3:5])
+
+
+@pytest.mark.parametrize("folds", [None, 2])
+def test_a_validation_on_other_samples_of_the_same_data_set_changes_nothing(folds: int | None) -> None:
+    """It may come in the middle of a pass; a job that goes on from there begins with the pass."""
+
+    def load() -> Data:
+        config = evaluator(data={"target": "counted_data.py:halves"}, batches_per_epoch=3, folds=folds)
+        return load_job_data(config.data, HERE, 1, config).of(1)
+
+    def epochs(data: Data, first: int, validates: bool) -> list[list[torch.Tensor]]:
+        found = []
+        for epoch in range(first, 4):
+            found.append(batches(data.train, epoch))  # type: ignore[arg-type]
+            found += [batches(data.validation, epoch)] if validates else []  # type: ignore[arg-type]
+        return found
+
+    whole, resumed = epochs(load(), 0, True), epochs(load(), 2, True)
+    assert all(map(same, whole[4:], resumed))
+    assert all(map(same, whole[::2], epochs(load(), 0, False)))
 
 
 class _Counted:

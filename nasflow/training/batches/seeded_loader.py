@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.seeds import derive_seed
 from nasflow.training.batches.kept_workers import KeptWorkers, begin_epoch, can_keep, datasets_of
 from nasflow.training.batches.passes import Passes
+from nasflow.training.batches.shared_data import SharedData
 from nasflow.training.member.rng import RngStream
 
 
@@ -34,6 +36,7 @@ class SeededLoader:
         keep_workers: worker processes stay from pass to pass.
         per_epoch: batches of an epoch, of as many passes as it takes; the next epoch goes on with those that follow.
             None: an epoch is a pass.
+        users: as `SharedData` takes them; the same for loaders that may read the same data.
 
     Attributes:
         epoch: the current one.
@@ -49,6 +52,7 @@ class SeededLoader:
         limit: int | None = None,
         keep_workers: bool = False,
         per_epoch: int | None = None,
+        users: dict[int, SharedData] | None = None,
     ):
         self.loader = loader
         self._kept = KeptWorkers(cast(DataLoader[Any], loader)) if keep_workers and can_keep(loader) else None
@@ -57,6 +61,7 @@ class SeededLoader:
         self._limit = limit
         self._per_epoch = per_epoch
         self._passes: Passes | None = None
+        self._data = SharedData(datasets_of(loader), {} if users is None else users)
         self.epoch = 0
         self._stream = self.transfers = RngStream(seed, device)
         if hasattr(loader, "__len__") or per_epoch is not None:
@@ -97,7 +102,7 @@ class SeededLoader:
         for batches in self._epoch_by_pass():
             ended = False
             while not ended:
-                with self._stream:
+                with self._drawing():
                     some, ended = _take(batches, most, most_bytes, most_seconds)
                 if some:
                     yield some
@@ -108,7 +113,7 @@ class SeededLoader:
             yield itertools.islice(self._begin(self.epoch), self._limit)
             return
         if self._passes is None:
-            self._passes = Passes(self._begin, lambda: self._stream, self._pass_length(), self._passed)
+            self._passes = Passes(self._begin, self._drawing, self._pass_length(), self._passed)
         count = self._per_epoch if self._limit is None else min(self._per_epoch, self._limit)
         yield from self._passes.take(self.epoch * self._per_epoch, count)
 
@@ -117,12 +122,20 @@ class SeededLoader:
         seed = derive_seed(self._seed, number)
         batch_sampler = getattr(self.loader, "batch_sampler", None)
         samplers = [getattr(self.loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-        begin_epoch([self.loader, *samplers, *datasets_of(self.loader)], number, seed)
+        begin_epoch([self.loader, *samplers], number, seed)
+        self._data.begin(number, seed)
         if isinstance(self.loader, DataLoader):
             self.loader._iterator = None  # persistent workers would keep their generators from the last pass
         self._stream = self._make_stream(seed)
         with self._stream:
             return iter(self.loader) if self._kept is None else self._kept.iterate(number, seed)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Load batches of the pass within this: it draws from its own stream, and its data are as it has left them."""
+        with self._stream:
+            self._data.go_on()
+            yield
 
     def _pass_length(self) -> int | None:
         """Return how many batches a pass has, None if the loader does not know it for sure."""

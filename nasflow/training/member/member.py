@@ -1,6 +1,5 @@
 """One trial inside a job: all of its training state, none of it shared with other members."""
 
-import copy
 import functools
 import math
 import time
@@ -17,7 +16,7 @@ from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
-from nasflow.training.member.loss_scale import LossScale
+from nasflow.training.member.configured import configured
 from nasflow.training.member.metrics.metric_log import Logbook, batch_size_of
 from nasflow.training.member.metrics.metric_states import load_metric_states, metric_states, reset_metrics
 from nasflow.training.member.metrics.reporting import record_of
@@ -25,10 +24,11 @@ from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trained import where_model_is
-from nasflow.training.member.trainer.hooks import STEPS, EndsEpochError, Hooks
-from nasflow.training.member.trainer.modes import freeze_only
+from nasflow.training.member.trainer.hooks import AFTER_BATCHES, STEPS, EndsEpochError, Hooks
+from nasflow.training.member.trainer.modes import freeze_only, frozen_in
 from nasflow.training.member.trainer.pace import Pace
-from nasflow.training.member.trainer.trainer_view import TrainerView
+from nasflow.training.member.trainer.trainer_view import TrainerView, give_trainer
+from nasflow.training.member.twin import twin_of
 
 
 class Member:
@@ -92,7 +92,7 @@ class Member:
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
-        self.begun = self.batch_index = 0
+        self.begun = self.batch_index = self._steps_before = 0
         self._skips_epoch = self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
@@ -107,7 +107,7 @@ class Member:
     @property
     def steps(self) -> int:
         """Optimizer steps made."""
-        return self._started.steps if self._started else 0
+        return self._started.steps if self._started else self._steps_before
 
     @property
     def fitting(self) -> Fitting:
@@ -116,12 +116,16 @@ class Member:
             raise RuntimeError(f"trial {self.number} was not started")
         return self._started
 
+    @fitting.setter
+    def fitting(self, fitting: Fitting) -> None:
+        self._started = fitting
+
     def attach(
         self, trainer: Any, stage: str, batches: float = math.inf, datamodule: LightningDataModule | None = None
     ) -> None:
         """Give the module its trainer and call its `setup(stage)`; an epoch has this many training `batches`."""
         self.pace.batches = batches
-        self.module._trainer = TrainerView(trainer, self, batches, datamodule)  # type: ignore[assignment]
+        give_trainer(self.module, TrainerView(trainer, self, batches, datamodule))
         with self.rng:
             self.hooks.call("setup", stage)
             self.hooks.call("configure_model")
@@ -130,7 +134,11 @@ class Member:
         """Make the optimizer, once the module is on its device in its precision."""
         self.pace.refuse_unknown()
         with self.rng:
-            self._started = self._make_fitting()
+            self.fitting = configured(self)
+
+    def set_progress(self, epochs: int, steps: int) -> None:
+        """Say what it has trained before: that many epochs, and optimizer steps if it only scores now."""
+        self.finished_epochs, self._steps_before = epochs, steps
 
     def start_fit(self) -> None:
         """Call the hooks before all training. Like Lightning, a resumed member does so before its optimizer's state."""
@@ -145,7 +153,9 @@ class Member:
         self._skips_epoch = False
         if not self._trains:
             self._trains = True
+            frozen = frozen_in(self.module) if self.finished_epochs or self.begun else None
             self.call_hook("on_train_start")
+            freeze_only(self.module, frozen)  # as it was saved, if it is resumed
         self.call_hook("on_train_epoch_start")
 
     def train_batch(self, batch: Any, index: int) -> None:
@@ -155,7 +165,6 @@ class Member:
             TrialError: the loss is not finite.
         """
         began, steps = time.perf_counter(), self.fitting.steps
-        self.batch_index = index
         if not self._skips_epoch:
             with self.rng:
                 output = None
@@ -177,6 +186,8 @@ class Member:
         Raises:
             EndsEpochError: a hook skips the rest of the epoch.
         """
+        if name == "training_step":
+            self.batch_index = index
         self.book.batch_size = batch_size_of(batch)
         batch = self.hooks.start_batch(name, batch, index)
         step = getattr(self.module, name)
@@ -190,6 +201,8 @@ class Member:
     def end_step(self, output: Any, index: int) -> None:
         """Call the hooks after an optimizer step, with what `training_step` returned."""
         if "on_train_batch_end" in self.hooks.names:
+            if index + 1 >= self.pace.batches:
+                self.fitting.end_batches(self.finished_epochs + 1)
             batch, self._last_batch = self._last_batch, None
             self.hooks.call("on_train_batch_end", outputs_of(output, self.pace.accumulated), batch, index)
 
@@ -199,6 +212,7 @@ class Member:
 
     def start_validation(self) -> None:
         """Put the average of its weights in their place, and call the hooks before the first validation batch."""
+        self._end_batches()
         self.average.swap(True)
         self.call_hook("on_validation_start")
         self.call_hook("on_validation_epoch_start")
@@ -222,6 +236,7 @@ class Member:
         Raises:
             TrialError: a loss or a weight is not finite.
         """
+        self._end_batches()
         self.call_hook("on_train_epoch_end")
         metrics, validated = self.metrics(), (self.finished_epochs + 1) % self.config.validate_every == 0
         checks.refuse_not_finite(self.module, metrics, self.finished_epochs + 1, self._are_weights_finite)
@@ -279,9 +294,10 @@ class Member:
         return self.book.sums()
 
     def logged_so_far(self) -> dict[str, float]:
-        """Return what it logged in its last epoch, with the means of what it has logged since."""
+        """Return what it logged in its last epoch, and means since; after the batches, torchmetrics, too."""
         now = {name: total / count for name, (total, count) in self.book.sums().items()}
-        return {**(self.history[-1] if self.history else {}), **now}
+        computed = self.book.computed() if self.hooks.running in AFTER_BATCHES else {}
+        return {**(self.history[-1] if self.history else {}), **now, **computed}
 
     def metrics(self) -> dict[str, float]:
         """Return what was logged since the last call."""
@@ -295,9 +311,10 @@ class Member:
         return {
             **record_of(self),
             "module": weights,
-            "frozen": [name for name, parameter in self.module.named_parameters() if not parameter.requires_grad],
+            "frozen": frozen_in(self.module),
             "fitting": self.fitting.state_dict(),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
+            "should_stop": bool(self.module.trainer.should_stop),
             "rng": self.rng.state_dict(),
             **({"dropout": streams} if (streams := CounterDropout.streams_of(self.module)) else {}),
             **({"hooks": hooks} if hooks else {}),
@@ -311,21 +328,7 @@ class Member:
         Raises:
             Exception: whatever prevents the copy of something that its module holds.
         """
-        self.book.settle()
-        twin = copy.copy(self)
-        twin.average = Average(None)  # no step of a twin is made
-        view: Any = self.module._trainer
-        memo: dict[int, Any] = {id(view): view and view.of(twin), **checks.copied_tensors(self.module)}
-        memo[id(self.book)] = twin.book = Logbook()
-        twin.module = copy.deepcopy(self.module, memo)
-        twin.module._trainer = memo[id(view)]  # which Lightning leaves out of copies
-        twin.hooks = Hooks(twin.module, [])  # a callback may keep anything, which a try must not change
-        twin.rng = RngStream(0, self.rng.device)
-        twin.rng.load_state_dict(self.rng.state_dict())
-        with twin.rng:
-            twin._started = twin._make_fitting()
-        twin._started.load_state_dict(self.fitting.state_dict())
-        twin.rng.load_state_dict(self.rng.state_dict())
+        twin: Member = twin_of(self)
         return twin
 
     def can_stop_within(self, batches: int) -> bool:
@@ -349,14 +352,15 @@ class Member:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state, after `start`."""
         reset_metrics(self.module)
-        self.finished_epochs = state["epoch"]
         self.finished, self.stopped_early, self.pruned = state["finished"], state["stopped_early"], state["pruned"]
         self.history, self.seconds = state["history"], state["seconds"]
         self.load_weights(state)
         self.start_fit()
+        freeze_only(self.module, state.get("frozen"))
         self.fitting.load_state_dict(state["fitting"])
         if self._early_stop:
             self._early_stop.load_state_dict(state["early_stop"])
+        self.module.trainer.should_stop = state.get("should_stop", False)
         self.rng.load_state_dict(state["rng"])
         CounterDropout.load_streams(self.module, state.get("dropout", {}))
         within = state.get("within")
@@ -367,7 +371,8 @@ class Member:
             load_metric_states(self.module, within["metrics"])
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Load of a saved state the weights, and what hooks and callbacks keep beside them."""
+        """Load of a saved state the weights, its progress, and what hooks and callbacks keep beside them."""
+        self.set_progress(state["epoch"], state["fitting"]["steps"])
         own = state.get("not_averaged", {})
         weights = {**state["module"], **own}
         load = functools.partial(self.module.load_state_dict, strict=self.module.strict_loading)
@@ -385,18 +390,10 @@ class Member:
             with self.rng:
                 self.hooks.call(name, *args)
 
-    def _make_fitting(self) -> Fitting:
-        clip = self.config.gradient_clip_val
-        fitting = Fitting(
-            self.module.configure_optimizers(),
-            None if clip is None else float(clip),  # type: ignore[arg-type]
-            self.config.gradient_clip_algorithm,
-            manual=self.is_manual,
-            step_schedule=self.module.lr_scheduler_step if "lr_scheduler_step" in self.hooks.names else None,
-            scale=LossScale() if self.config.precision == "16-mixed" else None,
-        )
-        checks.refuse_closure(fitting)
-        return fitting
+    def _end_batches(self) -> None:
+        """Step the schedules that follow the last training batch, unless that was done before its hook."""
+        with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
+            self.fitting.end_batches(self.finished_epochs + 1)
 
     def _checkpoint(self, weights: dict[str, Any], steps: int) -> dict[str, Any]:
         """Return what Lightning's hooks for checkpoints get."""

@@ -1,5 +1,6 @@
 """The moving parts around a member's weights: its optimizer, schedules, clipping and early stop."""
 
+import functools
 import inspect
 import math
 import warnings
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from nasflow.config.evaluator.metrics import to_loss
@@ -15,6 +17,13 @@ from nasflow.config.evaluator.training import EarlyStoppingConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.optimizers import Schedule
 from nasflow.training.member.loss_scale import LossScale
+
+_WITHOUT_OWN_CODE = (
+    *(Schedule, lr_scheduler.StepLR, lr_scheduler.MultiStepLR, lr_scheduler.ConstantLR, lr_scheduler.LinearLR),
+    *(lr_scheduler.ExponentialLR, lr_scheduler.PolynomialLR, lr_scheduler.CosineAnnealingLR),
+    *(lr_scheduler.CosineAnnealingWarmRestarts, lr_scheduler.OneCycleLR, ReduceLROnPlateau),
+)
+"""Schedules that run no code of the user's; others of torch's take functions."""
 
 
 class Fitting:
@@ -57,6 +66,7 @@ class Fitting:
         self.clip_algorithm = clip_algorithm
         self.steps = 0
         self.scale = scale
+        self._scheduled = 0  # the last epoch after whose batches the schedules were stepped
         self._is_manual = manual
         self._step_schedule = step_schedule
 
@@ -71,12 +81,11 @@ class Fitting:
         closure = inspect.signature(self.optimizer.step).parameters.get("closure")
         return closure is not None and closure.default is inspect.Parameter.empty
 
-    @property
+    @functools.cached_property
     def may_draw(self) -> bool:
-        """Whether a schedule may draw random numbers."""
-        return self._step_schedule is not None or any(
-            type(entry["scheduler"]) is not Schedule for entry in self.schedules
-        )
+        """Whether a schedule runs code of the user's, which may draw random numbers, or change the model."""
+        schedules = [entry["scheduler"] for entry in self.schedules]
+        return self._step_schedule is not None or any(map(_runs_own_code, schedules))
 
     @property
     def steps_schedules(self) -> bool:
@@ -96,7 +105,7 @@ class Fitting:
             last: whether it is the step's last.
         """
         if first:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
         if loss is not None:
             self.scaled(loss).backward()
         if not last:
@@ -141,21 +150,32 @@ class Fitting:
             if entry.get("interval", "epoch") == "step" and batch % entry.get("frequency", 1) == 0:
                 self._advance(entry["scheduler"], None)
 
-    def end_epoch(self, epoch: int, metrics: dict[str, float], validated: bool = True) -> None:
-        """Step the schedules with the interval "epoch"; `epoch` counts from 1.
+    def end_batches(self, epoch: int) -> None:
+        """Step the schedules with the interval "epoch" that go by no metric, if that is still to be done in this epoch.
 
-        Those that go by a metric of validation wait for the next epoch with one.
+        Lightning does so after the last training batch, before its hook and the validation; `epoch` counts from 1.
         """
-        for entry in () if self._is_manual else self.schedules:
-            if entry.get("interval", "epoch") != "epoch" or epoch % entry.get("frequency", 1):
-                continue
-            metric = None
-            if _goes_by_metric(entry):
-                name = entry.get("monitor", "val_loss")
-                if name not in metrics and (not validated or not entry.get("strict", True)):
-                    continue
-                metric = pick_metric(metrics, name, "lr_scheduler.monitor")
-            self._advance(entry["scheduler"], metric)
+        if self._scheduled < epoch:
+            self._scheduled = epoch
+            for entry in self._due(epoch):
+                if not _goes_by_metric(entry):
+                    self._advance(entry["scheduler"], None)
+
+    def end_epoch(self, epoch: int, metrics: dict[str, float], validated: bool = True) -> None:
+        """Step the schedules with the interval "epoch" that go by a metric; `epoch` counts from 1.
+
+        Where it is a metric of validation, they wait for the next epoch with one.
+        """
+        for entry in filter(_goes_by_metric, self._due(epoch)):
+            name = entry.get("monitor", "val_loss")
+            if name in metrics or (validated and entry.get("strict", True)):
+                self._advance(entry["scheduler"], pick_metric(metrics, name, "lr_scheduler.monitor"))
+
+    def _due(self, epoch: int) -> list[dict[str, Any]]:
+        """Return the schedules that are stepped at the end of an epoch."""
+        schedules = [] if self._is_manual else self.schedules
+        by_epoch = [entry for entry in schedules if entry.get("interval", "epoch") == "epoch"]
+        return [entry for entry in by_epoch if epoch % entry.get("frequency", 1) == 0]
 
     def _advance(self, schedule: Any, metric: float | None) -> None:
         if self._step_schedule is not None:
@@ -172,6 +192,7 @@ class Fitting:
             "optimizer": optimizers if self._is_manual else optimizers[0],
             "schedules": [entry["scheduler"].state_dict() for entry in self.schedules],
             "steps": self.steps,
+            "scheduled": self._scheduled,
             **({"loss_scale": self.scale.state_dict()} if self.scale else {}),
         }
 
@@ -183,6 +204,7 @@ class Fitting:
         for entry, saved in zip(self.schedules, state["schedules"], strict=True):
             entry["scheduler"].load_state_dict(saved)
         self.steps = state["steps"]
+        self._scheduled = state.get("scheduled", 0)
         if self.scale is not None:
             self.scale.load_state_dict(state["loss_scale"])
 
@@ -231,8 +253,9 @@ def pick_metric(metrics: dict[str, float], name: str, key: str) -> float:
 def _normalize(configured: Any) -> tuple[list[torch.optim.Optimizer], list[Any]]:
     """Return optimizers and schedules from any form that `configure_optimizers` may return."""
     schedules: list[Any] = []
-    if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
-        configured, schedules = list(configured[0]), list(configured[1])
+    if isinstance(configured, list | tuple) and len(configured) == 2 and isinstance(configured[0], list | tuple):
+        configured, schedule = configured
+        schedules = list(schedule) if isinstance(schedule, list | tuple) else [schedule]
     entries = configured if isinstance(configured, list | tuple) else [configured]
     optimizers = []
     for entry in entries:
@@ -275,6 +298,12 @@ def _refuse_metric_of_step(entry: dict[str, Any]) -> None:
             f"configure_optimizers gave a {type(entry['scheduler']).__name__} with 'interval' 'step'; a schedule that "
             "goes by a metric is stepped after epochs: use 'epoch'"
         )
+
+
+def _runs_own_code(schedule: Any) -> bool:
+    if type(schedule) in (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler):
+        return any(map(_runs_own_code, schedule._schedulers))
+    return type(schedule) not in _WITHOUT_OWN_CODE
 
 
 def _goes_by_metric(entry: dict[str, Any]) -> bool:

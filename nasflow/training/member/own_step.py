@@ -7,6 +7,7 @@ import torch
 
 from nasflow.autocast import with_casts_of_now, without_casts
 from nasflow.errors import TrialError
+from nasflow.evaluator.ready_made.own_parts import is_known
 from nasflow.training.member.batches import copied
 from nasflow.training.member.trainer.hooks import GRADIENT_HOOKS, OWN_STEP_HOOKS
 from nasflow.training.member.trainer.trainer_view import Trained
@@ -28,8 +29,14 @@ def why_alone(member: Trained) -> str | None:
         return "it optimizes manually"
     if own := sorted(member.hooks.names.intersection(OWN_STEP_HOOKS)):
         return f"it makes its step in a way of its own: {', '.join(own)}"
+    optimizer = member.fitting.optimizer
+    name = type(optimizer).__name__
     if member.fitting.needs_closure:
-        return f"{type(member.fitting.optimizer).__name__} calls its step several times"
+        return f"{name} calls its step several times"
+    if not is_known(type(optimizer)):
+        return f"its optimizer {name} is none of torch's"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return f"its optimizer {name} has hooks"
     return None
 
 
@@ -151,6 +158,8 @@ def outputs_of(output: Any, batches: int = 1) -> dict[str, Any]:
     Args:
         batches: of an optimizer step, by which Lightning divides the loss.
     """
+    if output is None:
+        return {}
     outputs = dict(output) if isinstance(output, Mapping) else {"loss": output}
     if isinstance(outputs.get("loss"), torch.Tensor):
         outputs["loss"] = share_of(outputs["loss"].detach(), batches).clone()

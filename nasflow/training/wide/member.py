@@ -119,6 +119,7 @@ class WideMember(Member):
                 "steps": self.steps,
             },
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
+            "should_stop": bool(self.module.trainer.should_stop),
             **({"hooks": hooks} if hooks else {}),
         }
 
@@ -133,6 +134,7 @@ class WideMember(Member):
         self.fitting.steps = rest["fitting"]["steps"]
         if self._early_stop:
             self._early_stop.load_state_dict(rest["early_stop"])
+        self.module.trainer.should_stop = rest.get("should_stop", False)
         if "hooks" in rest:
             checkpoint = self._checkpoint(self.module.state_dict(), self.steps)
             self.hooks.load_state_dict(checkpoint, rest["hooks"], lambda _: None)  # ranks have loaded their weights

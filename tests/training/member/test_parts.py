@@ -2,6 +2,7 @@
 
 import math
 from collections import UserDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ from nasflow.training.member.optimization import EarlyStop
 Batch = namedtuple("Batch", ["name", "x"])
 
 
+@dataclass
+class Fields:
+    name: str
+    deep: dict[str, torch.Tensor]
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
@@ -25,6 +32,8 @@ Batch = namedtuple("Batch", ["name", "x"])
         (["name", {"deep": (torch.tensor(1.0), torch.zeros(4))}], 4),
         (UserDict(x=torch.zeros(6)), 6),
         (Batch("name", torch.zeros(2)), 2),
+        (Fields("name", {"x": torch.zeros(5)}), 5),
+        ([Fields], 1),
         (torch.tensor(3.0), 1),
         ("text", 1),
         ([], 1),

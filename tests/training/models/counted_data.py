@@ -3,7 +3,7 @@
 from collections import Counter
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 READ: Counter[tuple[str, int]] = Counter()
 
@@ -28,3 +28,25 @@ class Counted(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def rows() -> tuple[DataLoader, DataLoader]:
     """40 samples to train on and 24 to validate on, in batches of 8."""
     return DataLoader(Counted("train", 40), batch_size=8, shuffle=True), DataLoader(Counted("validation", 24), 8)
+
+
+class Drawn(Counted):
+    """Adds noise from a generator of its own, and the number of the pass."""
+
+    def __init__(self) -> None:
+        super().__init__("drawn", 64)
+        self.generator = torch.Generator()
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = super().__getitem__(index)
+        return x + self.epoch + torch.rand(6, generator=self.generator), y
+
+
+def halves() -> tuple[DataLoader, DataLoader]:
+    """Parts of one data set: 40 samples to train on, in five batches, and 24 to validate on."""
+    drawn = Drawn()
+    return DataLoader(Subset(drawn, range(40)), 8, shuffle=True), DataLoader(Subset(drawn, range(40, 64)), 8)

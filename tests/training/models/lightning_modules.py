@@ -80,6 +80,12 @@ class Configured(Plain):
             "tuple": lambda: (sgd,),
             "dict": lambda: {"optimizer": sgd},
             "lists": lambda: ([sgd], [lr_scheduler.StepLR(sgd, 1, gamma=0.3)]),
+            "lists but for the schedule": lambda: ([sgd], lr_scheduler.StepLR(sgd, 1, gamma=0.3)),
+            "lists but for the schedule's dict": lambda: (
+                [sgd],
+                scheduled(plateau(sgd), monitor="rising")["lr_scheduler"],
+            ),
+            "list of lists": lambda: [[sgd], [lr_scheduler.StepLR(sgd, 1, gamma=0.3)]],
             "list of dicts": lambda: [{"optimizer": sgd, "lr_scheduler": lr_scheduler.ExponentialLR(sgd, 0.5)}],
             "lists with dicts": lambda: ([sgd], [{"scheduler": lr_scheduler.CosineAnnealingLR(sgd, 12)} | BY_STEP]),
             "every second epoch": lambda: scheduled(lr_scheduler.StepLR(sgd, 1, gamma=0.1), frequency=2),
@@ -108,7 +114,8 @@ class Configured(Plain):
 CONFIGURED = [
     *("optimizer", "list", "tuple", "dict", "lists", "list of dicts", "lists with dicts", "every second epoch"),
     *("milestones", "one cycle", "every third step", "warm-up, then cosine", "plateau", "plateau on val_loss"),
-    *("plateau, monitor beside it", "head alone", "two groups"),
+    *("plateau, monitor beside it", "head alone", "two groups", "lists but for the schedule"),
+    *("lists but for the schedule's dict", "list of lists"),
 ]
 BY_STEP = {"interval": "step"}
 

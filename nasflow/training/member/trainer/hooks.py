@@ -25,6 +25,11 @@ _EPOCH_HOOKS = (
     *("on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start", "on_validation_epoch_end"),
     *("on_validation_start", "on_validation_end"),
 )
+AFTER_BATCHES = (
+    *("on_train_epoch_end", "on_validation_epoch_end", "on_validation_end", "on_test_epoch_end", "on_test_end"),
+)
+"""Called when all batches have been seen, so that metrics over them are complete."""
+
 _OTHERS = (
     *("setup", "configure_model", "on_fit_start", "on_train_start", *_EPOCH_HOOKS),
     *("on_test_start", "on_test_epoch_start", "on_test_epoch_end", "on_test_end"),
@@ -56,11 +61,13 @@ class Hooks:
     Attributes:
         callbacks: the member's own.
         names: the hooks that are overridden.
+        running: the hook that is called at present, empty for none.
     """
 
     def __init__(self, module: LightningModule, callbacks: Sequence[Callback]):
         self._module = module
         self.callbacks = list(callbacks)
+        self.running = ""
         known = (*GRADIENT_HOOKS, *OWN_STEP_HOOKS, *BATCH_HOOKS, *_OTHERS)
         self._own = frozenset(name for name in known if _overrides(module, LightningModule, name))
         self._by_callbacks = {
@@ -79,12 +86,14 @@ class Hooks:
         """Call a hook wherever it is overridden. Return what the module's own returns."""
         if name not in self.names:
             return None
+        outer, self.running = self.running, name
         before, after = self._around(name)
         for callback in before:
             getattr(callback, name)(self._module.trainer, self._module, *args)
         returned = getattr(self._module, name)(*args) if name in self._own else None
         for callback in after:
             getattr(callback, name)(self._module.trainer, self._module, *args)
+        self.running = outer
         return returned
 
     def _around(self, name: str) -> tuple[list[Callback], list[Callback]]:

@@ -7,6 +7,11 @@ from typing import Any
 from torch import nn
 
 
+def frozen_in(module: nn.Module) -> list[str]:
+    """Return the names of a module's frozen parameters."""
+    return [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+
+
 def freeze_only(module: nn.Module, names: Collection[str] | None) -> None:
     """Freeze the parameters of these names and no others, whatever a hook has changed before; nothing for None."""
     if names is not None:

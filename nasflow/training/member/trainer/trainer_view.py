@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.utilities import GradClipAlgorithmType
 from pytorch_lightning.utilities.types import LRSchedulerConfig
+from torch.fx import _symbolic_trace
 
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.errors import TrialError
@@ -172,6 +173,37 @@ class TrainerView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
+
+
+def give_trainer(module: "LightningModule", view: Any) -> None:
+    """Give a module its trainer, and as Lightning does also the LightningModules within it; None takes it away."""
+    parts: Any = view and _PartsView(view)
+    module.trainer = parts
+    module._trainer = view
+
+
+class _PartsView(tuple[()]):
+    """The `self.trainer` of a LightningModule within a member's module: what the member's own is.
+
+    Layers with equal attributes are merged, and what is read while they are traced stays as it was then. Empty tuples
+    are equal, and this one refuses to be read there, so that a forward which reads it runs as it is, for each member.
+    """
+
+    def __new__(cls, view: TrainerView) -> "_PartsView":
+        made = super().__new__(cls)
+        object.__setattr__(made, "_view", view)
+        return made
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if _symbolic_trace._is_fx_tracing_flag:
+            raise TypeError(f"self.trainer.{name} can't be traced")
+        return getattr(vars(self)["_view"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["_view"], name, value)
 
 
 class StrategyView:
