@@ -22,7 +22,9 @@ from nasflow.training.batches.batch_runs import Run, training_batches
 from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.batches.transfer import run_on
 from nasflow.training.driver import Driver
+from nasflow.training.member.member import Member
 from nasflow.training.member.trainer.modes import EvaluationModes
+from nasflow.training.unit.base import guarding
 
 
 class _DataTrainer:
@@ -110,7 +112,7 @@ class MergedModule(FedModule):
         self.automatic_optimization = False
         self.modules_of_members = driver.modules  # for Lightning to move
         self._driver = driver
-        self._modes = EvaluationModes()
+        self._modes: dict[Member, EvaluationModes] = {}
 
     def configure_optimizers(self) -> None:
         """Members keep their own optimizers."""
@@ -136,11 +138,17 @@ class MergedModule(FedModule):
 
     def on_validation_model_eval(self) -> None:
         """Put the models into evaluation mode; Lightning's own hook takes ten times as long."""
-        self._modes.enter(member.module for member in self._driver.active)
+        for member in list(self._driver.active):
+            self._modes[member] = EvaluationModes()
+            with guarding(member, self._driver.fail):  # a module may have its own `train`
+                self._modes[member].enter([member.module])
 
     def on_validation_model_train(self) -> None:
         """Restore the modes that the models had before validation."""
-        self._modes.leave()
+        for member, modes in self._modes.items():
+            with guarding(member, self._driver.fail):
+                modes.leave()
+        self._modes.clear()
 
     def on_validation_epoch_start(self) -> None:
         """Call the members' own hooks."""

@@ -1,5 +1,8 @@
 """The step of a member by itself, in the order and with the hooks of Lightning's loop."""
 
+import dis
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -55,7 +58,8 @@ def make_step(member: Steps, batch: Any, index: int) -> Any:
 
     if member.is_manual:
         return manual_step(run)
-    if why_alone(member) or not member.hooks.names.isdisjoint(GRADIENT_HOOKS):
+    in_hooks = not member.hooks.names.isdisjoint((*OWN_STEP_HOOKS, *GRADIENT_HOOKS))
+    if in_hooks or (why_alone(member) and _takes_closure(type(member.fitting.optimizer).step)):
         return automatic_step(member, run, index)
     output = run()
     loss = loss_in(output)
@@ -68,6 +72,15 @@ def make_step(member: Steps, batch: Any, index: int) -> Any:
         with without_casts(member.module.device.type):
             member.fitting.step(loss, first=member.pace.is_first(index), last=member.pace.is_last(index))
     return output
+
+
+@functools.cache
+def _takes_closure(step: Callable[..., Any]) -> bool:
+    """Whether an optimizer's step may call its closure, as its code shows; else gradients have to be there before."""
+    code = getattr(inspect.unwrap(step), "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return True
+    return any(line.argval == "closure" and line.opname.startswith("LOAD") for line in dis.get_instructions(code))
 
 
 def automatic_step(member: Steps, run: Callable[[], Any], index: int) -> Any:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -144,10 +145,23 @@ def _rest(size: int, like: torch.Tensor) -> int:
     return -size % (_VECTOR // like.element_size())
 
 
-def lay_counts(rows: Iterable[Row], groups: Sequence[dict[str, Any]]) -> list[tuple[torch.Tensor, list[Row]]]:
-    """Return vectors of step counts, one per dtype and device that torch uses for them, each with its rows."""
+def states_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[Any]:
+    """Return the dicts of optimizers' states, and all that they hold."""
+    states = [optimizer.state for optimizer in optimizers]
+    inner = [*chain.from_iterable(map(dict.values, states))]
+    return [*states, *inner, *chain.from_iterable(map(dict.values, inner))]
+
+
+def lay_counts(
+    rows: Iterable[Row], groups: Sequence[dict[str, Any]], default: torch.dtype
+) -> list[tuple[torch.Tensor, list[Row]]]:
+    """Return vectors of step counts, one per dtype and device that torch uses for them, each with its rows.
+
+    Args:
+        groups: the param groups, by slot.
+        default: the dtype of counts that begin, but for fused optimizers.
+    """
     alike: dict[tuple[torch.dtype, torch.device], list[Row]] = {}
-    default = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     for row in rows:
         if (step := row.kept.get("step")) is not None:
             kind = (step.dtype, step.device)

@@ -1,5 +1,6 @@
 """The optimizers of several members, stepped as one."""
 
+import operator
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from nasflow.training.optim.clip import Clip, StackedClip
-from nasflow.training.optim.parameter_rows import Row, Rule, Slab, Sweep, lay_counts, make_slabs
+from nasflow.training.optim.parameter_rows import Row, Rule, Slab, Sweep, lay_counts, make_slabs, states_of
 from nasflow.training.optim.rules import AdamConstants, Kind, rule_of, stackable
 
 __all__ = ["Clip", "Stack", "StackedOptimizer"]
@@ -152,7 +153,10 @@ class StackedOptimizer:
         self._failed = failed
         self.keeps_gradients = False
         self._counts_steps = True
+        self._counted = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32  # as in torch
         self._made = 0  # how often what steps read was made anew
+        self._noted: list[Any] = []  # states that are known to be in place
+        self._versions: list[int] = []  # of the counts of steps
         self._tensors = [stack.tensor for stack in stacks]
         self._stacks, self._clips = list(stacks), list(clips)
         self._lay([member for member, optimizer in enumerate(optimizers) if not stackable(optimizer)])
@@ -185,11 +189,28 @@ class StackedOptimizer:
             self._make_sweeps()
 
     def reread(self) -> None:
-        """Take over the counts of steps that hooks have set in the optimizers' states. Slower than `refresh`."""
-        made = {id(row): slab.steps + row.age * (not slab.rule.in_step) for slab in self._slabs for row in slab.rows}
-        counts = [(row, count) for steps, rows in self._counts for row, count in zip(rows, steps.tolist(), strict=True)]
-        if any(made[id(row)] != count for row, count in counts):
+        """Take over what hooks have changed in the optimizers' states, also counts of steps. Slower than `refresh`."""
+        rows = [(row, slab) for slab in self._slabs for row in slab.rows]
+        made = {id(row): slab.steps + row.age * (not slab.rule.in_step) for row, slab in rows}
+        counts = [(row, count) for steps, of in self._counts for row, count in zip(of, steps.tolist(), strict=True)]
+        states = [(row, self._optimizers[row.member].state.get(row.parameter, {})) for row, _ in rows]
+        is_replaced = any(state.get(name) is not row.kept.get(name) for row, state in states for name in row.views)
+        if is_replaced or any(made[id(row)] != count for row, count in counts):
             self._build()
+        self._noted, self._versions = states_of(self._stepped()), self._versions_of_counts()
+
+    def take_over(self) -> None:
+        """As `reread`, but only if a state was replaced, or a count written, since the last step; fast otherwise."""
+        states = states_of(self._stepped())
+        is_same = len(states) == len(self._noted) and all(map(operator.is_, states, self._noted))
+        if not is_same or self._versions != self._versions_of_counts():
+            self.reread()
+
+    def _stepped(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for member, optimizer in enumerate(self._optimizers) if member not in self._alone]
+
+    def _versions_of_counts(self) -> list[int]:
+        return [steps._version for steps, _ in self._counts]
 
     def zero_grad(self) -> None:
         """Set all gradients to None."""
@@ -220,6 +241,7 @@ class StackedOptimizer:
             slab.steps += 1
         for steps, stepping in self._stepping:
             steps.add_(stepping)
+        self._versions = self._versions_of_counts()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -300,8 +322,8 @@ class StackedOptimizer:
         """Store the optimizer states side by side."""
         self._rules = self._find_rules()
         rows = [[self._row(place, leaf.kind) for place in leaf.places] for leaf in self._leaves]
-        self._counts = lay_counts([row for of in rows for row in of if row.rule.counted], self._groups())
-        self._slabs = [
+        self._counts = lay_counts([row for of in rows for row in of if row.rule.counted], self._groups(), self._counted)
+        self._slabs: list[Slab] = [
             slab
             for i, (leaf, of) in enumerate(zip(self._leaves, rows, strict=True))
             for slab in make_slabs(i, leaf.matrix, of)

@@ -208,7 +208,7 @@ class StackedUnit(Unit):
         """Step the schedules with the interval "step" after so many batches of the epoch."""
         if self._steps_schedules:
             for member in list(self.members):
-                with guarding(member, self._report):
+                with guarding(member, self._report), member.rng if member.fitting.may_draw else nullcontext():
                     member.fitting.end_batch(batch)
             self._optimizer.refresh()
 

@@ -210,6 +210,27 @@ def test_counts_that_a_hook_has_set(kind: str) -> None:
         unit.check()
 
 
+@pytest.mark.parametrize("how", ["cleared", "replaced", "counts"])
+@pytest.mark.parametrize("kind", ["adam", "sgd", "adagrad-decay", "adamw-fused"])
+def test_states_that_a_hook_has_changed(kind: str, how: str) -> None:
+    """Of one member of three."""
+    unit = Unit([KINDS[kind]] * 3, LAYERS)
+    for step in range(6):
+        if step == 3:
+            for optimizer in (unit.joint[1], unit.solo[1]):
+                if how == "cleared":
+                    optimizer.state.clear()
+                for state in optimizer.state.values():
+                    if how == "replaced":
+                        state.update({name: torch.zeros_like(value) for name, value in state.items()})
+                    elif "step" in state:
+                        state["step"].fill_(1)
+        unit.optimizer.take_over()
+        unit.give_grads()
+        unit.step()
+        unit.check()
+
+
 def test_counts_have_the_default_type_as_in_torch() -> None:
     torch.set_default_dtype(torch.float64)
     try:

@@ -19,11 +19,10 @@ LEAVE = {
     "momentum": (NORMED, SETTINGS),
     "layer": (DROPPING, SETTINGS),
     "parameter": (DROPPING, SETTINGS),
-    "optimizer": (DROPPING, SETTINGS),
     "sampled": (DROPPING, SETTINGS),
     "frozen": (DROPPING, CHANGES),
 }
-STAY = ("rate", "weights", "clipped", "restarted")
+STAY = ("rate", "weights", "clipped", "restarted", "optimizer")
 
 
 def own(name: str, **values: Any) -> dict[str, Any]:

@@ -109,6 +109,9 @@ def _own_step(twin: Member, batch: Any, index: int) -> Step:
         if loss is not None:
             grads = torch.autograd.grad(loss, trained, allow_unused=True)
             gradients = dict(zip(trained, grads, strict=True))
+    for parameter in trained:  # by itself, the next step can see the gradients of this one; in a unit it can't
+        grad = gradients.get(parameter)
+        parameter.grad = None if grad is None else grad.clone()
     return whole_step(twin, torch.zeros(()) if loss is None else loss.detach(), gradients)
 
 

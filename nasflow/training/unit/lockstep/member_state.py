@@ -21,6 +21,11 @@ def whole_step(member: Member, loss: torch.Tensor, gradients: Mapping[nn.Paramet
     return Step(loss, loss, grads, changed, member.rng.position())
 
 
+def has_own_code(member: Member) -> bool:
+    """Whether hooks or schedules of the member's own run between its steps, which may change anything."""
+    return bool(member.hooks.names) or member.fitting.may_draw
+
+
 def is_any(grad: torch.Tensor | None) -> bool:
     """Whether there is a gradient that is not zero."""
     return grad is not None and bool(grad.any())

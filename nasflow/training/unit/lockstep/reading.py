@@ -100,12 +100,12 @@ def read(member: Member, batch: Any) -> Reading | str:
             steps = watch.steps(batch)
             while steps and watch.opens_more():
                 steps = watch.steps(batch)
+            if not steps:
+                return f"its training_step has no loss in {_MOST_STEPS} steps"
+            watch.own_what_is_written()
+            return watch.reading(steps)
     except (Exception, SystemExit) as error:  # of the member's own code, or because it can't be copied
         return f"its step can't be tried on a copy: {type(error).__name__}"
-    if not steps:
-        return f"its training_step has no loss in {_MOST_STEPS} steps"
-    watch.own_what_is_written()
-    return watch.reading(steps)
 
 
 class _Watch:
@@ -170,7 +170,7 @@ class _Watch:
 
     def own_what_is_written(self) -> None:
         """Give a member memory of its own for frozen tensors that its step writes: they only begin as the others'."""
-        written = {name for name, tensor in _frozen(self._twin.module) if tensor._version != self._versions[name]}
+        written = {name for name, tensor in _frozen(self._twin.module) if tensor._version != self._versions.get(name)}
         for name, tensor in _frozen(self._member.module):
             if name in written:
                 tensor.data = tensor.data.clone()

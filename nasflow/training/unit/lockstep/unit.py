@@ -20,7 +20,7 @@ from nasflow.training.unit.base import DiffersError, guarding
 from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
 from nasflow.training.unit.lockstep.meeting import Meeting
-from nasflow.training.unit.lockstep.member_state import frozen, hyper_parameters, is_any, whole_step
+from nasflow.training.unit.lockstep.member_state import frozen, has_own_code, hyper_parameters, is_any, whole_step
 from nasflow.training.unit.lockstep.parts import Form, Parts
 from nasflow.training.unit.lockstep.pausing import Call, InnerBackwardError, PausingStep, refusing_inner_backward
 from nasflow.training.unit.lockstep.proxy import proxied
@@ -76,8 +76,8 @@ class LockstepUnit(StackedUnit):
 
     def start_epoch(self) -> None:
         """Drop the rows of members that left, and read what schedules and hooks changed between epochs."""
-        watch, hooked = self._watch, [member for member in self.members if member.hooks.names]
-        self._refuse(watch.reset(hooked) | watch.changed(hooked) | watch.moved(self.members))
+        watched = filter(has_own_code, self.members)
+        self._refuse(self._watch.changed(watched) | self._watch.moved(self.members))
         super().start_epoch()
 
     def train_batch(self, batch: Any, index: int) -> None:
@@ -114,9 +114,8 @@ class LockstepUnit(StackedUnit):
 
     def close_epoch(self) -> None:
         """Give each member an equal share of the time; they have logged for themselves."""
-        watched = [member for member in self.members if member.hooks.names or not member.is_joint]
+        watched = [member for member in self.members if has_own_code(member) or not member.is_joint]
         self._refuse(self._watch.changed(watched) | self._watch.moved(self.members))
-        self._watch.note_states(watched)
         share = self._seconds / max(1, len(self.members))
         for member, is_finite in zip(self._rows, self._are_finite(), strict=True):
             if member in self.members:
@@ -340,7 +339,8 @@ class LockstepUnit(StackedUnit):
         self._refuse_wrong()
 
     def _refresh(self) -> None:
-        """Read what a step has changed in its optimizer, such as a learning rate that it sets by itself."""
+        """Read what steps and hooks have changed in their optimizers, such as a learning rate, or the state."""
+        self._optimizer.take_over()
         now = {member: hyper_parameters(member) for member in self.members}
         if any(self._set.get(member) != values for member, values in now.items()):
             self._optimizer.refresh()

@@ -14,7 +14,7 @@ from nasflow.tensors import address
 from nasflow.training.member.member import Member
 
 CHANGES = "it changes which parameters are trained, or puts other tensors in their place"
-SETTINGS = "it changes its layers on the way, such as a mode or the rate of a dropout, or its optimizer's state"
+SETTINGS = "it changes its layers on the way, such as a mode or the rate of a dropout"
 
 _memory: Any = torch._C._data_address  # type: ignore[attr-defined]  # the address of what a tensor is a view of
 
@@ -39,7 +39,6 @@ class Watch:
         self._parts: dict[Member, tuple[Sequence[nn.Module], Collection[nn.Module]]] = {}
         self._kept: list[Any] = []  # layers and parameters, so that their ids are not used again
         self._settings: dict[Member, list[Hashable]] = {}
-        self._states: dict[Member, list[int]] = {}  # at the end of the last epoch
 
     def rely_on(self, members: Mapping[Member, Sequence[torch.Tensor]], parts: Iterable[nn.Module]) -> None:
         """Note where tensors are, and which the parameters of parts are, of these members and no others."""
@@ -47,7 +46,6 @@ class Watch:
         self._parameters = {part: _parameters(part) for part in parts}
         self._places = {member: _places(tensors) for member, tensors in members.items()}
         self._stepped = {member: _stepped(member) for member in members}
-        self._states.clear()
 
     def note_layers(self, member: Member, parts: Iterable[nn.Module], graphs: Iterable[Graph]) -> None:
         """Note the settings of a member's parts; layers that run as they are may change all but their mode.
@@ -87,14 +85,6 @@ class Watch:
         """Return those with other settings of layers than were noted."""
         return {member: SETTINGS for member in members if self._settings_of(member) != self._settings[member]}
 
-    def note_states(self, members: Iterable[Member]) -> None:
-        """Note where the optimizers' states are at the end of an epoch."""
-        self._states = {member: _state(member) for member in members}
-
-    def reset(self, members: Iterable[Member]) -> dict[Member, str]:
-        """Return those with another state of the optimizer than at the end of the last epoch."""
-        return {m: SETTINGS for m in members if m in self._states and self._states[m] != _state(m)}
-
     def training(self, members: Iterable[Member]) -> dict[Member, str]:
         """Return those with hooks that have a layer in train mode, as none is in validation."""
         watched = [member for member in members if member.hooks.names]
@@ -130,9 +120,3 @@ def _places(tensors: Sequence[torch.Tensor]) -> list[tuple[int, bool]]:
 def _stepped(member: Member) -> list[int]:
     """Return the number of parameters in each group of a member's optimizer."""
     return [len(group["params"]) for group in member.fitting.optimizer.param_groups]
-
-
-def _state(member: Member) -> list[int]:
-    """Return where the state of a member's optimizer is in memory."""
-    states = member.fitting.optimizer.state.values()
-    return [address(value) for state in states for value in state.values() if isinstance(value, torch.Tensor)]
