@@ -1,5 +1,6 @@
 """Acquires a file lock, but does not wait for ever for another process that keeps it."""
 
+import errno
 import fcntl
 import os
 import threading
@@ -16,6 +17,7 @@ from nasflow.system.process_id import is_stopped
 _STOPPED = 10.0  # seconds for which a stopped process may keep a lock that others wait for
 _ALIVE = disk_full.SECONDS + 60.0  # seconds for any other, which may be waiting for room on the disk
 _POLL = 0.002  # seconds
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _LOOK = 1.0  # seconds between two looks at the holder
 
 _turns: dict[Path, threading.Lock] = {}
@@ -34,7 +36,8 @@ def acquire_soon(file: BinaryIO) -> None:
     """Acquire the exclusive lock (`flock`) of an open file.
 
     Raises:
-        ServiceError: another process has kept it for too long; the message names that process.
+        ServiceError: another process has kept it for too long; the message names that process. Or the file system has
+            no locks.
     """
     begin = looked = time.monotonic()
     while True:
@@ -43,6 +46,13 @@ def acquire_soon(file: BinaryIO) -> None:
             return
         except BlockingIOError:
             now = time.monotonic()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise ServiceError(
+                f"work_dir: the file system of {file.name} has no file locks (flock: {error.strerror}); mount it with "
+                "them (Lustre: option flock; NFS: without nolock), or set work_dir to a folder on another one"
+            ) from error
         if now - looked > _LOOK:
             looked = now
             holder = holder_of(file)

@@ -4,9 +4,11 @@ It is started over SSH, reads requests from standard input, answers on standard 
 Jobs don't depend on it: a LocalService on ROOT runs them, and its workers outlive the agent.
 """
 
+import io
 import json
 import logging
 import os
+import platform
 import select
 import shutil
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from nasflow.clean_text import clean_text
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import NasflowError, ServiceError
@@ -26,6 +29,7 @@ from nasflow.system.small_files import read_whole, write_aside, write_private
 from nasflow.training_service.base import JobHandle
 from nasflow.training_service.files.incoming import KEPT, manifest_digest
 from nasflow.training_service.local.service import LocalService
+from nasflow.training_service.local.state import LocalState
 from nasflow.training_service.machine.gpus import read_gpus
 from nasflow.training_service.ssh.messages import (
     LONGEST_INVITATION,
@@ -49,6 +53,7 @@ GREETING = "nasflow host agent"
 """The first line; output before it comes from the user's set-up commands."""
 _CLAIM = "claim"
 _HELD = "held"
+_MACHINE = "machine"  # the file that names the machine on which the workers are
 _LISTS_AGAIN = 5
 
 
@@ -64,7 +69,7 @@ class HostAgent:
         """Start or find the workers and return the names of their slots.
 
         Raises:
-            ServiceError: the host can't run jobs as configured.
+            ServiceError: the host can't run jobs as configured, or jobs may run on another machine with the same home.
         """
         gpus = [] if opening.slots is not None else opening.gpu_indices
         if gpus is None:
@@ -83,6 +88,7 @@ class HostAgent:
             pass_env=opening.pass_env,
         )
         self._root.mkdir(parents=True, exist_ok=True)
+        self._refuse_another_machine()
         for left in self._root.glob("incoming-*"):  # by a connection that ended while files were sent
             left.unlink()
         secrets = JobSecrets(texts=lambda: opening.secrets, names=tuple(opening.secrets))
@@ -143,6 +149,20 @@ class HostAgent:
                 left.unlink()
             if not any(work_dir.iterdir()):
                 work_dir.rmdir()
+
+    def _refuse_another_machine(self) -> None:
+        """Raise ServiceError if workers of this root were started on another machine, whose processes are not seen."""
+        state, file, here = LocalState(self._root), self._root / _MACHINE, _this_machine()
+        with state.service_lock():
+            there = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+            if there == here:
+                return
+            if there and state.workers():
+                raise ServiceError(
+                    f"its name leads to several machines: this is {here}, and the study's jobs were started on "
+                    f"{there}; give one machine's own address in 'host', or, if that one is gone, remove {file} there"
+                )
+            write_aside(file, here)
 
     def _end(self, job_id: str) -> None:
         """Cancel a job in a thread, because that may take the whole grace period; later calls report the outcome."""
@@ -233,7 +253,8 @@ class HostAgent:
         entries = sorted(path.iterdir()) if path.is_dir() else [path]
         for entry in entries:
             try:
-                if not entry.is_symlink() and entry.is_file() and not entry.name.startswith("."):
+                is_named = entry.name.isprintable() and not entry.name.startswith(".")  # JSON has no other bytes
+                if is_named and not entry.is_symlink() and entry.is_file():
                     about, digest = entry.stat(), manifest_digest(entry)
                     place = str(entry.relative_to(self._root))
                     yield RemoteFile(path=place, size=about.st_size, inode=about.st_ino, digest=digest)
@@ -256,6 +277,12 @@ class HostAgent:
         if not place.is_relative_to(self._root):
             raise ServiceError(f"path '{path}' leads out of {self._root}; give one relative to it")
         return place
+
+
+def _this_machine() -> str:
+    """Return a name for this machine that outlives a boot. Machines that were copied may have the same id."""
+    identity = Path("/etc/machine-id")
+    return f"{platform.node()} ({identity.read_text().strip() if identity.exists() else 'without /etc/machine-id'})"
 
 
 def _handle(job_id: str) -> JobHandle:
@@ -294,12 +321,15 @@ def answer(agent: HostAgent, line: str) -> Answer:
             case unknown:
                 return Answer(error=f"there is no call '{unknown}'")
     except (NasflowError, OSError) as error:
-        return Answer(error=str(error))
+        return Answer(error=clean_text(str(error)))
     return Answer()
 
 
 def main() -> None:
     """Answer requests until the connection ends or has been silent for `SILENCE` seconds."""
+    for stream in (sys.stdin, sys.stdout):  # the locale's encoding need not be UTF-8
+        assert isinstance(stream, io.TextIOWrapper)  # noqa: S101 - nobody has replaced them
+        stream.reconfigure(encoding="utf-8")
     agent = HostAgent(Path(sys.argv[1]))
     logging.basicConfig(stream=sys.stderr)
     sys.stdout.write(f"{GREETING}\n")

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from nasflow.config.job_secrets import JobSecrets
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
+from nasflow.job.disk_full import is_full
 from nasflow.job.node_jobs import is_node_job, job_of, why_ended
-from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
-from nasflow.system.small_files import read_whole
+from nasflow.job.spec import stop_mark
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.ssh.agent_client import AgentClient
@@ -30,7 +30,7 @@ from nasflow.training_service.ssh.messages import (
     RemoteFile,
     Submission,
 )
-from nasflow.training_service.ssh.mirror import Mirror
+from nasflow.training_service.ssh.mirror import Mirror, trial_folders
 from nasflow.training_service.ssh.records import Offer, SshRecords
 from nasflow.training_service.ssh.setup import Place, Supplies
 
@@ -95,6 +95,7 @@ class SshHost:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._answered = time.monotonic()
+        self._rests_until = 0.0  # it takes no jobs until then
         self._warned = False  # of files that were not asked for
 
     # --- for the service -------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class SshHost:
     # --- the exchange ----------------------------------------------------------------------------------------------
 
     def _keep_asking(self) -> None:
-        failures = 0
+        failures, since = 0, 0.0
         while not self._stop.is_set():
             try:
                 with self._io:
@@ -190,13 +191,16 @@ class SshHost:
                     busy = self._turn()
                 failures, wait = 0, _BUSY_POLL if busy else _IDLE_POLL
             except Exception as error:
+                if failures == 0 or is_full(error):  # a full disk here is no fault of the host
+                    since = time.monotonic()
                 if failures == 0:
-                    _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=_unforeseen(error))
+                    unforeseen = not isinstance(error, ServiceError | OSError)
+                    _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=unforeseen)
                 with self._io:
                     self._drop()
                 with self._records.lock():
                     self._records.withdraw(self.name)
-                self._lose_jobs(str(error))
+                self._lose_jobs(str(error), failing=time.monotonic() - since)
                 wait = _BACK_OFF[min(failures, len(_BACK_OFF) - 1)]
                 failures += 1
             self._wake.wait(wait)
@@ -214,10 +218,11 @@ class SshHost:
         with self._records.lock():
             known = self._records.known(self.name)
             cancelled = [job_id for job_id in known if self._records.cancel_mark(job_id).exists()]
+            vain = [each for each in known if self._records.waits_in_vain(self.name, each, self.states.get(each))]
             left = self._records.invitations
             invitations = {each: left[job_of(each)] for each in known if is_node_job(each) and job_of(each) in left}
         stopped = self._to_stop([job_id for job_id in known if not is_node_job(job_id)])
-        answer = self._call("poll", Poll(jobs=known, cancel=cancelled, stop=stopped, invitations=invitations))
+        answer = self._call("poll", Poll(jobs=known, cancel=[*cancelled, *vain], stop=stopped, invitations=invitations))
         for trial in stopped:
             stop_mark(self._records.root, trial).unlink(missing_ok=True)
         news = News.model_validate_json(answer)
@@ -234,6 +239,7 @@ class SshHost:
         if not self._stop.is_set():
             with self._records.lock():
                 on_gpus = any(slot.rpartition("/")[2].startswith("gpu-") for slot in self.slots)
+                free = free if time.monotonic() >= self._rests_until else 0
                 taken = self._records.take(self.name, free, Offer(self._address, on_gpus))
                 mine = self._records.known(self.name)
                 self.states |= {job_id: JobState(status=JobStatus.PENDING) for job_id in taken}
@@ -247,8 +253,8 @@ class SshHost:
             return self._take_node_job(job_id, known, news)
         self._records.note_invitation(job_id, news.invitation)
         mirror = self._mirror()
-        spec = self._spec(job_id) if news.checkpoints else None
-        checkpoints = self._wanted(news.checkpoints, _trial_folders(spec) if spec else [])
+        spec = self._records.spec(job_id) if news.checkpoints else None
+        checkpoints = self._wanted(news.checkpoints, trial_folders(spec) if spec else [])
         with self._connection.sftp() as sftp:
             if not mirror.download(sftp, [*checkpoints, *self._wanted(news.files, [f"jobs/{job_id}"])]):
                 return True  # the next poll lists the newer ones
@@ -261,8 +267,7 @@ class SshHost:
             state = news.state.model_copy(update={"slot": slot})
             if ended:
                 self.states.pop(job_id, None)
-                self._records.settle(job_id, state)
-                self._records.drop_claim(self.name, job_id)
+                self._records.end(self.name, job_id, state)
             elif not state.status.finished:  # a finished job's events are complete here
                 self.states[job_id] = state
         mirror.drop_old(checkpoints)
@@ -295,24 +300,19 @@ class SshHost:
         return [trial for trial in trials if stop_mark(self._records.root, trial).exists()]
 
     def _members(self, job_id: str) -> list[int]:
-        spec = self._spec(job_id)
+        spec = self._records.spec(job_id)
         return [member.trial for member in spec.members] if spec else []
-
-    def _spec(self, job_id: str) -> JobSpec | None:
-        """Return a job's spec; None if its file is damaged."""
-        return read_whole(job_dir(self._records.root, job_id) / "job.json", JobSpec.model_validate_json)
 
     def _settle(self, job_id: str, state: JobState) -> None:
         with self._records.lock():
-            self._records.settle(job_id, state)
-            self._records.drop_claim(self.name, job_id)
+            self._records.end(self.name, job_id, state)
 
     def _submit(self, job_id: str, known: Known) -> None:
-        spec = self._spec(job_id)
+        spec = self._records.spec(job_id)
         if spec is None:
             self._settle(job_id, JobState(status=JobStatus.LOST, slot=self.name, reason="its job.json is damaged"))
             return
-        there = self._list(_trial_folders(spec))
+        there = self._list(trial_folders(spec))
         with self._connection.sftp() as sftp:
             uploads = self._mirror().upload(sftp, [member.trial for member in spec.members], there)
         submission = Submission(
@@ -332,14 +332,18 @@ class SshHost:
             with self._connection.sftp() as sftp:
                 complete = self._mirror().download(sftp, files)
 
-    def _lose_jobs(self, why: str) -> None:
-        if self.silence() > self._config.lost_after:
-            with self._records.lock():
-                lost = self._records.lose(
-                    self.name, f"host {self.name} has been silent for {self.silence():.0f} s: {why}"
-                )
-            if lost:
-                _LOG.warning("host %s is considered lost, with jobs %s", self.name, ", ".join(lost))
+    def _lose_jobs(self, why: str, failing: float) -> None:
+        """Give up the host's jobs if it is silent, or answers but has failed for `failing` seconds, for too long."""
+        what = f"has been silent for {self.silence():.0f} s"
+        if self.silence() <= self._config.lost_after:
+            if failing <= self._config.lost_after:
+                return
+            what = f"answers, but has failed for {failing:.0f} s"
+            self._rests_until = time.monotonic() + self._config.lost_after  # else it would take the same jobs again
+        with self._records.lock():
+            lost = self._records.lose(self.name, f"host {self.name} {what}: {why}")
+        if lost:
+            _LOG.warning("host %s is considered lost, with jobs %s", self.name, ", ".join(lost))
 
     def _reach(self) -> None:
         """Make sure that an agent on the host answers."""
@@ -388,13 +392,3 @@ class SshHost:
         if self._place is None:
             raise Unreachable(f"{self.name} was never reached")
         return self._place
-
-
-def _trial_folders(spec: JobSpec) -> list[str]:
-    """Return the folders of a job's members, relative to the root."""
-    return [trial_dir(Path(), member.trial).as_posix() for member in spec.members]
-
-
-def _unforeseen(error: Exception) -> bool:
-    """Whether an error is not a usual failure of hosts or connections."""
-    return not isinstance(error, ServiceError | OSError)

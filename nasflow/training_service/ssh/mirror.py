@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import paramiko
 
 from nasflow.errors import ServiceError
-from nasflow.job.spec import job_dir, trial_dir
+from nasflow.job.spec import JobSpec, job_dir, trial_dir
 from nasflow.training_service.files.incoming import (
     CHECKPOINT,
     drop_checkpoints,
@@ -129,6 +129,11 @@ class Mirror:
         if not place.is_relative_to(self._root):
             raise ServiceError(f"training_service.hosts: a host sends a file '{path}', which leads out of {self._root}")
         return place
+
+
+def trial_folders(spec: JobSpec) -> list[str]:
+    """Return the folders of a job's members, relative to the root."""
+    return [trial_dir(Path(), member.trial).as_posix() for member in spec.members]
 
 
 def _is_there(place: Path, size: int) -> bool:

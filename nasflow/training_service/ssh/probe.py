@@ -45,9 +45,10 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class FolderError(BaseModel):
-    """Why work_dir can't be written."""
+    """Why work_dir can't be used: its disk is full, its file system has no locks, or another reason."""
 
     full: bool
+    unlockable: bool = False
     text: _Line
 
 
@@ -175,6 +176,11 @@ def _python_errors(report: HostReport, service: SshServiceConfig) -> list[str]:
 
 def _folder_errors(report: HostReport) -> list[str]:
     error = report.folder_error
+    if error and error.unlockable:
+        return [
+            f"the file system of work_dir {report.work_dir} has no file locks ({error.text}); mount it with them "
+            "(Lustre: option flock; NFS: without nolock), or name a folder on another one"
+        ]
     free = f"{report.free / 10**6:.0f} MB"
     if error and not error.full:
         return [

@@ -13,6 +13,7 @@ if __name__ == "__main__" and not sys.path[0]:
 
 import csv
 import errno
+import fcntl
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ from pathlib import Path
 
 MARK = "nasflow-host: "  # output of the login shell may come before it
 MIN_PYTHON = (3, 11)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of `flock`, on a file system without locks
 _SMI_ANSWERS_WITHIN = 20  # seconds
 
 
@@ -77,14 +79,15 @@ def folder(work_dir: str) -> "dict[str, object]":
     try:
         try_folder(path)
     except OSError as caught:
-        error = {"full": caught.errno in (errno.ENOSPC, errno.EDQUOT), "text": caught.strerror or str(caught)}
+        full, unlockable = caught.errno in (errno.ENOSPC, errno.EDQUOT), caught.errno in _NO_LOCKS
+        error = {"full": full, "unlockable": unlockable, "text": caught.strerror or str(caught)}
     room = os.statvfs(str(there))
     inodes = room.f_favail if room.f_files else None  # some file systems do not count them
     return {"work_dir": str(path), "folder_error": error, "free": room.f_bavail * room.f_frsize, "free_inodes": inodes}
 
 
 def try_folder(path: Path) -> None:
-    """Create the folder, write a file in it, and remove both again. Raises OSError."""
+    """Create the folder, write and lock a file in it, and remove both again. Raises OSError."""
     made = []
     try:
         for place in [place for place in (*reversed(path.parents), path) if not is_seen(place)]:
@@ -93,6 +96,7 @@ def try_folder(path: Path) -> None:
         file = path / f".nasflow-probe-{os.getpid()}"
         try:
             with file.open("wb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 handle.write(bytes(1 << 16))
                 handle.flush()
                 os.fsync(handle.fileno())

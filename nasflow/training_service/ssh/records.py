@@ -24,6 +24,7 @@ from nasflow.training_service.files.file_queue import JobRecords
 from nasflow.training_service.ssh.messages import Known
 
 _LOG = logging.getLogger(__name__)
+_IN_VAIN = 20.0  # seconds that a job waits on a host for what others use, while another host has a free slot
 _WAITS = 30.0  # seconds in which a job on several hosts waits for them without a warning
 
 
@@ -40,7 +41,7 @@ class Offer(NamedTuple):
 
 
 class SshRecords(JobRecords):
-    """The files of the SSH service. Callers of every method must hold the lock.
+    """The files of the SSH service. Callers of every method but `spec` must hold the lock.
 
     Attributes:
         invitations: by the id of a job on several hosts, the text that its process on the first host leaves for those
@@ -52,6 +53,8 @@ class SshRecords(JobRecords):
         self.invitations: dict[str, str] = {}
         self._offers: dict[str, Offer] = {}  # by host
         self._nodes: dict[str, int] = {}  # how many hosts a waiting job needs
+        self._spare: dict[str, int] = {}  # free slots by host, after it took jobs
+        self._waiting: dict[str, float] = {}  # since when a job waits on its host for what others use
         self._waits: dict[str, float] = {}  # since when it keeps slots free; infinity once that was said
 
     def study_id(self) -> str:
@@ -63,6 +66,10 @@ class SshRecords(JobRecords):
         write_aside(file, made := secrets.token_hex(4))
         sync_folder(self.dir)  # without it, what is on the hosts would not be found again
         return made
+
+    def spec(self, job_id: str) -> JobSpec | None:
+        """Return a job's spec; None if its file is damaged. Needs no lock."""
+        return read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
 
     def enqueue(self, spec: JobSpec) -> None:  # noqa: D102
         self._nodes[spec.job_id] = spec.nodes
@@ -99,6 +106,7 @@ class SshRecords(JobRecords):
                     taken += self._begin_on_several(job_id, file, host, alike)
                 else:
                     self._note_wait(job_id)
+        self._spare[host] = free - len(taken) - (host in self._offers)
         return taken
 
     def note_invitation(self, job_id: str, text: str) -> None:
@@ -109,8 +117,9 @@ class SshRecords(JobRecords):
             self.invitations.pop(job_id, None)
 
     def withdraw(self, host: str) -> None:
-        """Keep no slot of a host free any more."""
+        """Keep no slot of a host free any more, nor count on any."""
         self._offers.pop(host, None)
+        self._spare.pop(host, None)
 
     def known(self, host: str) -> dict[str, Known]:
         """Return the jobs that a host has, and how much of each is here. Node jobs of ended jobs are dropped."""
@@ -126,6 +135,29 @@ class SshRecords(JobRecords):
         """Return the hosts that have or had jobs of this study."""
         return self.holders()
 
+    def waits_in_vain(self, host: str, job_id: str, state: JobState | None) -> bool:
+        """Whether a job has waited on a host for long for what others use, and could begin on another host.
+
+        Args:
+            state: its state there, as last reported.
+        """
+        if state is None or state.status is not JobStatus.PENDING or not state.reason:
+            self._waiting.pop(job_id, None)
+            return False
+        waits = time.monotonic() - self._waiting.setdefault(job_id, time.monotonic())
+        elsewhere = any(spare > 0 for other, spare in self._spare.items() if other != host)
+        return waits > _IN_VAIN and elsewhere and self._nodes_of(job_id) == 1
+
+    def end(self, host: str, job_id: str, state: JobState) -> None:
+        """Record how a job ended on its host, and drop the claim. If only the host was to end it, it waits again."""
+        self._waiting.pop(job_id, None)
+        if state.status is JobStatus.CANCELLED and not self.cancel_mark(job_id).exists():
+            _LOG.info("%s has waited in vain on host %s and goes to another", job_id, host)
+            (self.claims(host) / job_id).rename(self._queue / f"{0:019d}.{job_id}")  # before all others
+        else:
+            self.settle(job_id, state)
+            self.drop_claim(host, job_id)
+
     def lose(self, host: str, reason: str) -> list[str]:
         """Record a host's jobs as lost and drop its claims on them."""
         jobs = self.claimed(host)
@@ -133,16 +165,14 @@ class SshRecords(JobRecords):
             if is_node_job(job_id):
                 self.end_node_job(host, job_id, reason)
             else:
-                self.settle(job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
-                self.drop_claim(host, job_id)
+                self.end(host, job_id, JobState(status=JobStatus.LOST, slot=host, reason=reason))
         return jobs
 
     def end_node_job(self, host: str, job_id: str, reason: str) -> None:
         """Drop a host's claim on a node job; the job that it belongs to is lost, unless it has ended."""
         first = self._first(host, job_id)
         if first is not None:
-            self.settle(job_of(job_id), JobState(status=JobStatus.LOST, slot=first, reason=reason))
-            self.drop_claim(first, job_of(job_id))
+            self.end(first, job_of(job_id), JobState(status=JobStatus.LOST, slot=first, reason=reason))
         self.drop_claim(host, job_id)
 
     def holder(self, job_id: str) -> str | None:
@@ -156,7 +186,7 @@ class SshRecords(JobRecords):
 
     def _nodes_of(self, job_id: str) -> int:
         if job_id not in self._nodes:  # queued by an earlier controller
-            spec = read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
+            spec = self.spec(job_id)
             self._nodes[job_id] = 1 if spec is None else spec.nodes
         return self._nodes[job_id]
 
@@ -175,7 +205,7 @@ class SshRecords(JobRecords):
 
     def _begin_on_several(self, job_id: str, file: Path, own: str, hosts: list[str]) -> list[str]:
         """Give a waiting job to hosts that have offered a slot, and return what `own`, one of them, has of it."""
-        spec = read_whole(job_dir(self.root, job_id) / "job.json", JobSpec.model_validate_json)
+        spec = self.spec(job_id)
         if spec is None:  # which the host that takes it will say
             file.rename(self.claims(own) / job_id)
             return [job_id]

@@ -94,7 +94,8 @@ class Supplies:
         path = [f"PYTHONPATH={places[1]}"] if self._config.nasflow == "ship" else []
         own = hashlib.sha256(host.name.encode()).hexdigest()[:8]  # hosts may have the same home
         root = work_dir / "studies" / f"{self._study()}-{own}"
-        program = [host.python, "-P", "-m", "nasflow.training_service.ssh.agent", str(root)]
+        # With UTF-8 names of files are the same here and there, whatever the locale. Jobs keep the locale's encoding.
+        program = [host.python, "-X", "utf8", "-P", "-m", "nasflow.training_service.ssh.agent", str(root)]
         return Place(root=root, code=places[0], agent=("env", *path, *program))
 
     @cached_property

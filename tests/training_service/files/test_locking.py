@@ -1,5 +1,7 @@
 """A process that keeps the lock of a study's folder does not keep others waiting for ever."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -43,6 +45,17 @@ def test_a_stopped_holder_is_named(tmp_path, holder, monkeypatch):
     for call in (lambda: service.submit(script("job")), service.cleanup, service.prepare):
         with pytest.raises(ServiceError, match=rf"process {holder.pid}, which is stopped; continue it \(kill -CONT"):
             call()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=os.strerror)
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    service = LocalService(LocalServiceConfig(slots=1), tmp_path)
+    with pytest.raises(ServiceError, match=r"^work_dir: the file system of .*local.lock has no file locks \(flock: "):
+        service.prepare()
 
 
 def test_one_that_is_slow_is_waited_for(tmp_path, holder, monkeypatch):

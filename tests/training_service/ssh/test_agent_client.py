@@ -1,5 +1,7 @@
 """The controller's side of an agent, with programs on a real host that are no honest agent, or a slow one."""
 
+import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -72,3 +74,15 @@ print('{{"result": "done"}}', flush=True)
     began = time.monotonic()
     assert client.call("list", Listing(paths=["p" * 10 * MEGABYTE])) == "done"
     assert time.monotonic() - began > LIMIT
+
+
+def test_text_is_utf_8_whatever_the_encoding_of_the_host(connection, tmp_path):
+    program = ["env", "PYTHONIOENCODING=latin-1", sys.executable, "-m", "nasflow.training_service.ssh.agent"]
+    client = AgentClient(connection, [*program, str(tmp_path)], "there", timeout=20)
+    with pytest.raises(ServiceError, match=r"path '../é → \\udce9' leads out of "):
+        client.call("list", Listing(paths=["../é → \\udce9"]))
+    (tmp_path / "trials").mkdir()
+    for name in (b"\xe9", "é → ".encode()):
+        (tmp_path / "trials" / os.fsdecode(name)).touch()
+    assert [file["path"] for file in json.loads(client.call("list", Listing(paths=["trials"])))] == ["trials/é → "]
+    client.leave()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from nasflow.config.services.ssh import SshServiceConfig
 from nasflow.training_service.ssh.connect.connection import Completed, SshConnection
 from nasflow.training_service.ssh.connect.errors import Unreachable
-from tests.sshd import Sshd, alive, ssh_section, start_sshd
+from tests.sshd import Sshd, alive, fake_program, public_key, ssh_section, start_sshd
 
 SHORT = 2.0  # seconds
 
@@ -88,6 +89,26 @@ def test_env_setup_comes_first_and_its_failure_is_the_commands(near, tmp_path):
     failed = run("export X=1; . /no/such/file")
     assert (failed.returncode, failed.stdout) == (1, b"")
     assert b"/no/such/file" in failed.stderr
+
+
+@pytest.mark.parametrize("shell", ["tcsh", "fish", "csh"])
+def test_env_setup_where_the_login_shell_is_another(shell, tmp_path):
+    """bash runs it. In place of a shell that is not installed, and always of csh, is one that refuses as these do."""
+    program = shutil.which(shell)
+    if program is None or shell == "csh":
+        refuses = """case $2 in *'!'*|*"\n"*|"{"*) echo "Badly placed {" >&2; exit 1;; esac"""
+        program = str(fake_program(tmp_path / "bin", shell, f'#!/bin/sh\n{refuses}\nexec /bin/sh "$@"\n'))
+    setup = "export X='1 2!' && source /dev/null  # it's bash\ncd /"
+    with start_sshd(tmp_path / "host", SHELL=program) as host:
+        forced = f'command="exec {program} -c \\"$SSH_ORIGINAL_COMMAND\\""'
+        (host.folder / "authorized_keys").write_text(f"{forced} {public_key(host.user_key)}")
+        connection = connect([host], tmp_path / "known", hosts=[host.config_host(env_setup=setup)])
+        try:
+            odd = ["a b", "$HOME", "'", '"', "\n", "*", "!", "é", "\\0101"]
+            done = connection.run([sys.executable, "-c", "import os, sys; print(os.environ['X'], sys.argv[1:])", *odd])
+            assert (done.returncode, done.stdout.decode()) == (0, f"1 2! {odd}\n"), done.stderr
+        finally:
+            connection.close()
 
 
 def test_files_and_what_is_wrong_with_them(connection, tmp_path):

@@ -43,7 +43,7 @@ def test_a_host_brings_files_of_its_own_job_only(tmp_path, open_service, caplog)
     good.write_text("good")
     left = tmp_path / "root" / "trials" / "00000" / ".aside-left"
     left.mkdir(parents=True)
-    agent = f'*ssh.agent*) shift 3; exec {sys.executable} -P {hostile_agent.__file__} "$@";;'
+    agent = f'*ssh.agent*) shift 5; exec {sys.executable} -P {hostile_agent.__file__} "$@";;'
     python = fake_program(tmp_path, "python", f'#!/bin/sh\ncase "$*" in {agent} *) exec {sys.executable} "$@"; esac\n')
     service = open_service(str(python))
     service.prepare()

@@ -185,3 +185,18 @@ def test_the_home_of_nobody_on_the_host():
         ServiceError, match=r"work_dir ~nobodyhere/work can't be written \(there is no home of that user"
     ):
         refuse(found.model_copy(update={"versions": report().versions}), HOST, CONFIG)
+
+
+def test_a_work_dir_without_file_locks(tmp_path):
+    """Here `flock` is replaced before the script runs, as on Lustre that is mounted without it."""
+    patch = "import fcntl\ndef refuse(*_): raise OSError(38, 'Function not implemented')\nfcntl.flock = refuse\n"
+    script = patch + Path(probe_script.__file__).read_text()
+    command = [sys.executable, "-c", script, str(tmp_path / "work"), "[]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = HostReport.model_validate_json(done.stdout.removeprefix(probe_script.MARK))
+    with pytest.raises(
+        ServiceError,
+        match=rf"the file system of work_dir {tmp_path}/work has no file locks \(Function not implemented\); mount it ",
+    ):
+        refuse(found.model_copy(update={"versions": report().versions}), HOST, CONFIG)
+    assert list(tmp_path.iterdir()) == []

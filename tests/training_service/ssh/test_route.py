@@ -1,10 +1,13 @@
 """The way to a host as the user's OpenSSH client configuration says it, and what opens the door there."""
 
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +165,7 @@ def test_a_jump_that_is_down_and_a_host_that_is_down_behind_it(net):
 @pytest.mark.parametrize(
     ("jump", "sentence"),
     [
-        ("a@b@c", "proxy_jump 'a@b@c': write it as [user@]host[:port]"),
+        ("a@b:c:d", "proxy_jump 'a@b:c:d': write it as [user@]host[:port]"),
         ("round", "proxy_jump 'about': the ProxyJumps of {file} lead in a circle"),
     ],
     ids=["form", "circle"],
@@ -192,6 +195,13 @@ def test_a_proxy_command_takes_the_place_of_a_connection(net):
         net.connection(net.host("inner", net.inner, "ProxyCommand exit 3")).connect()
 
 
+def test_a_proxy_command_that_ignores_signals_is_ended(net):
+    connection = net.connection(net.host("inner", net.inner, """ProxyCommand sh -c "trap '' TERM; exec sleep 300" """))
+    connection._timeout = 0.5
+    with pytest.raises(Unreachable, match=r"gives no answer within 0.5 s"):
+        connection.connect()
+
+
 def test_includes_and_hashed_and_additional_known_hosts(net):
     (net.folder / "inner.conf").write_text(
         net.host("inner", net.inner, f"UserKnownHostsFile {net.folder}/mine /no/file")
@@ -199,6 +209,40 @@ def test_includes_and_hashed_and_additional_known_hosts(net):
     name, kind, key = net.inner.known_hosts_line().split()
     (net.folder / "mine").write_text(f"{HostKeys.hash_host(name)} {kind} {key}\n")
     assert net.arrive(net.connection("Include *.conf\n", known_hosts="")) == (True, False)
+
+
+def test_lines_of_known_hosts_that_are_not_of_this_host_do_not_matter(net, caplog):
+    """Neither those of certificates, which are not used here, nor damaged ones; each of these is named once."""
+    key = public_key(net.gate.host_key).strip()
+    lines = [
+        f"@cert-authority\t*.example.com {key}",
+        "elsewhere ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+        "elsewhere ssh-rsa AAAAB3NzaC1yc2E=",
+        "elsewhere  ssh-ed25519  x",
+        "# M\u00fcller",
+        "",
+        f"@revoked * {key}",
+        net.inner.known_hosts_line(),
+    ]
+    text = "\n".join(lines)
+    for _ in range(2):
+        assert net.arrive(net.connection(net.host("inner", net.inner), known_hosts=text)) == (True, False)
+    skipped = [record.message.partition(", because")[0] for record in caplog.records]
+    assert skipped == [f"{net.known}: line {number} is skipped" for number in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("also_known", [True, False])
+def test_a_revoked_key_of_a_host_is_refused(net, also_known):
+    key = public_key(net.inner.host_key)
+    known = f"@revoked * {key}{net.inner.known_hosts_line() if also_known else ''}"
+    with pytest.raises(Refused, match=rf"'inner': the ssh-ed25519 key .* is revoked in {net.known}; someone may use"):
+        net.connection(net.host("inner", net.inner), known_hosts=known).connect()
+
+
+def test_a_certificate_authority_makes_no_host_known(net):
+    known = f"@cert-authority * {public_key(net.inner.host_key)}"
+    with pytest.raises(Refused, match=r"is not in .*known_hosts; if its"):
+        net.connection(net.host("inner", net.inner), known_hosts=known).connect()
 
 
 def test_a_configuration_that_can_t_be_understood(net):
@@ -219,31 +263,90 @@ def test_a_passphrase_from_the_environment_opens_a_key(net, monkeypatch):
     assert net.arrive(connection) == (True, False)
 
 
+@contextlib.contextmanager
+def agent_with(folder: Path, *keys: Path) -> Iterator[Path]:
+    """The socket of an ssh-agent that has these keys open."""
+    ask = folder / "ask"
+    ask.write_text(f"#!/bin/sh\necho {PASSPHRASE}\n")
+    ask.chmod(0o700)
+    place = folder / "agent"
+    agent = subprocess.Popen(
+        [shutil.which("ssh-agent") or "ssh-agent", "-D", "-a", str(place)], stdout=subprocess.DEVNULL
+    )
+    try:
+        env = os.environ | {"SSH_AUTH_SOCK": str(place), "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
+        add = ["ssh-add", "-q", *map(str, keys)]
+        while subprocess.run(add, env=env, capture_output=True, check=False).returncode == 2:  # it is not up yet
+            assert agent.poll() is None
+        yield place
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
 def test_an_agent_has_a_key_open(net, monkeypatch):
     key = make_key(net.folder / "locked", PASSPHRASE)
     (net.inner.folder / "authorized_keys").write_text(public_key(net.inner.user_key) + public_key(key))
     config = f"Host inner\nHostName 127.0.0.1\nPort {net.inner.port}\nUser {net.inner.user}\n"
-    ask = net.folder / "ask"
-    ask.write_text(f"#!/bin/sh\necho {PASSPHRASE}\n")
-    ask.chmod(0o700)
-    socket = net.folder / "agent"
-    agent = subprocess.Popen(
-        [shutil.which("ssh-agent") or "ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL
-    )
-    try:
-        env = os.environ | {"SSH_AUTH_SOCK": str(socket), "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
-        add = ["ssh-add", "-q", str(key)]
-        while subprocess.run(add, env=env, capture_output=True, check=False).returncode == 2:  # it is not up yet
-            assert agent.poll() is None
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    with agent_with(net.folder, key) as place:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
         assert net.arrive(net.connection(config, key_file=str(key), agent=True)) == (True, False)
         with pytest.raises(
             Refused, match=r"is encrypted; add 'passphrase: \{env: NAME\}', or load it into an ssh-agent$"
         ):
             net.connection(config, key_file=str(key), agent=False).connect()
-    finally:
-        agent.terminate()
-        agent.wait()
+
+
+@pytest.mark.parametrize("end", ["", ".pub"])
+def test_identities_only_offers_the_named_keys_of_an_agent(net, monkeypatch, end):
+    """And no other, because servers disconnect after a few. The agent may have a key of which only half is here."""
+    key, *others = make_key(net.folder / "locked", PASSPHRASE), *(make_key(net.folder / f"other-{k}") for k in range(6))
+    (net.inner.folder / "authorized_keys").write_text(public_key(net.inner.user_key) + public_key(key))
+    config = (
+        f"Host inner\nHostName 127.0.0.1\nPort {net.inner.port}\nUser {net.inner.user}\n"
+        f"IdentityFile {key}{end}\nIdentitiesOnly yes\n"
+    )
+    with agent_with(net.folder, *others, key) as place:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        assert net.arrive(net.connection(config, agent=True)) == (True, False)
+
+
+def test_the_public_half_of_a_key_without_an_agent_is_no_key(net, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    config = net.host("inner", net.inner).replace(str(net.inner.user_key), f"{net.inner.user_key}.pub")
+    with pytest.raises(Refused, match=r"'inner': there is no key to log in with; "):
+        net.connection(config, agent=True).connect()
+
+
+def close_when_asked(server: socket.socket) -> None:
+    for _ in range(2):
+        with server.accept()[0] as asked:
+            asked.recv(100)
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "lost"])
+def test_an_agent_that_is_of_no_use_hides_no_key(net, monkeypatch, caplog, hangs):
+    place = net.folder / "agent"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        server.listen()
+        if not hangs:
+            threading.Thread(target=close_when_asked, args=[server], daemon=True).start()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+        for _ in range(2):
+            connection = net.connection(net.host("inner", net.inner), agent=True)
+            connection._timeout = 2.0
+            assert net.arrive(connection) == (True, False)
+    (said,) = [record.message for record in caplog.records]
+    why = "no answer within 2 s" if hangs else "lost ssh-agent"
+    assert said == (f"the ssh-agent is of no use ({why}): its keys are not offered; restart it, or set 'agent: false'")
+
+
+def test_a_user_of_a_jump_may_have_an_at_in_the_name(tmp_path):
+    section = {"hosts": [{"host": "inner", "proxy_jump": "ada@corp.com@gate:2222"}], "ssh_config": os.devnull}
+    service = SshServiceConfig.model_validate(section | {"known_hosts": str(tmp_path / "known")})
+    gate, _ = find_route(service.hosts[0], service)
+    assert (gate.user, gate.host, gate.port) == ("ada@corp.com", "gate", 2222)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from nasflow.testing.training_service import (
     until,
 )
 from nasflow.training_service.base import JobStatus
+from nasflow.training_service.ssh import records
+from nasflow.training_service.ssh.records import Offer
 from nasflow.training_service.ssh.service import SshService
 from tests.gpu_stand_ins import NvidiaSmi
 from tests.sshd import ssh_section, start_sshd
@@ -118,6 +120,28 @@ def test_a_job_whose_host_is_lost_goes_on_elsewhere_from_its_checkpoints(two_hos
     assert psutil.pid_exists(pid)
     lost.resume()
     until(lambda: not psutil.pid_exists(pid), "end of the job that went on elsewhere")
+
+
+def test_a_host_that_answers_but_always_fails_gives_its_jobs_up(tmp_path, two_hosts, open_service):
+    """Here a folder is in the way of a checkpoint. It then takes no jobs for a while, so the other host gets them."""
+    service = open_service(two_hosts, lost_after=2)
+    service.prepare()
+    other = service.submit(script("other", ["epoch", 1], ["wait", "go"]))
+    until(lambda: epochs(service, other), "first epoch")
+    good, bad = sorted(two_hosts, key=lambda host: str(host.port) not in service.status(other).slot)
+    (root_on(bad) / "trials/00000/epoch-1/folder").mkdir(parents=True)
+    spec = script("job", ["epoch", 1], ["epoch", 2])
+    handle = service.submit(spec)
+    (root_on(good) / "go").touch()
+    state = await_status(service, handle, JobStatus.LOST)
+    assert re.fullmatch(
+        rf"host 127.0.0.1:{bad.port} answers, but has failed for \d+ s: .*: \[Errno 21\] Is a directory: .*epoch-1'",
+        state.reason,
+    )
+    service.submit(spec)
+    assert finish(service, handle).exit_code == 0
+    assert str(good.port) in service.status(handle).slot
+    assert epochs(service, handle) == [(1, True), (2, False)]
 
 
 def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
@@ -231,5 +255,31 @@ def test_gpus_of_a_host(tmp_path, two_hosts, open_service):
             report = json.loads(service.fetch(f"jobs/{handle.job_id}/report.json").read_text())
             seen.append(report["environment"]["CUDA_VISIBLE_DEVICES"])
         assert seen == ["3", "3", "1", "1"]
+        service.cleanup()
+        stranger.kill()
+
+
+def test_a_job_does_not_wait_for_a_gpu_of_others_while_another_host_is_free(tmp_path, open_service, monkeypatch):
+    """It leaves the host before it has begun there; without a free host it waits on."""
+    if find_library("nvidia-ml"):
+        pytest.skip("needs a GPU that is not there: NVML of this machine would answer before the stand-in")
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(records, "_IN_VAIN", 0.5)
+    used, free = NvidiaSmi(tmp_path / "bin-a", gpus=1), NvidiaSmi(tmp_path / "bin-b", gpus=1)
+    with (
+        start_sshd(tmp_path / "a", path_prefix=[used.folder]) as first,
+        start_sshd(tmp_path / "b", path_prefix=[free.folder]) as second,
+        subprocess.Popen(["sleep", "90"]) as stranger,
+    ):
+        used.use(0, stranger.pid)
+        service = open_service([first, second], {"max_trials_per_gpu": 1})
+        with service._records.service_lock():  # as if the GPU was free a moment ago
+            service._records.enqueue(script("job", ["epoch", 1]))
+            service._records.take(f"127.0.0.1:{first.port}", 1, Offer("127.0.0.1", on_gpus=True))
+        service.prepare()
+        (handle,) = service.list()
+        assert finish(service, handle).slot == f"127.0.0.1:{second.port}/gpu-0.0"
+        assert epochs(service, handle) == [(1, False)]
+        assert not (root_on(first) / "jobs/job/runs").exists()
         service.cleanup()
         stranger.kill()

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from nasflow.errors import ServiceError
 from nasflow.job.spec import trial_dir
 from nasflow.testing.training_service import epochs, finish, script, until
 from nasflow.training_service.ssh import host as ssh_host
@@ -72,6 +73,33 @@ def test_without_hard_links_files_are_listed(agent: HostAgent, tmp_path: Path, m
     (folder / "epoch-1").write_text("1")
     monkeypatch.setattr(os, "link", refuse)
     assert [(file.path, file.held) for file in agent._hold(folder)] == [("trials/00000/epoch-1", "")]
+
+
+def test_another_machine_with_the_same_home_leaves_the_workers_alone(agent: HostAgent, tmp_path: Path) -> None:
+    """It does not see their processes, and would declare their jobs dead."""
+    here = (tmp_path / "machine").read_text()
+    (tmp_path / "machine").write_text("login2 (0123)")
+    (record,) = tmp_path.glob("local/workers/*/worker.json")
+    left = tmp_path / "incoming-0123"
+    left.touch()
+    opening = Opening(
+        runner=SCRIPTED,
+        preload=[],
+        idle_timeout=60,
+        abandoned_after=60,
+        slots=1,
+        gpu_indices=[],
+        max_trials_per_gpu=1,
+        use_active_gpu=True,
+        reuse=True,
+    )
+    with pytest.raises(ServiceError, match=r"leads to several machines: this is .*, and .* on login2 \(0123\); give"):
+        HostAgent(tmp_path).open(opening)
+    assert record.exists()
+    assert left.exists()
+    agent.cleanup()
+    HostAgent(tmp_path).open(opening)
+    assert (tmp_path / "machine").read_text() == here
 
 
 def test_what_an_interrupted_transfer_has_left_is_removed(tmp_path: Path) -> None:

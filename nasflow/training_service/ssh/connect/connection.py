@@ -6,14 +6,15 @@ connection alive as long as its socket is. `Unreachable` means that a command ma
 
 import contextlib
 import logging
-import shlex
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 from paramiko import (
     BadHostKeyException,
@@ -28,17 +29,19 @@ from paramiko import (
     Transport,
 )
 from paramiko.config import SSH_PORT
-from paramiko.hostkeys import InvalidHostKey
 from paramiko.ssh_exception import IncompatiblePeer
 
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.known_hosts import load_known_hosts
 from nasflow.training_service.ssh.connect.login import Login
 from nasflow.training_service.ssh.connect.route import Hop, find_route, place_of
+from nasflow.training_service.ssh.connect.start_command import start_command
 
 _KEEPALIVE = 15  # seconds
 _UNACKNOWLEDGED = 30_000  # milliseconds that sent bytes may stay unacknowledged before the system drops the connection
+_PROXY_ENDS_WITHIN = 2.0  # seconds
 _CHUNK = 1 << 16
 
 _log = logging.getLogger("nasflow.ssh")
@@ -112,8 +115,11 @@ class SshConnection:
             Unreachable: it has not ended in time, or the connection broke; whether it ran is unknown. Its output and
                 input are then closed, which makes most programs exit.
         """
-        with self._opened(timeout or self._timeout) as channel, contextlib.closing(channel):
-            channel.exec_command(self._command(argv))
+        return self._run(self._command(argv), input, timeout or self._timeout)
+
+    def _run(self, command: str, input: bytes, timeout: float) -> Completed:
+        with self._opened(timeout) as channel, contextlib.closing(channel):
+            channel.exec_command(command)
             with ThreadPoolExecutor(2) as pool:
                 pool.submit(_send, channel, input)
                 stderr = pool.submit(_read, channel.recv_stderr)
@@ -131,8 +137,9 @@ class SshConnection:
         Raises:
             Unreachable: no answer, or the connection broke; whether it started is unknown.
         """
+        command = self._command(argv)
         with self._opened(self._timeout) as channel:
-            channel.exec_command(self._command(argv))
+            channel.exec_command(command)
         return channel
 
     @contextlib.contextmanager
@@ -149,6 +156,9 @@ class SshConnection:
             except (SSHException, EOFError, OSError) as error:
                 told_of_a_file = isinstance(error, OSError) and not isinstance(error, TimeoutError)
                 if told_of_a_file and not _channel(client).closed:
+                    if getattr(error, "errno", None) is None:  # SFTP has no code for a full disk
+                        hint = "the disk there may be full, or a quota reached"
+                        raise OSError(f"sftp says '{error}' of a file; {hint}") from error
                     raise
                 self._sftp = None
                 _close(client)
@@ -161,12 +171,21 @@ class SshConnection:
             self._clients.pop().close()
         if self._proxy is not None:
             self._proxy.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._proxy.wait(_PROXY_ENDS_WITHIN)
+            self._proxy.kill()
             self._proxy.wait()
             self._proxy = None
 
     def _command(self, argv: Sequence[str]) -> str:
-        command = f"exec {' '.join(map(_quoted, argv))}"
-        return f"{{ {self._host.env_setup}\n}} && {command}" if self._host.env_setup else command
+        setup = self._host.env_setup
+        return start_command(argv) if setup is None else start_command(argv, setup, self._login_shell)
+
+    @cached_property
+    def _login_shell(self) -> str:
+        """Return the name of the user's shell there, which runs every command."""
+        said = self._run("echo $SHELL", b"", self._timeout).stdout.decode(errors="replace").split()
+        return PurePosixPath(said[-1]).name if said else ""
 
     def _open_sftp(self) -> SFTPClient:
         with self._opened(self._timeout) as channel:
@@ -228,8 +247,9 @@ class SshConnection:
         """Connect to a machine, through the one before it if any, and log in."""
         client = SSHClient()
         client.set_log_channel(_log.name)
-        client.set_missing_host_key_policy(_RefuseUnknown(hop, direct=not self._clients and not hop.proxy_command))
-        _load_known_hosts(client, hop)
+        revoked = load_known_hosts(client.get_host_keys(), hop)
+        is_direct = not self._clients and not hop.proxy_command
+        client.set_missing_host_key_policy(_RefuseUnknown(hop, is_direct, revoked))
         began = time.monotonic()
         try:
             client.connect(
@@ -302,14 +322,20 @@ class SshConnection:
 
 
 class _RefuseUnknown(MissingHostKeyPolicy):
-    """Raises an error that names a host's key and how to add it to the known hosts."""
+    """Raises an error that names a host's key and how to add it to the known hosts, unless it is revoked there."""
 
-    def __init__(self, hop: Hop, direct: bool):
+    def __init__(self, hop: Hop, direct: bool, revoked: Mapping[bytes, Path]):
         self._hop = hop
         self._direct = direct
+        self._revoked = revoked
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
         hop = self._hop
+        if revoking := self._revoked.get(key.asbytes()):
+            raise Refused(
+                f"{hop.place}: the {key.get_name()} key {key.fingerprint} of {hop.address} is revoked in {revoking}; "
+                "someone may use it in the host's place: ask its administrators"
+            )
         file = hop.known_hosts[0]
         port = f" -p {hop.port}" if hop.port != SSH_PORT else ""
         remedy = (
@@ -330,20 +356,6 @@ def _changed_key(hop: Hop, error: BadHostKeyException) -> str:
         f"{expected.get_name()} {expected.fingerprint}; someone may be in between, or it was installed anew: then "
         f"forget the old key with: ssh-keygen -R '{hop.key_name}' -f {hop.known_hosts[0]}"
     )
-
-
-def _load_known_hosts(client: SSHClient, hop: Hop) -> None:
-    for file in hop.known_hosts:
-        try:
-            client.load_host_keys(str(file))
-        except FileNotFoundError:
-            continue  # knows nobody
-        except (OSError, UnicodeDecodeError, InvalidHostKey) as error:
-            raise ServiceError(f"{hop.place}: {file} can't be read as known hosts: {error}; mend it") from error
-
-
-def _quoted(word: str) -> str:
-    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
 
 
 def _channel(client: SFTPClient) -> Channel:

@@ -1,11 +1,11 @@
 """Logging in to one machine: which keys are offered, and what to do when none is accepted."""
 
+import base64
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paramiko import (
-    Agent,
     AuthenticationException,
     BadAuthenticationType,
     ECDSAKey,
@@ -21,6 +21,7 @@ from paramiko.auth_strategy import AuthSource, AuthStrategy, SourceResult
 
 from nasflow.config.secret.secrets import reveal
 from nasflow.errors import ServiceError
+from nasflow.training_service.ssh.connect.agent_keys import ask_agent
 from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
 from nasflow.training_service.ssh.connect.route import Hop
 
@@ -85,19 +86,26 @@ class Login(AuthStrategy):
         hop = self._hop
         if hop.key_file and (key := self._load(hop.key_file)):
             yield self._key(str(hop.key_file), key)
-        if hop.agent:
-            agent = Agent()
+        if hop.agent and (agent := ask_agent(self._timeout)):
+            named = self._public_keys() if hop.identities_only else None
             try:
-                for key in agent.get_keys():
-                    yield self._key(f"{key.comment or key.get_name()} (ssh-agent)", key)
+                for held in agent.get_keys():
+                    if named is None or held.blob in named:
+                        yield self._key(f"{held.comment or held.get_name()} (ssh-agent)", held)
             finally:
                 agent.close()
         for file in hop.identities:
-            if file.exists() and (key := self._load(file)):
+            if file.exists() and not _public_key(file) and (key := self._load(file)):
                 yield self._key(str(file), key)
         if hop.password is not None:
             text = reveal(hop.password, f"{hop.place}: password")
             yield _Offer(hop.user, "the password", lambda transport: transport.auth_password(hop.user, text))
+
+    def _public_keys(self) -> set[bytes]:
+        """Return the public halves, and certificates, of the keys that the config names."""
+        own = [self._hop.key_file] if self._hop.key_file else []
+        files = [Path(f"{file}{end}") for file in (*own, *self._hop.identities) for end in ("", ".pub", "-cert.pub")]
+        return {blob for file in files if (blob := _public_key(file))}
 
     def _key(self, name: str, key: PKey) -> _Offer:
         user = self._hop.user
@@ -152,3 +160,13 @@ class Login(AuthStrategy):
             f"{who} does not accept {', '.join(refused)}; "
             f"check 'user', and let the key in there with: ssh-copy-id{file}{port} {who}"
         )
+
+
+def _public_key(file: Path) -> bytes:
+    """Return the public key, or the certificate, that a file holds; empty if it holds none."""
+    try:
+        kind, text, *_ = file.read_bytes().split(maxsplit=2)
+        blob = base64.b64decode(text, validate=True)
+    except (OSError, ValueError):
+        return b""
+    return blob if blob[4:].startswith(kind) else b""

@@ -14,7 +14,7 @@ from nasflow.config.secret.secrets import Secret
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 
-_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?")
+_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?")
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _NESTED_INCLUDES = 16  # as OpenSSH
 _MOST_HOPS = 8
@@ -31,6 +31,7 @@ class Hop:
         key_file: the private key of the config, which must be usable.
         identities: more private keys to offer, if they exist.
         agent: whether to offer the keys of a running ssh-agent too.
+        identities_only: of these, offer only `key_file` and `identities`.
         known_hosts: files with the hosts' keys.
         proxy_command: a shell command; its input and output replace a TCP connection.
     """
@@ -45,6 +46,7 @@ class Hop:
     password: Secret | None
     identities: tuple[Path, ...]
     agent: bool
+    identities_only: bool
     known_hosts: tuple[Path, ...]
     proxy_command: str | None
 
@@ -111,7 +113,6 @@ class _Router:
         if is_jump and identities:
             own_key = None
         home = Path.home() / ".ssh"
-        ask_agent = self._host.agent and options.get("identitiesonly", "no").lower() != "yes"
         more = options.get("userknownhostsfile", "none")
         name, port = options["hostname"], int(options.get("port", SSH_PORT))
         return Hop(
@@ -124,7 +125,8 @@ class _Router:
             passphrase=self._host.passphrase,
             password=password,
             identities=() if own_key else identities or tuple(home / name for name in _DEFAULT_KEYS),
-            agent=ask_agent,
+            agent=self._host.agent,
+            identities_only=options.get("identitiesonly", "no").lower() == "yes",
             known_hosts=(
                 self._known_hosts,
                 *(self._named("UserKnownHostsFile", file) for file in more.split() if more.lower() != "none"),
