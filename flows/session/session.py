@@ -1,5 +1,6 @@
 """The state that the flows of one search share in one process: study, space, strategy, training service."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from nasflow.attempt.follower import AttemptFollower
 from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import DataConfig, SearchConfig
-from nasflow.errors import InterruptedSearchError, StudyError
+from nasflow.errors import InterruptedSearchError, ServiceError, StudyError
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.check import check_search
 from nasflow.job.events import Event
@@ -39,6 +40,8 @@ from .job_turns import JobTurns
 from .proposals import Proposals
 from .running_rounds import RunningRounds
 from .signals import deaf_to_sigterm
+
+_LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Attempt, Event], None]
 
@@ -185,10 +188,16 @@ class SearchSession:
             raise InterruptedSearchError(f"study '{self.config.name}' was interrupted; run it again to go on from here")
 
     def end(self) -> None:
-        """Interrupt the session and end the service's processes, unless another controller has the study."""
+        """Interrupt the session and end the service's processes, unless another controller has the study.
+
+        If they can't be ended, the log says so: the search's result, or why it has none, counts more.
+        """
         self.interrupt()
         with deaf_to_sigterm():
-            self._end_processes()
+            try:
+                self._end_processes()
+            except ServiceError as error:
+                _LOG.error("not all jobs of study '%s' could be ended: %s", self.config.name, error)
 
     def _end_processes(self) -> None:
         if self.lease.held():

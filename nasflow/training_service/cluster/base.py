@@ -9,30 +9,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from nasflow.clean_text import shortened
 from nasflow.config.services.storage import StorageConfig
 from nasflow.errors import ServiceError
 from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
+from nasflow.training_service.cluster.gone import ACTS_WITHIN, LOOK, await_gone
+from nasflow.training_service.cluster.long_waits import LongWaits
 from nasflow.training_service.cluster.runs import ClusterRecords, Run
 from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.cluster.stillborn import StillbornJobs
 from nasflow.training_service.cluster.storage.base import RunOptions, StorageClosedError, StorageSilentError
 from nasflow.training_service.cluster.storage.make import make_storage
 from nasflow.training_service.files.shared_root import RootHere
-from nasflow.training_service.machine.job_process import GRACE
 
 _LOG = logging.getLogger(__name__)
 
 _POLL = 0.05  # seconds between two checks of files
-_LOOK = 0.5  # seconds between two queries of the cluster while something waits for it
 _LAST_WORD = 5.0  # seconds until a node's file is visible here; the longest delay of common network file systems
-_CLUSTER_ACTS_WITHIN = 120.0  # seconds
 _REST = 5.0  # of the time of a look at all jobs, until the next one
 
 
 class ClusterSilentError(ServiceError):
     """The cluster did not answer. Whether it carried out the request is unknown."""
+
+
+class ClusterFullError(ClusterSilentError):
+    """The cluster takes no more jobs for now: a limit of their number is reached, or a part of it is away."""
 
 
 class ClusterService(RootHere):
@@ -82,7 +84,8 @@ class ClusterService(RootHere):
         self._taken, self._waiting = dict[str, str](), set[str]()  # jobs with slots, and without, when it last tended
         self._silent = False
         self._known_since, self._ended_since = dict[str, float](), dict[str, float]()  # by the name of the run
-        self._stillborn = StillbornJobs()
+        self._stillborn, self._long_waits = StillbornJobs(), LongWaits()
+        self._full = ""  # what the cluster said when it last took no more jobs
 
     # --- what a cluster implements -------------------------------------------------------------------------------
 
@@ -92,6 +95,7 @@ class ClusterService(RootHere):
 
         Raises:
             ClusterSilentError: no answer.
+            ClusterFullError: the cluster would take the job later.
             ServiceError: the cluster refuses the job.
         """
 
@@ -162,14 +166,14 @@ class ClusterService(RootHere):
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
         with self._records.service_lock():
-            self._tend()
-            self._ask_to_cancel(handle.job_id)
+            self._tend(submit=False)
+            self._records.ask_to_cancel(handle.job_id)
         self._await_cancelled(handle.job_id)
 
     def list(self) -> Sequence[JobHandle]:  # noqa: D102
         with self._records.service_lock():
-            self._tend()
-            return [self._handle(job_id) for job_id in self._unfinished()]
+            self._tend(submit=False)
+            return [self._handle(job_id) for job_id in self._records.unfinished()]
 
     def slots(self) -> Sequence[str]:  # noqa: D102
         return self._slots
@@ -181,10 +185,10 @@ class ClusterService(RootHere):
                 raise StorageClosedError(
                     f"{why}; its jobs are ended, but what is stored of them stays until this is mended"
                 )
-            self._tend()
-            jobs = self._unfinished()
+            self._tend(submit=False)
+            jobs = self._records.unfinished()
             for job_id in jobs:  # all at once, so that their grace periods overlap
-                self._ask_to_cancel(job_id)
+                self._records.ask_to_cancel(job_id)
         for job_id in jobs:
             self._await_cancelled(job_id)
         with self._records.service_lock():
@@ -208,8 +212,13 @@ class ClusterService(RootHere):
         if time.monotonic() >= self._next_tend:
             self._tend()
 
-    def _tend(self, *, fresh: bool = False) -> None:
-        """Update the records from the runs' files and the cluster, and submit waiting jobs."""
+    def _tend(self, *, fresh: bool = False, submit: bool = True) -> None:
+        """Update the records from the runs' files and the cluster, and submit waiting jobs.
+
+        Args:
+            fresh: query the cluster now.
+            submit: false for what must work while the cluster refuses jobs.
+        """
         self._records.note_call()
         looked = self._refresh() if fresh or time.monotonic() >= self._next_look else False
         begin = time.monotonic()
@@ -220,10 +229,13 @@ class ClusterService(RootHere):
         for job_id, (slot, run) in runs.items():
             if run is None or not run.given.exists():
                 if looked and not self._silent:  # a controller was interrupted before it submitted the run
-                    self._hand_over(job_id, slot, run)
+                    self._hand_over(job_id, slot, run, submit=submit)
             elif state := self._end(run):
                 self._settle(job_id, slot, state, run)
-        self._hand_over_what_waits()
+        if looked:
+            self._long_waits.look([run for _, run in runs.values() if run is not None], self._seen)
+        if submit:
+            self._hand_over_what_waits()
 
     def _refresh(self) -> bool:
         """Query the cluster and return whether it answered."""
@@ -237,8 +249,9 @@ class ClusterService(RootHere):
         return not self._silent
 
     def _say_silent(self, error: ServiceError) -> None:
-        if not self._silent:
+        if not self._silent and str(error) != self._full:
             _LOG.warning("%s; submitted jobs continue, others wait", error)
+        self._full = str(error) if isinstance(error, ClusterFullError) else ""  # it is asked again at each look
         self._silent = True
 
     def _hand_over_what_waits(self) -> None:
@@ -251,15 +264,17 @@ class ClusterService(RootHere):
         for job_id, slot in self._records.take(unclaimed):
             self._waiting.discard(job_id)
             self._taken[job_id] = slot
-            self._hand_over(job_id, slot, None)
+            self._hand_over(job_id, slot, None, submit=True)
             if self._silent:  # each of the others would wait as long for an answer
                 return
 
-    def _hand_over(self, job_id: str, slot: str, run: Run | None) -> None:
+    def _hand_over(self, job_id: str, slot: str, run: Run | None, *, submit: bool) -> None:
         """Submit a job unless the cluster already has its `run`, which may have been submitted before."""
         if run is None or run.name not in self._seen:
             if self._records.cancel_mark(job_id).exists():
                 self._settle(job_id, slot, JobState(status=JobStatus.CANCELLED), run)
+                return
+            if not submit:
                 return
             self._stillborn.check()
             run = run or self._records.new_run(job_id)
@@ -338,31 +353,12 @@ class ClusterService(RootHere):
             return JobState(status=JobStatus.RUNNING, slot=slot, where=self._where(run))
         return JobState(status=JobStatus.PENDING, slot=slot, reason=seen.reason if seen else "")
 
-    def _unfinished(self) -> Sequence[str]:
-        return [*self._records.taken(), *self._records.queued()]
-
-    def _ask_to_cancel(self, job_id: str) -> None:
-        queued = self._records.queued()
-        if job_id in queued:
-            queued[job_id].unlink()
-            self._records.settle(job_id, JobState(status=JobStatus.CANCELLED))
-        elif job_id in self._records.taken():
-            self._records.cancel_mark(job_id).touch()
-            if run := self._records.run(job_id):
-                self._records.revoke(run)
-
     def _await_gone(self) -> None:
         """Wait until the cluster has no run of this root, and end the rest by force after a grace period."""
-        begin = time.monotonic()
-        while alive := [name for name, seen in self._look().items() if not seen.status.finished]:
-            waited = time.monotonic() - begin
-            if waited > _CLUSTER_ACTS_WITHIN:
-                raise ServiceError(
-                    f"training_service: {self.kind} does not end its jobs {shortened(', '.join(alive), 300)}"
-                )
-            if waited > GRACE:
-                self._withdraw(alive)
-            time.sleep(_POLL)
+        await_gone(self.kind, lambda: self._alive() if self._refresh() else None, self._withdraw_or_say)
+
+    def _alive(self) -> Sequence[str]:
+        return [name for name, seen in self._seen.items() if not seen.status.finished]
 
     # --- below, the lock is not held -----------------------------------------------------------------------------
 
@@ -378,15 +374,15 @@ class ClusterService(RootHere):
         while True:
             now = time.monotonic()
             with self._records.service_lock():
-                self._tend(fresh=now >= next_force)
+                self._tend(fresh=now >= next_force, submit=False)
                 if self._state(job_id).status.finished or not self._records.cancel_mark(job_id).exists():
                     return  # if the mark is gone, the job was submitted again meanwhile
-                if now - begin > _CLUSTER_ACTS_WITHIN:
+                if now - begin > ACTS_WITHIN:
                     raise ServiceError(f"training_service: {self.kind} has not ended job {job_id}, which was cancelled")
                 run = self._records.run(job_id)
                 if now >= next_force and run and not (run.began() and now - begin < self._storage.answers_within):
                     self._withdraw_or_say([run.name])
-            next_force = now + _LOOK if now >= next_force else next_force
+            next_force = now + LOOK if now >= next_force else next_force
             time.sleep(_POLL)
 
     def _withdraw_or_say(self, names: Sequence[str]) -> None:

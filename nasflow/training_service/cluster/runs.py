@@ -25,7 +25,7 @@ from pathlib import Path
 from nasflow.job.disk_full import wait_for_room
 from nasflow.job.spec import JobSpec, job_dir
 from nasflow.system.small_files import read_whole, write_aside
-from nasflow.training_service.base import JobState
+from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.file_queue import JobRecords, waiting_for_room
 
 
@@ -36,6 +36,12 @@ class Run:
     root: Path
     job_id: str
     token: str
+
+    @classmethod
+    def named(cls, root: Path, name: str) -> "Run":
+        """Return the run of a root that has this name."""
+        job_id, _, token = name.removeprefix(name_prefix(root)).rpartition("-")
+        return cls(root, job_id, token)
 
     @property
     def name(self) -> str:
@@ -133,6 +139,21 @@ class ClusterRecords(JobRecords):
         """Return the job's current run; None if it has had none since it was submitted."""
         words = _read(_current(self.root, job_id)).split()
         return Run(self.root, job_id, words[0]) if words else None
+
+    def unfinished(self) -> list[str]:
+        """Return the jobs that have not ended."""
+        return [*self.taken(), *self.queued()]
+
+    def ask_to_cancel(self, job_id: str) -> None:
+        """Cancel a job that waits here, or mark one that has left the queue, and tell its run to end."""
+        queued = self.queued()
+        if job_id in queued:
+            queued[job_id].unlink()
+            self.settle(job_id, JobState(status=JobStatus.CANCELLED))
+        elif job_id in self.taken():
+            self.cancel_mark(job_id).touch()
+            if run := self.run(job_id):
+                self.revoke(run)
 
     def revoke(self, run: Run) -> None:
         """Tell a run to end, on whatever node it is."""

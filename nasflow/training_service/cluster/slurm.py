@@ -12,7 +12,7 @@ from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
 from nasflow.system.small_files import write_aside
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
+from nasflow.training_service.cluster.base import ClusterFullError, ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.local.service import RUNNER
@@ -34,7 +34,16 @@ _SILENT = (
     "message receive failure",
     "protocol authentication error",
 )
+# Those for limits of the number of jobs, and for a partition that is away, which time mends. A job that can never be
+# accepted may get the same texts.
+_FULL = (
+    "job submit limit",
+    "submitjob",  # as in QOSMaxSubmitJobPerUserLimit and AssocGrpSubmitJobsLimit
+    "required partition not available",
+)
 _FIXED = ("squeue", "scancel")  # commands whose arguments no config changes, so that it can't be to blame
+# Variables of sbatch that make something else of the submission than one job in this cluster, begun later.
+_NOT_ONE_JOB = {"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT"}
 _AT_ONCE = 100  # job ids, because a command line has a greatest length
 # States of squeue(1) by their meaning here. A job in any other state, such as COMPLETING, may still have processes.
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
@@ -82,6 +91,7 @@ class SlurmService(ClusterService):
         )
         self._config = config
         self._withheld = secrets.withheld
+        self._accepted = False  # whether Slurm has taken a job of this study
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
@@ -104,6 +114,7 @@ class SlurmService(ClusterService):
         write_aside(script, self._script(run))
         options = self._options(run.spec().nodes)
         self._call("sbatch", "--parsable", f"--job-name={run.name}", *options, str(script))
+        self._accepted = True
 
     def _look(self) -> Mapping[str, Seen]:
         prefix = name_prefix(self._root)
@@ -112,6 +123,7 @@ class SlurmService(ClusterService):
             # A name appears twice if a controller was killed while submitting it and the next one submitted it again.
             if name.startswith(prefix) and (name not in seen or seen[name].status.finished):
                 seen[name] = _seen(number, state, reason, nodes)
+        self._accepted |= bool(seen)
         return seen
 
     def _withdraw(self, names: Sequence[str]) -> None:
@@ -175,19 +187,21 @@ class SlurmService(ClusterService):
         """Return the environment of one of Slurm's commands; jobs inherit that of sbatch.
 
         It has no secrets but the storage's, where jobs need them, and none of Slurm's own variables, which describe a
-        job that this process may itself be in.
+        job that this process may itself be in. The user's defaults for sbatch count, but not those for commands whose
+        output is read here, because they would hide jobs from it.
         """
         storage = {} if command in _FIXED else self._secret_environment()
         variables = {**inherited(self._withheld, self._config.pass_env), **storage}
-        return {
-            name: value for name, value in variables.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"
-        }
+        filters = () if command == "sbatch" else (f"{command.upper()}_",)
+        removed = {name for name in variables if name.startswith(("SLURM_", *filters))} - {"SLURM_CONF"}
+        return {name: value for name, value in variables.items() if name not in removed | _NOT_ONE_JOB}
 
     def _call(self, *command: str, given: str = "") -> str:
         """Run one of Slurm's commands and return its output.
 
         Raises:
             ClusterSilentError: Slurm does not answer.
+            ClusterFullError: Slurm has taken a job of this study, and takes no more for now.
             ServiceError: Slurm refuses the request.
         """
         try:
@@ -210,6 +224,8 @@ class SlurmService(ClusterService):
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         if command[0] in _FIXED or any(text in words.lower() for text in _SILENT):
             raise ClusterSilentError(f"training_service: Slurm does not answer: {words}")
+        if self._accepted and any(text in words.lower() for text in _FULL):
+            raise ClusterFullError(f"training_service: Slurm takes no more jobs for now: {words}")
         raise ServiceError(f"training_service: Slurm refuses such jobs: {words}")
 
 

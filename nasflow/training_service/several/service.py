@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from nasflow.errors import ServiceError
 from nasflow.job.events import each_line
-from nasflow.job.spec import JobSpec, job_dir
+from nasflow.job.spec import JobSpec
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
 from nasflow.training_service.files.shared_root import RootHere
 from nasflow.training_service.several.records import SeveralRecords
@@ -194,7 +194,7 @@ class SeveralServices(RootHere):
     def _give(self, name: str, job_id: str) -> bool:
         """Submit a job to the service chosen for it. If that fails, it waits again, unless the service may have it."""
         try:
-            self._services[name].submit(self._spec(job_id))
+            self._services[name].submit(self._records.spec(job_id))
         except ServiceError as error:
             self._failed(name, error)
             self._withdraw(name, job_id)
@@ -205,7 +205,7 @@ class SeveralServices(RootHere):
 
     def _withdraw(self, name: str, job_id: str) -> bool:
         """End a job at a service and let it wait here, to go on from its checkpoints; False if that fails."""
-        spec = self._spec(job_id)
+        spec = self._records.spec(job_id)
         try:
             self._services[name].cancel(_handle(job_id))
         except ServiceError as error:
@@ -226,9 +226,6 @@ class SeveralServices(RootHere):
         moved = self._withdraw(name, job_id)
         self._tend()
         return moved
-
-    def _spec(self, job_id: str) -> JobSpec:
-        return JobSpec.model_validate_json((job_dir(self._root, job_id) / "job.json").read_bytes())
 
     def _end(self, name: str, job_id: str, state: JobState) -> JobState:
         """Record how a job ended, and return it with its service's name."""

@@ -5,11 +5,13 @@ from contextlib import closing
 import pytest
 
 from nasflow.config.search import SearchConfig
-from nasflow.errors import SpaceError, StudyError
+from nasflow.config.services.local import LocalServiceConfig
+from nasflow.errors import ServiceError, SpaceError, StudyError
 from nasflow.flows.commands import cleanup
 from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study, study_names
+from nasflow.training_service.local.service import LocalService
 from tests.flows.models.spaces import mixed
 
 BUILT = []
@@ -83,3 +85,25 @@ def test_a_search_with_the_wrong_store_leaves_no_study_there(tmp_path, monkeypat
     monkeypatch.setattr(cleanup, "end_jobs", ended.append)
     cleanup.clean_up(right, take_over=False)
     assert ended == [right]
+
+
+class Unending(LocalService):
+    """Can't end its jobs."""
+
+    def cleanup(self):
+        super().cleanup()
+        raise ServiceError("training_service: the cluster does not end its jobs")
+
+
+def test_the_result_of_a_search_outlives_a_clean_up_that_fails(tmp_path, monkeypatch, caplog):
+    """And so does the error of one that failed."""
+    monkeypatch.chdir(tmp_path)
+    said = "not all jobs of study 'counted' could be ended: training_service: the cluster does not end its jobs"
+    with search_session(config(), service=Unending(LocalServiceConfig(), tmp_path / "service")):
+        pass
+    assert said in caplog.text
+    with (
+        pytest.raises(StudyError, match="another reason"),
+        search_session(config(), service=Unending(LocalServiceConfig(), tmp_path / "service")),
+    ):
+        raise StudyError("another reason")

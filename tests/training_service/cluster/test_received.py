@@ -2,20 +2,22 @@
 
 import errno
 import io
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.services.storage import ObjectStoreConfig
-from nasflow.job.spec import job_dir
+from nasflow.job.spec import job_dir, trial_dir
 from nasflow.testing.training_service import script
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords
 from nasflow.training_service.cluster.storage import object_store, parcel
 from nasflow.training_service.cluster.storage.base import RunOptions
 from nasflow.training_service.cluster.storage.object_store import ObjectStore
-from nasflow.training_service.cluster.storage.parcel import File, Part
+from nasflow.training_service.cluster.storage.parcel import File, Input, Part
 from nasflow.training_service.cluster.storage.received import RefusedError, begin, received, take
 
 SPEC = script("job")
@@ -169,3 +171,39 @@ def test_a_disk_that_is_full_here_is_waited_for(run, tmp_path, monkeypatch, capl
     store._next = float("-inf")
     store.collect([run])
     assert (job_dir(run.root, "job") / "job.log").read_text() == "log\n"
+
+
+def test_files_that_trials_share_are_sent_once_and_put_together_beside_the_records(run, tmp_path, monkeypatch):
+    """Not in /tmp, which may be small, and in memory."""
+    members = [SPEC.members[0].model_copy(update={"trial": trial}) for trial in range(3)]
+    spec = SPEC.model_copy(update={"members": members})
+    (job_dir(run.root, "job") / "job.json").write_text(spec.model_dump_json())
+    folders = [trial_dir(run.root, trial) for trial in range(3)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    (folders[0] / "epoch-0001.safetensors").write_bytes(b"shared")
+    (folders[1] / "epoch-0001.safetensors").hardlink_to(folders[0] / "epoch-0001.safetensors")
+    (folders[2] / "epoch-0001.safetensors").write_bytes(b"single")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "small"))
+    (tmp_path / "small").mkdir()
+    written, write = [], parcel.write
+
+    def watched_write(target, *rest):
+        written.append(target)
+        write(target, *rest)
+
+    monkeypatch.setattr(parcel, "write", watched_write)
+    config = ObjectStoreConfig(url=SecretUrl(f"file://{tmp_path}/storage"))
+    ObjectStore(config, run.root, RunOptions("module:function", 60.0, run.root / "test" / "controller")).give(run)
+    (bucket,) = (tmp_path / "storage").iterdir()
+    with (bucket / run.name / "input").open("rb") as file:
+        header = parcel.read_header(file, Input)
+        file.seek(header.files[0].size, os.SEEK_CUR)
+        assert file.read() == b"sharedsingle"
+    checkpoint = "trials/{:05d}/epoch-0001.safetensors"
+    assert [each.paths for each in header.files[1:]] == [
+        [checkpoint.format(0), checkpoint.format(1)],
+        [checkpoint.format(2)],
+    ]
+    assert [target.is_relative_to(run.root / "test") for target in written] == [True]
+    assert list((run.root / "test").glob("input-*")) == []

@@ -324,3 +324,45 @@ def test_a_run_that_another_replaced_ends_itself(root):
         records.new_run("job")
     until(lambda: not any(process_id(pid) for pid in pids), "end of the replaced run")
     service.cancel(handle)
+
+
+def test_what_the_user_has_set_for_slurms_commands_hides_no_job(root, monkeypatch):
+    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
+    for command in ("SQUEUE", "SCANCEL", "SINFO"):
+        monkeypatch.setenv(f"{command}_PARTITION", "closed")
+    monkeypatch.setenv("SBATCH_WAIT", "1")
+    monkeypatch.setenv("SBATCH_COMMENT", "mine")
+    service = make(root)
+    handle = service.submit(script("job", ["report", "report.json"], ["wait", "never"]))
+    until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
+    for _ in range(3):
+        time.sleep(0.1)
+        service.prepare()
+        assert service.status(handle).status is JobStatus.RUNNING
+    environment = json.loads((root / "jobs/job/report.json").read_text())["environment"]
+    assert environment["SBATCH_COMMENT"] == "mine"
+    service._withdraw(list(service._look()))
+    assert await_status(service, handle, JobStatus.LOST).reason
+
+
+def test_a_limit_on_the_number_of_jobs_ends_no_search_that_has_begun(root, monkeypatch, caplog):
+    shim = root.parent / "bin" / "sbatch"
+    shim.parent.mkdir()
+    why = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    said = f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: {why}"
+    shim.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    shim.chmod(0o755)
+    service = make(root, slots=2)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+        with pytest.raises(ServiceError, match=r"Slurm refuses such jobs: .*QOSMaxSubmitJobPerUserLimit"):
+            service.submit(script("job"))
+    service.prepare()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+        waiting = service.submit(script("next"))
+        time.sleep(0.5)
+        service.prepare()
+        assert service.status(waiting).status is JobStatus.PENDING
+    assert caplog.text.count("Slurm takes no more jobs for now") == 1
+    assert finish(service, waiting).exit_code == 0

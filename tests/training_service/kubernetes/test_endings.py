@@ -12,7 +12,7 @@ from nasflow.study.records import FailureKind
 from nasflow.system.process_id import process_id
 from nasflow.testing.training_service import await_status, epochs, finish, numbers, script, until
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
+from nasflow.training_service.cluster import base, long_waits
 from nasflow.training_service.cluster.kubernetes import states
 from nasflow.training_service.cluster.runs import name_prefix
 
@@ -27,7 +27,7 @@ GONE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect":
 
 
 def test_a_pod_that_no_node_can_take_waits_with_the_schedulers_reason(root, monkeypatch, caplog):
-    monkeypatch.setattr(states, "SAID_AFTER", 1.0)
+    monkeypatch.setattr(long_waits, "_LONG", 1.0)
     service = make(root, gpus_per_job=3)
     handle = service.submit(script("job"))
     text = reason(service, handle, "Insufficient nvidia.com/gpu")
@@ -54,17 +54,20 @@ def test_a_pod_that_the_quota_forbids_waits_with_the_controllers_reason(root, co
         core.delete_namespaced_resource_quota("few", "default")
 
 
-def test_a_quota_of_jobs_is_an_error(root, core):
+def test_a_quota_of_jobs_is_waited_for(root, core, caplog):
     hard = {"count/jobs.batch": "0"}
     core.create_namespaced_resource_quota("default", {"metadata": {"name": "none"}, "spec": {"hard": hard}})
     try:
         until(lambda: core.read_namespaced_resource_quota("none", "default").status.hard, "quota in force")
-        with pytest.raises(
-            ServiceError, match=r"^training_service\.max_jobs: the namespace's quota is used up: .*none"
-        ):
-            make(root).submit(script("job"))
+        service = make(root)
+        with pytest.raises(ServiceError, match=r"^training_service\.namespace: 'default' needs a larger quota.*none"):
+            service.validate()
+        handle = service.submit(script("job"))
+        assert service.status(handle).status is JobStatus.PENDING
+        assert "exceeded quota: none" in caplog.text
     finally:
         core.delete_namespaced_resource_quota("none", "default")
+    assert finish(service, handle).exit_code == 0
 
 
 @pytest.mark.parametrize(

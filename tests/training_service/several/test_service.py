@@ -1,5 +1,6 @@
 """Several services at once keep the contract, and choose by what is measured."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nasflow.config.services.storage import SharedFolderConfig
 from nasflow.errors import ServiceError
+from nasflow.job.spec import JobSpec
 from nasflow.testing.training_service import TrainingServiceContract, await_status, epochs, finish, numbers, script
 from nasflow.training_service.base import JobHandle, JobStatus
 from nasflow.training_service.several import service as several
+from nasflow.training_service.several.records import SeveralRecords
 from nasflow.training_service.several.service import SeveralServices
+from tests.training_service.cluster.scripted import Scripted
 from tests.training_service.several.services import Second, local, make
 
 _KILLED = """
@@ -166,3 +171,31 @@ def test_cancelling_what_waits_for_a_service(root):
     release(root, "go")
     finish(service, first)
     assert service.status(JobHandle(service="any", job_id="nobody")).status is JobStatus.LOST
+
+
+def test_a_job_that_moves_from_nodes_with_other_paths_keeps_its_own(tmp_path, root):
+    """A cluster whose nodes see another path writes that into job.json."""
+    (root / "code").mkdir(parents=True)
+
+    class Refusing(Scripted):
+        def _give(self, run):
+            assert run.spec().base_dir == Path("/elsewhere/root/code")
+            raise ServiceError("training_service: the cluster refuses such jobs")
+
+    cluster = Refusing(root, storage=SharedFolderConfig(local=str(tmp_path), remote="/elsewhere"))
+    service = SeveralServices({"cluster": cluster, "local": local(root)}, root)
+    spec = script("job", ["epoch", 1]).model_copy(update={"base_dir": root / "code"})
+    assert where(service, service.submit(spec)) == "local/cpu-0"
+    assert JobSpec.model_validate_json((root / "jobs/job/job.json").read_bytes()) == spec
+
+
+def test_the_time_of_a_job_is_of_this_machines_clock_alone(tmp_path):
+    """That of a file server may go wrong."""
+    records = SeveralRecords(tmp_path)
+    with records.service_lock():
+        records.enqueue(script("job"))
+        assert records.take("any") == "job"
+        assert records.given("any", "job") is None
+        records.note_given("any", "job")
+        os.utime(records.claims("any") / "job", (0, 0))
+        assert abs((records.given("any", "job") or 0) - time.time()) < 5

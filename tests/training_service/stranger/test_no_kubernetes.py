@@ -15,7 +15,7 @@ from nasflow.config.job_secrets import JobSecrets
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import script
 from nasflow.training_service.base import JobStatus
-from nasflow.training_service.cluster import base
+from nasflow.training_service.cluster import gone
 from nasflow.training_service.cluster.base import ClusterSilentError
 from nasflow.training_service.cluster.kubernetes import states
 from nasflow.training_service.cluster.kubernetes.service import KubernetesService
@@ -231,7 +231,7 @@ def test_cleanup_without_the_storages_secrets_ends_the_jobs_and_says_so(
     alive = [{"metadata": {"name": "a-job", "labels": {}}, "status": {}}]
     server.answers["GET", "jobs"] = 200, {"kind": "List", "items": alive}
     server.answers["DELETE", "jobs"] = 200, {"kind": "Status"}
-    monkeypatch.setattr(base, "GRACE", 0.0)
+    monkeypatch.setattr(gone, "GRACE", 0.0)
     monkeypatch.setattr(service, "_withdraw", lambda names: server.answers.pop(("GET", "jobs")))
     with pytest.raises(ServiceError, match=r"storage\.url: .*STORE is not set; its jobs are ended, but what is stored"):
         service.cleanup()

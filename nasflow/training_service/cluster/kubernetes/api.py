@@ -8,7 +8,7 @@ import urllib3
 from kubernetes import client
 
 from nasflow.errors import ServiceError
-from nasflow.training_service.cluster.base import ClusterSilentError
+from nasflow.training_service.cluster.base import ClusterFullError, ClusterSilentError
 from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, quoted, settings_of
 
 Object = dict[str, Any]
@@ -31,8 +31,8 @@ class RefusedError(ServiceError):
 class KubernetesApi:
     """The API server, as one user, for one namespace. Each request has a time limit.
 
-    Methods raise ClusterSilentError if the server does not answer, RefusedError if it refuses the request, and
-    ServiceError if the kubeconfig can't be used.
+    Methods raise ClusterSilentError if the server does not answer, ClusterFullError if a quota is used up, RefusedError
+    if the server refuses the request for another reason, and ServiceError if the kubeconfig can't be used.
 
     Args:
         kubeconfig: a file; None for the default one, or for the service account of the pod that this process is in.
@@ -148,7 +148,9 @@ class KubernetesApi:
         if status == 401:
             return RefusedError(f"training_service.kubeconfig: {where} does not know this user: {text}", status)
         if status == 403 and "exceeded quota" in text:
-            return RefusedError(f"training_service.max_jobs: the namespace's quota is used up: {text}", status)
+            return ClusterFullError(
+                f"training_service.namespace: '{self._namespace}' needs a larger quota, or fewer objects: {text}"
+            )
         if status == 403 and _is_status(error):
             return RefusedError(f"training_service: Kubernetes forbids this: {text}; {_ROLE}", status)
         if status == 404 and f'namespaces "{self._namespace}" not found' in text:

@@ -1,6 +1,5 @@
 """Base class of services whose runs are objects of Kubernetes with pods: its Jobs, or those of an operator."""
 
-import logging
 import os
 import time
 from abc import abstractmethod
@@ -14,7 +13,7 @@ from nasflow.config.services.cluster.kubernetes import PodsConfig
 from nasflow.errors import ServiceError
 from nasflow.job.node_jobs import divide
 from nasflow.training_service.base import JobState, JobStatus
-from nasflow.training_service.cluster.base import ClusterService, ClusterSilentError
+from nasflow.training_service.cluster.base import ClusterFullError, ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.kubernetes import manifest, states
 from nasflow.training_service.cluster.kubernetes.api import KubernetesApi, RefusedError, rights_text
 from nasflow.training_service.cluster.runs import Run, name_prefix
@@ -23,12 +22,11 @@ from nasflow.training_service.cluster.storage.base import StorageClosedError
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 
-_LOG = logging.getLogger(__name__)
-
 SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
 """What the service does with the Secret of a root, where there is one."""
 _WAITS = "FailedCreate"  # the reason of events of a Job whose pod can't be made
 _EVENTS_EVERY = 30.0  # seconds between two readings of these, which are of the whole namespace
+_LEFT_FOR = 60.0  # seconds that an object may go on when its run has ended, until it is deleted
 _OPEN_PODS = "status.phase!=Succeeded"
 Config = TypeVar("Config", bound=PodsConfig)
 
@@ -91,7 +89,6 @@ class PodService(ClusterService, Generic[Config]):
         self._selector = f"{manifest.ROOT_LABEL}={manifest.root_label(self._prefix)}"
         self._api = KubernetesApi(config.kubeconfig, config.context, config.namespace, self._versions())
         self._lasting = states.Clock()
-        self._said: set[tuple[str, bool]] = set()
         self._events: dict[str, tuple[float, list[Any]]] = {}  # by their reason, and when they were read
         self._given_secret: Mapping[str, str] = {}
 
@@ -156,11 +153,14 @@ class PodService(ClusterService, Generic[Config]):
                 raise
 
     def _look(self) -> Mapping[str, Seen]:
-        given = [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
+        given = self._current()
         began = {run.name for run in given if run.began()}  # before the pods' states are read
         self._lasting.look()
         self._forget_events()
         found = self._states(given, began, self._selector, all_of_them=not self.stay)
+        alive = [name for name, seen in found.items() if not seen.status.finished]
+        if left := [name for name in self._settled(alive, given) if self._lasting(f"{name} is settled") > _LEFT_FOR]:
+            self._withdraw(left)
         missing = [run for run in given if run.name in self._seen.keys() - found.keys() and run.ended() is None]
         if self.stay and missing:  # they have succeeded without a word of their own, or were deleted
             which = ",".join(self._name(run.name) for run in missing)
@@ -193,6 +193,15 @@ class PodService(ClusterService, Generic[Config]):
             found[name] = self._explained(name, seen, job is not None and len(of_job) < states.pods_of(job))
         return found
 
+    def _current(self) -> list[Run]:
+        """Return the runs of all jobs that have not ended."""
+        return [run for job_id in self._records.taken() if (run := self._records.run(job_id)) is not None]
+
+    def _settled(self, names: Sequence[str], current: Sequence[Run]) -> list[str]:
+        """Return those of the names whose runs have ended by the records here; a sidecar may keep a pod alive."""
+        known = {run.name for run in current}
+        return [name for name in names if name not in known and Run.named(self._root, name).given.exists()]
+
     def _withdraw(self, names: Sequence[str]) -> None:
         for name in names:
             job = self._name(name)
@@ -214,7 +223,15 @@ class PodService(ClusterService, Generic[Config]):
         return dict.fromkeys((cls.resource, cls.besides), cls.api_version)
 
     def _create(self, run: Run, nodes: int = 1, *, dry_run: bool = False) -> None:
-        self._api.create(self.resource, self._job(run, nodes), dry_run=dry_run)
+        job = self._job(run, nodes)
+        try:
+            self._api.create(self.resource, job, dry_run=dry_run)
+        except ClusterFullError:  # objects that stay when their runs have ended count, too
+            there = [_run_name(each) for each in self._api.list(self.resource, self._selector)]
+            if not (ended := self._settled(there, self._current())):
+                raise
+            self._withdraw(ended)
+            self._api.create(self.resource, job, dry_run=dry_run)
 
     def _job(self, run: Run, nodes: int = 1) -> states.Object:
         return self._body(self._meta(run, nodes), self._template(run, nodes), nodes)
@@ -272,16 +289,13 @@ class PodService(ClusterService, Generic[Config]):
     # --- why runs wait -------------------------------------------------------------------------------------------
 
     def _explained(self, name: str, seen: Seen, without_pod: bool) -> Seen:
-        """Return `seen` with the events of a run whose pod can't be made or was deleted; say why one waits for long."""
+        """Return `seen` with the events of a run whose pod can't be made for long, or was deleted."""
         if seen.status is JobStatus.LOST and seen.reason == states.POD_DELETED:
             return Seen(seen.status, self._event_of(name, "Preempted") or seen.reason, ran=seen.ran)
         if seen.status is not JobStatus.PENDING or seen.ran or self._lasting(name) < states.SAID_AFTER:
             return seen
         if without_pod and (why := self._event_of(name, _WAITS)):
             seen = Seen(seen.status, f"Kubernetes can't create its pod: {why}", ran=False)
-        if (name, without_pod) not in self._said:
-            self._said.add((name, without_pod))
-            _LOG.warning("Kubernetes' %s %s waits: %s", self.noun, self._name(name), seen.reason)
         return seen
 
     def _forget_events(self) -> None:

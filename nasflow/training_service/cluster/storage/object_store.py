@@ -21,8 +21,10 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from typing import BinaryIO
 
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, secrets_of
@@ -154,17 +156,19 @@ class ObjectStore(Storage):
         begin(run)
         spec, bucket = self._spec(run), self._bucket()
         code = self._ship(spec.base_dir)
-        folder = job_dir(self._root, run.job_id)
-        paths = [folder / "job.json", *self._checkpoints(spec)]
-        files = [File(paths=[str(path.relative_to(self._root))], size=path.stat().st_size) for path in paths]
-        with tempfile.TemporaryDirectory(prefix="nasflow-") as aside:
+        names: dict[tuple[int, int], list[str]] = defaultdict(list)  # trials that are saved together share files
+        with tempfile.TemporaryDirectory(prefix="input-", dir=self._records) as aside, ExitStack() as stack:
+            opened: dict[tuple[int, int], BinaryIO] = {}
+            for path in (job_dir(self._root, run.job_id) / "job.json", *self._checkpoints(spec)):
+                about = path.stat()
+                identity = about.st_dev, about.st_ino
+                names[identity].append(str(path.relative_to(self._root)))
+                if identity not in opened:
+                    opened[identity] = stack.enter_context(path.open("rb"))
+            sizes = (os.fstat(file.fileno()).st_size for file in opened.values())
+            files = [File(paths=paths, size=size) for paths, size in zip(names.values(), sizes, strict=True)]
             whole = Path(aside) / "input"
-            opened = [path.open("rb") for path in paths]
-            try:
-                parcel.write(whole, Input(files=files, version=version("nasflow"), code=code), opened)
-            finally:
-                for file in opened:
-                    file.close()
+            parcel.write(whole, Input(files=files, version=version("nasflow"), code=code), list(opened.values()))
             bucket.put(whole, f"{run.name}/input")
         self._tell(run)
 
@@ -290,7 +294,7 @@ class ObjectStore(Storage):
         """Put the user's code into the storage, once, and return its digest."""
         if base_dir not in self._code:
             archive = collect(base_dir, self._config.code, leave_out=[self._root, self._root.parent])
-            with tempfile.NamedTemporaryFile() as file:
+            with tempfile.NamedTemporaryFile(prefix="code-", dir=self._records) as file:
                 with Path(file.name).open("wb") as target:
                     digest = archive.write(target)
                 self._bucket().put(Path(file.name), f"code/{digest}.tar.gz")
