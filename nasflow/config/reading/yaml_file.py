@@ -22,6 +22,7 @@ _NUMBERS = {
         r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
     ),
 }  # of YAML 1.2; what fits both is an int
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")  # text in YAML 1.1, a number in JSON
 
 
 def read_yaml(path: Path, *, old: bool = False) -> Any:
@@ -141,7 +142,7 @@ _OldLoader.yaml_constructors = {
     for tag, construct in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or tag.removeprefix(_TAG) in _PLAIN_TAGS
 }
-read_numbers(_OldLoader)
+_OldLoader.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+.0123456789"))
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) in ("null", "timestamp", "merge")]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()

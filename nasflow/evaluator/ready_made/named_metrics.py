@@ -58,8 +58,8 @@ class R2(torchmetrics.Metric):
     def __init__(self) -> None:
         super().__init__()
         for name in ("residual", "offset", "sum", "squares"):
-            self.add_state(name, torch.zeros((), dtype=torch.float64))
-        self.add_state("samples", torch.tensor(0))
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx=None)
+        self.add_state("samples", torch.tensor(0), dist_reduce_fx=None)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add predictions and targets `[B]` or `[B, T]`.
@@ -83,8 +83,19 @@ class R2(torchmetrics.Metric):
 
     def scores(self) -> Tensor:
         """Return the share for each target, in the shape of `residual`, which may have members in front."""
-        if self.samples < 2:
+        residual, total, squares, samples = self._together()
+        if samples < 2:
             raise ValueError("Needs at least two samples to calculate r2 score.")
-        total = self.squares - self.sum.square() / self.samples
-        of_constants = (self.residual == 0).double()
-        return torch.where(total == 0, of_constants, 1 - self.residual / total)
+        variance = squares - total.square() / samples
+        of_constants = (residual == 0).double()
+        return torch.where(variance == 0, of_constants, 1 - residual / variance)
+
+    def _together(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return residual, sum, squares and samples, of all ranks if the states have been put one after the other."""
+        if not self.samples.ndim:
+            return self.residual, self.sum, self.squares, self.samples
+        samples = self.samples.double().view(-1, *[1] * (self.sum.ndim - 1))
+        moved = self.offset - self.offset[int((self.samples > 0).int().argmax())]  # to that of the first with samples
+        total = (self.sum + samples * moved).sum(0)
+        squares = (self.squares + 2 * moved * self.sum + samples * moved.square()).sum(0)
+        return self.residual.sum(0), total, squares, self.samples.sum()

@@ -16,11 +16,14 @@ class SharedData:
     Args:
         parts: the data sets; those with torch generators as `generator`, or with `set_epoch`, are looked after.
         users: the last user of each generator and data set, by id; the same for all loaders that may share some.
+
+    Attributes:
+        users: as given.
     """
 
     def __init__(self, parts: Iterable[Any], users: "dict[int, SharedData]"):
         self._parts = list(parts)
-        self._users = users
+        self.users = users
         self._generators: list[torch.Generator] = []
         self._states: dict[int, torch.Tensor] = {}  # of generators that others use meanwhile, by id
         self._number = 0
@@ -37,18 +40,18 @@ class SharedData:
 
     def go_on(self) -> None:
         """Put back what others have set since this was used last."""
-        for generator in self._generators:
-            if self._take_over(generator) is not None:
-                generator.set_state(self._states.pop(id(generator)))
+        used = [generator for generator in self._generators if self._take_over(generator) is not None]
         for part in self._parts:
             other = self._take_over(part)
             if other is not None and other._number != self._number and hasattr(part, "set_epoch"):
-                part.set_epoch(self._number)
+                part.set_epoch(self._number)  # which may seed the generators
+        for generator in used:
+            generator.set_state(self._states.pop(id(generator)))
 
     def _take_over(self, thing: Any) -> "SharedData | None":
         """Return the other user of a generator or data set, if there was one since; it goes on from here later."""
-        other = self._users.get(id(thing))
-        self._users[id(thing)] = self
+        other = self.users.get(id(thing))
+        self.users[id(thing)] = self
         if other is None or other is self:
             return None
         if isinstance(thing, torch.Generator):

@@ -105,8 +105,9 @@ class WideMember(Member):
 
     def logged_so_far(self) -> dict[str, float]:
         """Return what it logged in its last epoch, with the means of what all ranks have logged since."""
-        now = {name: total / count for name, (total, count) in self._sums.items()}
-        return {**super().logged_so_far(), **now}
+        # no torchmetrics: their values are those of all ranks, of which only one may ask
+        sums = {**self.book.sums(), **self._sums}
+        return {**(self.history[-1] if self.history else {}), **{name: s / count for name, (s, count) in sums.items()}}
 
     def rest(self) -> dict[str, Any]:
         """Return all that is needed to continue but for weights and the optimizer's state."""
@@ -138,6 +139,11 @@ class WideMember(Member):
         if "hooks" in rest:
             checkpoint = self._checkpoint(self.module.state_dict(), self.steps)
             self.hooks.load_state_dict(checkpoint, rest["hooks"], lambda _: None)  # ranks have loaded their weights
+
+    def _end_batches(self) -> None:
+        if self.fitting.may_draw:
+            self._draw_anew("schedules")  # in training, ranks have drawn differently
+        super()._end_batches()
 
     def _draw_anew(self, where: str, index: int = 0) -> None:
         seed = derive_seed(self.seed, where, self.finished_epochs, index)

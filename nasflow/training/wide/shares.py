@@ -85,7 +85,8 @@ class ShareLoader(SeededLoader):
     """
 
     def __init__(self, whole: SeededLoader, rank: int, ranks: int):
-        super().__init__(whole.loader, whole._seed, whole._device, limit=whole._limit, per_epoch=whole._per_epoch)
+        options: dict[str, Any] = {"limit": whole._limit, "per_epoch": whole._per_epoch, "users": whole._data.users}
+        super().__init__(whole.loader, whole._seed, whole._device, **options)
         self.__class__ = ShareLoader  # a loader that knows its length changes its class
         self.shares: deque[Share] = deque()
         self._rank, self._ranks = rank, ranks

@@ -157,7 +157,8 @@ class HostAgent:
             there = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
             if there == here:
                 return
-            if there and state.workers():
+            ids = {_id_in(there), _id_in(here)}  # a machine that has another name now, or no id, may be the same
+            if len(ids - {""}) > 1 and state.workers():
                 raise ServiceError(
                     f"its name leads to several machines: this is {here}, and the study's jobs were started on "
                     f"{there}; give one machine's own address in 'host', or, if that one is gone, remove {file} there"
@@ -282,7 +283,12 @@ class HostAgent:
 def _this_machine() -> str:
     """Return a name for this machine that outlives a boot. Machines that were copied may have the same id."""
     identity = Path("/etc/machine-id")
-    return f"{platform.node()} ({identity.read_text().strip() if identity.exists() else 'without /etc/machine-id'})"
+    return f"{platform.node()} ({identity.read_text().strip() if identity.exists() else ''})"
+
+
+def _id_in(machine: str) -> str:
+    """Return the id in such a name; empty if there is none."""
+    return machine.rpartition("(")[2].removesuffix(")")
 
 
 def _handle(job_id: str) -> JobHandle:

@@ -145,8 +145,11 @@ class SshRecords(JobRecords):
             self._waiting.pop(job_id, None)
             return False
         waits = time.monotonic() - self._waiting.setdefault(job_id, time.monotonic())
-        elsewhere = any(spare > 0 for other, spare in self._spare.items() if other != host)
-        return waits > _IN_VAIN and elsewhere and self._nodes_of(job_id) == 1
+        other = next((other for other, spare in self._spare.items() if other != host and spare > 0), None)
+        if waits <= _IN_VAIN or other is None or self._nodes_of(job_id) != 1:
+            return False
+        self._spare[other] -= 1  # for this job; the host says soon what it has
+        return True
 
     def end(self, host: str, job_id: str, state: JobState) -> None:
         """Record how a job ended on its host, and drop the claim. If only the host was to end it, it waits again."""

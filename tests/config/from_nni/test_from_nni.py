@@ -124,7 +124,7 @@ def test_a_file_is_read_as_nni_reads_it(tmp_path):
     """As YAML 1.1; and what is printed is read as it is meant."""
     path = tmp_path / "x.yml"
     path.write_text(
-        "experimentName: '08'\nmaxExperimentDuration: 4:00:00\nmaxTrialNumber: 010\n"
+        "experimentName: 08\nmaxExperimentDuration: 4:00:00\nmaxTrialNumber: 010\n"
         "trainingService: {platform: local, useActiveGpu: yes, gpuIndices: 0}\n"
     )
     printed = tmp_path / "search.yaml"

@@ -73,6 +73,24 @@ def test_r2_goes_on_from_its_state() -> None:
     assert resumed.compute() == whole.compute() == pytest.approx(sk.r2_score(target, outputs), rel=1e-5)
 
 
+@pytest.mark.parametrize("targets", [(), (3,)])
+@pytest.mark.parametrize("moved", [0.0, 1e6])
+def test_r2_of_several_ranks(moved: float, targets: tuple[int, ...]) -> None:
+    """torchmetrics gives each state of all ranks, one after the other; a rank may have had no samples."""
+    generator = torch.Generator().manual_seed(0)
+    target = moved + torch.randn(20, *targets, generator=generator, dtype=torch.float64)
+    outputs = target + 0.5 * torch.randn(20, *targets, generator=generator, dtype=torch.float64)
+    ranks = [R2(), R2(), R2()]
+    if targets:
+        ranks.pop(0)  # without samples it does not know how many targets there are
+    for rank, part in zip(ranks[-2:], (slice(0, 7), slice(7, 20)), strict=True):
+        rank.update(outputs[part], target[part])
+    together = R2()
+    for name in ("residual", "offset", "sum", "squares", "samples"):
+        setattr(together, name, torch.stack([getattr(rank, name) for rank in ranks]))
+    assert together.scores().mean().item() == pytest.approx(sk.r2_score(target, outputs), rel=1e-9)
+
+
 @pytest.mark.parametrize("classes", [2, 4])
 def test_auroc_does_not_depend_on_the_batches(classes: int) -> None:
     """Also where the logits of some batches look like probabilities."""

@@ -40,6 +40,7 @@ class Drawn(Counted):
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        self.generator.manual_seed(epoch)  # as many data sets do
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = super().__getitem__(index)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from nasflow.job.events import Ended, Epoch, Final, Planned
-from tests.training.wide.jobs import assert_equal, job, own_module, run, solo, state, wide
+from tests.training.jobs import evaluator, make_job
+from tests.training.wide.jobs import SGD, assert_equal, job, own_module, run, solo, state, wide
 
 SCORES = {"metrics": ["accuracy", "f1", "auroc"]}
 
@@ -23,6 +24,19 @@ def test_as_one_process(strategy: str, devices: int, tmp_path: Path) -> None:
     pickles = [path for path in tmp_path.rglob("*") if path.suffix in {".pt", ".pkl", ".distcp", ".metadata"}]
     assert not pickles
     assert not list(tmp_path.rglob(".metadata"))
+
+
+def test_errors_and_r2_of_all_ranks(tmp_path: Path) -> None:
+    """Each rank has shifted its sums by its own first target."""
+    data = {"target": "fused_spaces.py:numbers"}
+    parallel = {"strategy": "ddp", "devices": 2}
+    config = evaluator(kind="regression", data=data, epochs=2, precision="64-true", optimizer=SGD, parallel=parallel)
+    chosen = {"depth": 1, "width0": 8, "norm": "layer", "activation": "tanh", "dropout": 0.0}
+    spec = make_job("fused_spaces.py:valued", config, [chosen])
+    assert run(spec, tmp_path / "wide")[0] == 0
+    one, other = state(tmp_path / "wide"), solo(spec, tmp_path / "solo")
+    assert {"val_rmse", "val_r2"} <= one["history"][-1].keys()
+    assert_equal(one, other)
 
 
 @pytest.mark.long

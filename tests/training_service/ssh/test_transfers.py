@@ -9,6 +9,7 @@ import pytest
 from nasflow.errors import ServiceError
 from nasflow.job.spec import trial_dir
 from nasflow.testing.training_service import epochs, finish, script, until
+from nasflow.training_service.ssh import agent as agent_module
 from nasflow.training_service.ssh import host as ssh_host
 from nasflow.training_service.ssh.agent import HostAgent
 from nasflow.training_service.ssh.messages import JobNews, Known, Opening, Poll, RemoteFile, Submission
@@ -75,9 +76,12 @@ def test_without_hard_links_files_are_listed(agent: HostAgent, tmp_path: Path, m
     assert [(file.path, file.held) for file in agent._hold(folder)] == [("trials/00000/epoch-1", "")]
 
 
-def test_another_machine_with_the_same_home_leaves_the_workers_alone(agent: HostAgent, tmp_path: Path) -> None:
-    """It does not see their processes, and would declare their jobs dead."""
-    here = (tmp_path / "machine").read_text()
+def test_another_machine_with_the_same_home_leaves_the_workers_alone(
+    agent: HostAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not see their processes, and would declare their jobs dead. One that was renamed is the same."""
+    here = "login1 (4567)"
+    monkeypatch.setattr(agent_module, "_this_machine", lambda: here)
     (tmp_path / "machine").write_text("login2 (0123)")
     (record,) = tmp_path.glob("local/workers/*/worker.json")
     left = tmp_path / "incoming-0123"
@@ -97,6 +101,10 @@ def test_another_machine_with_the_same_home_leaves_the_workers_alone(agent: Host
         HostAgent(tmp_path).open(opening)
     assert record.exists()
     assert left.exists()
+    (tmp_path / "machine").write_text("another-name (4567)")
+    HostAgent(tmp_path).open(opening)
+    assert (tmp_path / "machine").read_text() == here
+    (tmp_path / "machine").write_text("login2 (0123)")
     agent.cleanup()
     HostAgent(tmp_path).open(opening)
     assert (tmp_path / "machine").read_text() == here

@@ -50,8 +50,12 @@ def load_known_hosts(known: HostKeys, hop: Hop) -> dict[bytes, Path]:
 def _entry(file: Path, number: int, words: list[str]) -> HostKeyEntry | None:
     """Return what a line says; None if its kind of key is unknown, or it can't be read."""
     try:
-        return HostKeyEntry.from_line(" ".join(words), number)
-    except (SSHException, InvalidHostKey, ValueError) as error:
+        entry = HostKeyEntry.from_line(" ".join(words), number)
+        for name in entry.hostnames if entry is not None else ():
+            if name.startswith("|1|"):
+                HostKeys.hash_host("", name)  # raises if the name can't be compared with others
+        return entry
+    except (SSHException, InvalidHostKey, ValueError, AssertionError) as error:
         _warn(file, number, str(error))
         return None
 
@@ -59,4 +63,4 @@ def _entry(file: Path, number: int, words: list[str]) -> HostKeyEntry | None:
 @cache
 def _warn(file: Path, number: int, why: str) -> None:
     """Log, once, that a line is skipped."""
-    _LOG.warning("%s: line %d is skipped, because its key can't be read (%s)", file, number, why)
+    _LOG.warning("%s: line %d is skipped, because its host or key can't be read (%s)", file, number, why)
