@@ -255,8 +255,8 @@ CHANGES = [
         "training/optim/rules.py",
         (
             "weight decay of another row",
-            "torch.mul(parameter, rate, out=decay)",
-            "torch.mul(parameter, rate.flip(0), out=decay)",
+            "self._sweep.multiply(parameters, self._rates, decays)",
+            "self._sweep.multiply(parameters, [rate.flip(0) for rate in self._rates], decays)",
         ),
         ("SGD: momentum is forgotten", "if self.next_step == 1:", "if self.next_step >= 1:"),
         (
