@@ -29,6 +29,7 @@ from nasflow.job.events import Alert, Event, Final
 from nasflow.job.spec import JobSpec, trial_dir
 from nasflow.training.member.member import Member
 from nasflow.training.member.metrics.reporting import Reported, events_of
+from nasflow.training.member.trained import trained_state
 from nasflow.training.repeated import RepeatedTrial
 
 logger = logging.getLogger(__name__)
@@ -97,20 +98,11 @@ class MemberCheckpoints:
             InfrastructureError: there is none that can be read.
         """
         with _blaming_no_trial(trial):
-            here = self._store(trial)
-            self._bring(trial, here)
+            self._bring(trial, self._store(trial))
             try:
-                state = here.read_newest()
+                return trained_state(trial_dir(self._root, trial))
             except CheckpointError as error:
                 raise InfrastructureError(f"trial {trial} can't be tested: {error}") from error
-        if state is None:
-            raise InfrastructureError(f"trial {trial} can't be tested: it has no checkpoint any more")
-        if not state["finished"]:
-            raise InfrastructureError(
-                f"trial {trial} can't be tested: its last checkpoint is missing or damaged, and the newest that can be "
-                f"read is of epoch {state['epoch']}, after which it went on"
-            )
-        return state
 
     def _newest(self, trial: int) -> dict[str, Any] | None:
         here = self._store(trial)
