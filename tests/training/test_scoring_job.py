@@ -190,6 +190,6 @@ def test_a_trial_whose_last_checkpoint_is_damaged_is_not_tested(tmp_path: Path) 
     train(job, tmp_path)
     folder = trial_dir(tmp_path, 3)
     (folder / "epoch-0002.safetensors").write_bytes(b"")
-    with pytest.raises(InfrastructureError, match="trial 3 can't be tested: the last checkpoint in .* is missing or damaged"):
+    with pytest.raises(InfrastructureError, match=r"the last checkpoint in .* is missing or damaged"):
         ScoringJob(job.model_copy(update={"tests": True}), tmp_path, print).run()
     assert {path.name for path in folder.iterdir()} >= {"epoch-0001.safetensors", "epoch-0002.safetensors"}
