@@ -1,6 +1,7 @@
 """Dropout whose masks are computed from a seed and a count, so that a captured step draws new ones in each replay."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ class CounterDropout(nn.Dropout):
     """
 
     stream: torch.Tensor
+    _is_used: ClassVar[bool] = False  # whether this process has any
 
     @staticmethod
     def put_into(module: nn.Module, seed_of: Callable[[str], int]) -> None:
@@ -34,10 +36,13 @@ class CounterDropout(nn.Dropout):
                 stream = torch.tensor([seed_of(name) | 1, 0], dtype=torch.int64, device=device)
                 layer.__class__ = CounterDropout
                 layer.register_buffer("stream", stream, persistent=False)
+                CounterDropout._is_used = True
 
     @staticmethod
     def streams_of(module: nn.Module) -> dict[str, torch.Tensor]:
         """Return the streams of a module's layers, by their names."""
+        if not CounterDropout._is_used:  # most jobs, and each member is asked at each checkpoint
+            return {}
         return {name: layer.stream for name, layer in module.named_modules() if isinstance(layer, CounterDropout)}
 
     @staticmethod

@@ -31,7 +31,7 @@ def rows() -> tuple[DataLoader, DataLoader]:
 
 
 class Drawn(Counted):
-    """Adds noise from a generator of its own, and the number of the pass."""
+    """Adds noise from its generator, and the number of the pass."""
 
     def __init__(self) -> None:
         super().__init__("drawn", 64)

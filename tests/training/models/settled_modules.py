@@ -16,7 +16,7 @@ def dropping(pick: Pick) -> nn.Module:
 
 
 class LateMask(Plain):
-    """Makes a buffer in its first step, and freezes a bias of its own."""
+    """Makes a buffer in its first step, and freezes its bias."""
 
     def __init__(self, model: nn.Module, lr: float = 0.05, how: str = ""):
         super().__init__(model, lr, how)
