@@ -2,13 +2,15 @@
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flows.forked_commands import run_forked, start_forked
-from tests.flows.searches import HERE, PrefectProcess, PrefectServer, Searches
+from tests.flows.forks import ForkedProgram
+from tests.flows.searches import HERE, PrefectProcess, PrefectServer
 
 RUN = """
 import sys
@@ -43,14 +45,15 @@ print(state.type.value, state.message)
 """
 
 
-def config(folder: Path, epochs: int, delay: float) -> dict[str, Any]:
+def config(folder: Path) -> dict[str, Any]:
+    """A search that trains once the file `open` is there."""
     return {
         "name": folder.name,
-        "space": {"target": "spaces.py:mixed", "params": {"delay": delay}},
+        "space": {"target": "watched_spaces.py:gated", "params": {"gate": str(folder / "open")}},
         "evaluator": {
             "kind": "classification",
             "data": {"target": "nasflow.evaluator.data:DigitsRows"},
-            "epochs": epochs,
+            "epochs": 1,
         },
         "budget": {"rounds": 1, "trials_per_round": 1},
         "training_service": {"kind": "debug"},
@@ -60,18 +63,26 @@ def config(folder: Path, epochs: int, delay: float) -> dict[str, Any]:
     }
 
 
-def begun(server: PrefectServer, folder: Path, epochs: int = 1, delay: float = 0.0) -> str:
+def begun(server: PrefectServer, folder: Path) -> str:
     """The id of a run of a deployment with one place, which it has."""
     limit = {"concurrency_limit": 1, "concurrency_options": {"collision_strategy": "ENQUEUE"}}
     flow = server.post("/flows/", {"name": "nas-search"})["id"]
     deployment = server.post("/deployments/", {"name": folder.name, "flow_id": flow, **limit})["id"]
-    parameters = {"config": config(folder, epochs, delay)}
+    parameters = {"config": config(folder)}
     run = server.post(f"/deployments/{deployment}/create_flow_run", {"parameters": parameters})["id"]
     server.post(f"/flow_runs/{run}/set_state", {"state": {"type": "PENDING"}})
     return str(run)
 
 
+def wait_for(happened: Callable[[], bool], program: ForkedProgram) -> None:
+    deadline = time.monotonic() + 300
+    while not happened():
+        assert program.poll() is None and time.monotonic() < deadline, program.said()
+        time.sleep(0.1)
+
+
 def test_a_search_whose_place_is_lost_trains_to_its_end(tmp_path: Path, prefect_server: PrefectServer) -> None:
+    (tmp_path / "open").touch()
     run = begun(prefect_server, tmp_path)
     done = run_forked(["python", "-c", RUN, run, "0.75"], tmp_path, prefect_server.env)
     assert done.stdout.splitlines() == ["its place is lost", "COMPLETED best is trial 0"], done.stdout + done.stderr
@@ -85,16 +96,13 @@ def test_a_search_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     try:
         folder = tmp_path / "restarted"
         folder.mkdir()
-        searches = Searches(folder, process.server)
-        run = begun(process.server, folder, epochs=40, delay=0.01)
-        program = start_forked(["python", "-c", RUN, run, "0.005"], folder, process.server.env)
-        deadline = time.monotonic() + 300
-        while not any(event["kind"] == "epoch" for event in searches.events(folder.name)):
-            assert program.poll() is None and time.monotonic() < deadline, program.said()
-            time.sleep(0.1)
+        run = begun(process.server, folder)
+        program = start_forked(["python", "-c", RUN, run, "0.005"], folder, process.server.env, errors=False)
+        wait_for(lambda: any((folder / "nasflow-runs").rglob("events.jsonl")), program)
         process.end(signal.SIGKILL)
-        time.sleep(5)  # renewals fail meanwhile
         process.start()
+        wait_for(lambda: "its place is lost" in program.said(), program)  # Prefect tries for up to a minute
+        (folder / "open").touch()
         said, _ = program.communicate(timeout=300)
         assert said.splitlines() == ["its place is lost", "COMPLETED best is trial 0"], said
         (now,) = process.server.post("/flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
