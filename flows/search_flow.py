@@ -55,7 +55,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
             try:
                 if not session.time_is_over:
                     with time_limited(session):
-                        _run_rounds(session)
+                        run_rounds(session)
                 score_best(session)
                 break
             except InterruptedSearchError as error:
@@ -71,7 +71,7 @@ def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
         return _final(Completed(message=message, data=SearchResult(config)))
 
 
-def _run_rounds(session: SearchSession) -> None:
+def run_rounds(session: SearchSession) -> None:
     """Run the remaining rounds. Raises InterruptedSearchError if a round was cancelled or the search is to stop."""
     if session.config.budget.rounds_ahead:
         run_overlapping(session, lambda number: _run_round(session, number))
@@ -84,12 +84,18 @@ def _run_rounds(session: SearchSession) -> None:
 
 
 def _run_round(session: SearchSession, number: int) -> None:
-    """Run a round until its end is on record. Raises InterruptedSearchError if it was cancelled."""
+    """Run a round until its end is on record, and have the strategy learn from it.
+
+    Raises:
+        InterruptedSearchError: the round was cancelled.
+    """
     state = _final_state(session, number)
     if state.is_cancelled():
         if session.time_is_over:
             session.study.end_round(number, RoundState.COMPLETED, TIME_IS_OVER)
         raise InterruptedSearchError(state.message)
+    if session.study.trials(round=number, limit=1):
+        session.proposals.ended(number)
 
 
 def _final_state(session: SearchSession, number: int) -> State[Any]:

@@ -19,7 +19,7 @@ from .session.control import cancelled_if_interrupted
 from .session.session import SearchSession
 from .ui.artifacts import artifact_key, show_markdown
 from .ui.run_page import tag_task_run
-from .ui.task_messages import failed
+from .ui.task_messages import await_retry, failed, note_error
 
 
 def score_best(session: SearchSession) -> None:
@@ -30,15 +30,18 @@ def score_best(session: SearchSession) -> None:
     best = untested(session.study)
     if best is None:
         return
-    retry = session.config.retry
-    score = score_on_test_data.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
+    score = score_on_test_data.with_options(retries=session.config.retry.batch, retry_delay_seconds=0)
     score(session, best.number, return_state=True)
     session.refuse_interrupted()
 
 
 def _was_lost(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
     """Whether to retry: what fails by the trial's own code or data would fail again."""
-    return isinstance(state.result(raise_on_failure=False), InfrastructureError)
+    error = state.result(raise_on_failure=False)
+    if not isinstance(error, InfrastructureError):
+        return False
+    note_error(task_run, error)
+    return True
 
 
 @task(
@@ -55,6 +58,7 @@ def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
     The state is FAILED with an InfrastructureError if the job was lost, with a TrialError if the trial's code failed.
     """
     tag_task_run()
+    again = await_retry(session.config.retry.delay_seconds, session.stop.wait)
     session.refuse_interrupted()
     study = session.study
     trial = study.trial(number)
@@ -81,4 +85,4 @@ def score_on_test_data(session: SearchSession, number: int) -> State[Trial]:
         return failed(TrialError(ended.error or "the job ended without a result for the trial"))
     found = {name: value for name, value in trial.metrics.items() if name.startswith("test_")}
     message = ", ".join(f"{name} {shown(plain_number(value))}" for name, value in sorted(found.items()))
-    return Completed(message=f"trial {number}: {message}", data=trial)
+    return Completed(message=f"trial {number}: {message}{again}", data=trial)

@@ -18,8 +18,13 @@ def run_overlapping(session: SearchSession, run_round: Callable[[int], None]) ->
 
     Args:
         session: of the search.
-        run_round: runs one round to its end; it raises InterruptedSearchError if that was cancelled.
+        run_round: runs one round until its end is on record; it raises InterruptedSearchError if that was cancelled.
     """
+
+    def run(number: int) -> None:
+        run_round(number)
+        session.rounds.ended(number)
+
     ahead = session.config.budget.rounds_ahead
     begun: dict[int, Future[None]] = {}
     session.rounds.let_overlap()
@@ -28,9 +33,10 @@ def run_overlapping(session: SearchSession, run_round: Callable[[int], None]) ->
             for number in rounds_left(session.study):
                 _await_end(begun, number - 1 - ahead)
                 session.refuse_interrupted()
-                begun[number] = threads.submit(copy_context().run, run_round, number)
+                begun[number] = threads.submit(copy_context().run, run, number)
                 while not (session.rounds.is_planned(number) or begun[number].done()):
                     session.rounds.wait(_LOOK)
+                    _raise_error(begun)  # of an earlier round, on which this one may wait
                 if is_exhausted(session.study, number):
                     break
                 _await_end(begun, number - ahead)  # before the budget is looked at for the next
@@ -50,5 +56,6 @@ def _await_end(begun: dict[int, Future[None]], last: int) -> None:
 
 
 def _raise_error(begun: dict[int, Future[None]]) -> None:
-    for number in [number for number, future in sorted(begun.items()) if future.done()]:
-        begun.pop(number).result()
+    for future in begun.values():
+        if future.done():
+            future.result()

@@ -53,7 +53,6 @@ def _run(session: SearchSession, number: int) -> State[RoundSummary]:
         if not trials:
             return Completed(message="the strategy found no new architecture", data=summary)
         session.events.round_ended(number, trials=summary.trials, scored=summary.scored, failed=summary.failed)
-        session.proposals.ended(number)
         return (Completed if summary.scored else Failed)(message=summary.sentence, data=summary)
 
 

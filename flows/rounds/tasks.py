@@ -1,6 +1,6 @@
 """The tasks of a round. Each can be run again at any time: what the study has recorded is not done twice.
 
-How often a task is tried again, and after which delay, `train_trials` sets from the config's `retry`.
+How often a task is tried again `train_trials` sets from the config's `retry`; after which delay, `await_retry`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,13 @@ from prefect.tasks import Task
 
 from nasflow.attempt.verdict import lacks_memory
 from nasflow.checkpoint.carried import carry_over
-from nasflow.errors import InfrastructureError, SpaceError, TrialError
+from nasflow.errors import InfrastructureError, SpaceError, StudyError, TrialError
 from nasflow.evaluator.loading.data_source import fingerprint
 from nasflow.job.events import Alert, Epoch, Event, Evicted, Final, Measured, Planned
 from nasflow.job.placement import Load, place, place_on_devices
 from nasflow.job.spec import DEVICE_FAULT, JobSpec, MemberSpec, PeerSpec, trial_dir
 from nasflow.report.text import failures_text, numbers_text
+from nasflow.study.lease import LeaseLostError
 from nasflow.study.records import Attempt, AttemptKind, AttemptState
 from nasflow.training_service.base import JobState
 from nasflow.trial import FailureKind, Trial, TrialStatus
@@ -27,7 +28,7 @@ from ..session.control import cancelled_if_interrupted
 from ..session.session import SearchSession
 from ..ui.artifacts import Progress, artifact_key
 from ..ui.run_page import tag_task_run
-from ..ui.task_messages import failed, tell_retry
+from ..ui.task_messages import await_retry, failed, note_error
 
 
 class RepeatedTrialError(TrialError):
@@ -92,9 +93,14 @@ def batch_trials(session: SearchSession, number: int) -> list[Attempt]:
 
 
 def _may_help(task: Task[..., object], task_run: TaskRun, state: State[object]) -> bool:
-    """Whether to retry: after an infrastructure error, and after a trial's error unless it repeats itself."""
+    """Whether to retry: after an error of infrastructure, store or files, and a trial's unless it repeats itself."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, InfrastructureError | TrialError) and not isinstance(error, RepeatedTrialError)
+    if isinstance(error, RepeatedTrialError | LeaseLostError):
+        return False
+    if isinstance(error, InfrastructureError | TrialError | StudyError | OSError):
+        note_error(task_run, error)
+        return True
+    return False
 
 
 @task(
@@ -114,10 +120,10 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
     The state is FAILED with an InfrastructureError if a job was lost. A retry continues from the batch's checkpoints.
     """
     tag_task_run()
+    again = await_retry(session.config.retry.delay_seconds, session.stop.wait)
     session.refuse_interrupted()
     study = session.study
     attempt = study.attempt(attempt.id)
-    again = tell_retry(attempt.error)
     given_up = {  # to separate jobs, which may run on since an earlier controller was killed
         number
         for other in study.attempts(round=attempt.round)
@@ -158,13 +164,12 @@ def train_alone(session: SearchSession, number: int, round: int) -> State[Trial]
     a RepeatedTrialError if it would only fail again.
     """
     tag_task_run()
+    again = await_retry(session.config.retry.delay_seconds, session.stop.wait)
     session.refuse_interrupted()
     study = session.study
     trial = study.trial(number)
-    again = ""
     if not trial.status.finished:
         before = trial.error
-        again = tell_retry(next((a.error for a in reversed(study.attempts(trial=number)) if a.error), before))
         ended = _follow(session, study.new_attempt(number), [trial])
         while _goes_on(session, ended, [trial]):
             trial = study.trial(number)

@@ -32,8 +32,8 @@ class Training:
 
     def __init__(self, session: SearchSession):
         retry = session.config.retry
-        self._together = train_batch.with_options(retries=retry.batch, retry_delay_seconds=retry.delay_seconds)
-        self._alone = train_alone.with_options(retries=retry.alone, retry_delay_seconds=retry.delay_seconds)
+        self._together = train_batch.with_options(retries=retry.batch, retry_delay_seconds=0)
+        self._alone = train_alone.with_options(retries=retry.alone, retry_delay_seconds=0)
         self._session = session
         self._running = 0
         self._ended = SimpleQueue[tuple[Attempt | Trial, PrefectFuture[Any]]]()

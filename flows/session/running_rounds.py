@@ -15,7 +15,7 @@ class RunningRounds:
 
     @contextmanager
     def running(self, number: int) -> Iterator[None]:
-        """Let a round run in this block. After an error it has not ended, and rounds that overlap it still wait."""
+        """Let a round run in this block. After an error, rounds that overlap it still wait, unless it has `ended`."""
         with self._changed:
             self._running[number] = False
         failed = True
@@ -38,6 +38,12 @@ class RunningRounds:
         """Note that a round has its trials, and its batches are to be submitted: the next round may begin."""
         with self._changed:
             self._running[number] = True
+            self._changed.notify_all()
+
+    def ended(self, number: int) -> None:
+        """Note that the end of a round is on record, whatever error it had after that: the next round may end."""
+        with self._changed:
+            self._running.pop(number, None)
             self._changed.notify_all()
 
     def is_planned(self, number: int) -> bool:

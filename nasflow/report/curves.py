@@ -16,7 +16,7 @@ _COLUMNS = 12
 
 
 def curves_figure(curves: Curves, metric: str) -> "Figure":
-    """Return a figure with one line per trial. A missing or non-finite metric leaves a gap."""
+    """Return a figure with one line per trial. A metric that is not finite leaves a gap."""
     from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415
 
     figure = Figure(layout={"xaxis": {"title": {"text": "epoch"}}, "yaxis": {"title": {"text": metric}}})
@@ -27,14 +27,15 @@ def curves_figure(curves: Curves, metric: str) -> "Figure":
 
 
 def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
-    """Return a picture and a table of the first `limit` trials with the metric, at up to 12 evenly spread epochs."""
+    """Return a picture and a table of the first `limit` trials with the metric, at up to 12 of the epochs with it."""
     points = dict(list(metric_points(curves, metric).items())[:limit])
     heading = f"## Learning curves: {markdown_cell(metric)}"
     if not points:
         return f"{heading}\n\nNo epoch has this metric yet."
     picture = markdown_picture(curves_svg(points, metric), "learning curves")
-    last = max(epoch for line in points.values() for epoch, _ in line)
-    epochs = sorted({round(1 + step * (last - 1) / (_COLUMNS - 1)) for step in range(_COLUMNS)})
+    present = sorted({epoch for line in points.values() for epoch, _ in line})
+    places = sorted({round(step * (len(present) - 1) / (_COLUMNS - 1)) for step in range(_COLUMNS)})
+    epochs = [present[place] for place in places]
     rows = [
         {"trial": number, **{f"epoch {epoch}": dict(line).get(epoch) for epoch in epochs}}
         for number, line in points.items()
@@ -43,9 +44,12 @@ def curves_markdown(curves: Curves, metric: str, limit: int = 10) -> str:
 
 
 def metric_points(curves: Curves, metric: str) -> dict[int, list[tuple[int, float | None]]]:
-    """Return pairs of an epoch and a value or None, for every trial with the metric at any epoch."""
+    """Return pairs of an epoch that has the metric and its value, None if not finite, for every trial with a value.
+
+    Epochs without validation (`evaluator.validate_every`) do not have its metrics.
+    """
     lines = {
-        number: [(epoch, plain_number(metrics.get(metric))) for epoch, metrics in points]
+        number: [(epoch, plain_number(metrics[metric])) for epoch, metrics in points if metric in metrics]
         for number, points in curves.items()
     }
     return {number: line for number, line in lines.items() if any(value is not None for _, value in line)}

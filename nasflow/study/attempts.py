@@ -103,7 +103,8 @@ class AttemptLog(StudyBase):
 
         Members with a final are TRAINED or STOPPED_EARLY, or FAILED if an objective is missing or not finite there.
         Those in `failures` are SUBMITTED again and keep their error text; `fail_trial` gives them up. The others are
-        SUBMITTED again. Members that had finished before stay as they are; a test adds metrics to theirs.
+        SUBMITTED again. Members that had finished before stay as they are; a test adds metrics to theirs, but
+        changes no objective.
 
         Args:
             attempt_id: `Attempt.id`.
@@ -127,9 +128,11 @@ class AttemptLog(StudyBase):
                 raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
             if not row.state.finished:
                 if row.kind is AttemptKind.TEST:
+                    objectives = {objective.metric for objective in self.config.objectives}
                     for final in finals:
-                        trial = members[final.trial]
-                        trial.metrics = {**(trial.metrics or {}), **finite_metrics(final.metrics)}
+                        trial, found = members[final.trial], finite_metrics(final.metrics)
+                        found = {name: value for name, value in found.items() if name not in objectives}
+                        trial.metrics = {**(trial.metrics or {}), **found}
                 else:
                     self._end_members(members, finals, failures)
                 row.state, row.failure, row.error, row.slot, row.ended_at = state, failure, error, slot, now()
@@ -229,9 +232,12 @@ class AttemptLog(StudyBase):
         trials = self._trial_rows(session, [record.trial for record in records])
         by_id = {trial.id: trial for trial in trials.values()}
         known: dict[tuple[int, int], Mapping[str, float | None]] = {}
+        epochs = [record.epoch for record in records]
         for chunk in chunks(by_id):
-            for row in session.scalars(select(EpochRow).where(EpochRow.trial_id.in_(chunk))):
-                known[row.trial_id, row.epoch] = row.metrics
+            query = select(EpochRow.trial_id, EpochRow.epoch, EpochRow.metrics).where(
+                EpochRow.trial_id.in_(chunk), EpochRow.epoch.between(min(epochs), max(epochs))
+            )
+            known |= {(trial, epoch): metrics for trial, epoch, metrics in session.execute(query).tuples()}
         for record in records:
             trial = trials[record.trial]
             metrics = json_metrics(record.metrics)

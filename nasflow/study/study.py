@@ -201,14 +201,19 @@ def _refuse_changes(session: Session, row: StudyRow, config: SearchConfig, value
 
 
 def _forget_tests(session: Session, row: StudyRow, values: dict[str, Any]) -> None:
-    """Drop scores on the recorded test data, and jobs that compute some, if the config has other test data."""
+    """Drop scores on test data, and jobs that compute some, if the config has test data that are not on record.
+
+    They may be those of the scores all the same, if the record has none because the config before had none.
+    """
     known, new = (config["evaluator"].get("test_data") for config in (row.config, values))
-    if known is None or new is None or known == new:
+    if new is None or known == new:
         return
+    objectives = {objective["metric"] for objective in values["objectives"]}
     tests = AttemptRow.study_id == row.id, AttemptRow.kind == AttemptKind.TEST
     tested = select(MemberRow.trial_id).join(AttemptRow, AttemptRow.id == MemberRow.attempt_id).where(*tests)
     for trial in session.scalars(select(TrialRow).where(TrialRow.id.in_(tested))):
-        trial.metrics = {name: v for name, v in (trial.metrics or {}).items() if not name.startswith("test_")}
+        known_metrics = (trial.metrics or {}).items()
+        trial.metrics = {name: v for name, v in known_metrics if name in objectives or not name.startswith("test_")}
     unfinished = AttemptRow.state.in_([state for state in AttemptState if not state.finished])
     session.execute(update(AttemptRow).where(*tests, unfinished).values(state=AttemptState.CANCELLED))
 

@@ -133,12 +133,12 @@ KINDS: dict[str, Kind] = {
     ),
     "postgresql-restarted": Kind(
         3, restart_postgresql, "the PostgreSQL server with the store ends or crashes, and is started again",
-        "jobs train; the controller ends with one error, and the same command goes on", "nothing",
+        "jobs train; the controller follows them again, or ends with one error and the same command goes on", "nothing",
         PostgresqlServer.lacking, "postgresql",
     ),
     "postgresql-cut": Kind(
         3, cut_postgresql, "connections to PostgreSQL are cut in mid-transaction",
-        "the transaction is rolled back; the controller ends with one error, and the same command goes on", "nothing",
+        "the transaction is rolled back; the controller tries again, or ends and the same command goes on", "nothing",
         PostgresqlServer.lacking, "postgresql",
     ),
     "database-locked": Kind(
@@ -152,7 +152,7 @@ KINDS: dict[str, Kind] = {
     ),
     "store-full": Kind(
         3, fill_disk(STORE), "the disk with the study's database is full for a while",
-        "jobs train; the controller ends with one error, and the same command goes on", "nothing",
+        "jobs train; the controller follows them again, or ends with one error and the same command goes on", "nothing",
         no_small_disk, "disks",
     ),
     "tmp-full": Kind(

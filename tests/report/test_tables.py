@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nasflow.config.search import Objective
-from nasflow.report.curves import curves_figure, curves_markdown
+from nasflow.report.curves import Curves, curves_figure, curves_markdown
 from nasflow.report.leaderboard import leaderboard_markdown, leaderboard_rows, leaderboard_table
 from nasflow.report.summary import epochs_trained, round_summary_markdown, search_summary_markdown
 from nasflow.report.svg import curves_svg
@@ -172,7 +172,7 @@ def test_curves_figure_has_a_line_a_trial_with_gaps() -> None:
     figure = curves_figure(CURVES, "acc")
     assert [(line.name, line.x, line.y) for line in figure.data] == [
         ("trial 3", (1, 2, 3), (0.5, None, 0.75)),
-        ("trial 1", (1, 2, 3), (0.25, None, None)),
+        ("trial 1", (1, 2), (0.25, None)),
     ]
     assert figure.layout.yaxis.title.text == "acc"
     assert '"acc"' in figure.to_json()
@@ -198,6 +198,18 @@ def test_long_curves_show_a_dozen_epochs_and_ten_trials() -> None:
     head, *rows = cells(curves_markdown(curves, "acc"))
     assert head[1] == "epoch 1" and head[-1] == "epoch 100" and len(head) == 13 and len(rows) == 10
     assert rows[0][-1] == "1"
+
+
+def test_curves_of_epochs_that_are_validated_now_and_then_have_no_gaps() -> None:
+    curves: Curves = {
+        0: [(epoch, {"loss": 1.0} | ({} if epoch % 5 else {"acc": epoch / 100})) for epoch in range(1, 101)]
+    }
+    head, row = cells(curves_markdown(curves, "acc"))
+    epochs = [5, 15, 20, 30, 40, 50, 55, 65, 75, 85, 90, 100]
+    assert head == ["trial", *(f"epoch {epoch}" for epoch in epochs)]
+    assert row == ["0", *(str(epoch / 100).removesuffix(".0") for epoch in epochs)]
+    (line,) = curves_figure(curves, "acc").data
+    assert line.x == tuple(range(5, 101, 5)) and None not in line.y
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, 0.5], [None, 2.0], [1e-9, 1e9]])

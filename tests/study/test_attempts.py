@@ -3,11 +3,12 @@
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from nasflow.errors import StudyError
 from nasflow.space.architecture import Architecture
@@ -84,6 +85,27 @@ def test_an_outcome_is_recorded_whole(study: Study) -> None:
     assert (
         trials[4].error is not None and "'val_accuracy' is missing" in trials[4].error and "val_loss" in trials[4].error
     )
+
+
+def test_recording_an_epoch_reads_no_others(study: Study) -> None:
+    read: list[int] = []
+
+    def count(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "FROM epochs" in statement and "count(*)" not in statement:
+            found = connection.exec_driver_sql(f"SELECT count(*) FROM ({statement}) AS found", parameters)
+            read.append(found.scalar_one())
+
+    records = [EpochRecord(trial, epoch, {"loss": 1.0}, 1.0) for epoch in range(1, 40) for trial in range(6)]
+    study.record_epochs(records)
+    event.listen(Engine, "before_cursor_execute", count)
+    try:
+        study.record_epochs([EpochRecord(trial, epoch, {"loss": 2.0}, 1.0) for epoch in (39, 40) for trial in (2, 4)])
+    finally:
+        event.remove(Engine, "before_cursor_execute", count)
+    assert read == [2]
+    assert [(record.epoch, record.metrics) for record in study.epochs([4])[4][38:]] == [
+        (39, {"loss": 1.0}), (40, {"loss": 2.0}),
+    ]  # fmt: skip
 
 
 def test_an_outcome_repeated_changes_nothing(study: Study) -> None:

@@ -52,7 +52,8 @@ def test_a_trial_may_get_other_devices_but_the_same_trials_are_large(open_study:
         opened(min_parameters=10)
 
 
-def test_other_test_data_forget_the_scores_on_the_old_ones(open_study: OpenStudy) -> None:
+@pytest.mark.parametrize("between", [{"target": "spaces.py:unseen"}, {}], ids=["the same", "none"])
+def test_other_test_data_forget_the_scores_on_the_old_ones(open_study: OpenStudy, between: dict[str, Any]) -> None:
     def opened(**test_data: Any) -> Study:
         return open_study(evaluator={**_EVALUATOR, **({"test_data": test_data} if test_data else {})})
 
@@ -64,12 +65,27 @@ def test_other_test_data_forget_the_scores_on_the_old_ones(open_study: OpenStudy
         study.start_attempt(attempt.id, str(kind))
         study.record_outcome(attempt.id, AttemptState.SUCCEEDED, [FinalRecord(0, {name: 0.5}, 1)])
     left = study.new_attempt(0, AttemptKind.TEST)
-    for same in (opened(target="spaces.py:unseen"), opened()):
-        assert same.trial(0).metrics == {"val_accuracy": 0.5, "test_accuracy": 0.5}
-    opened(target="spaces.py:unseen")
+    assert opened(**between).trial(0).metrics == {"val_accuracy": 0.5, "test_accuracy": 0.5}
     other = opened(target="spaces.py:other")
     assert other.trial(0).metrics == {"val_accuracy": 0.5}
     assert other.new_attempt(0, AttemptKind.TEST).id != left.id
+
+
+def test_an_objective_is_no_score_on_test_data(open_study: OpenStudy, make_config: MakeConfig) -> None:
+    objectives = [{"metric": "test_f1", "direction": "maximize"}]
+    tested: dict[str, Any] = {"evaluator": {**_EVALUATOR, "test_data": {"target": "spaces.py:unseen"}}}
+    with pytest.raises(ConfigError, match=r"objectives: 'test_f1' begins with 'test_', as the scores on evaluator"):
+        make_config(objectives=objectives, **tested)
+    study = open_study(objectives=objectives)
+    study.begin_round(0)
+    study.submit_trials(0, [Architecture({"width": 8})])
+    for kind, value in ((AttemptKind.ALONE, 0.75), (AttemptKind.TEST, 0.25)):
+        attempt = study.new_attempt(0, kind)
+        study.start_attempt(attempt.id, str(kind))
+        finals = [FinalRecord(0, {"test_f1": value, "test_loss": value}, 1)]
+        study.record_outcome(attempt.id, AttemptState.SUCCEEDED, finals)
+    trial = study.trial(0)
+    assert (trial.metrics, study.leaderboard(1)) == ({"test_f1": 0.75, "test_loss": 0.25}, [trial])
 
 
 @pytest.mark.parametrize(

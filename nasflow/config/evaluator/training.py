@@ -150,6 +150,17 @@ class TrainingConfig(Section):
         default=None, description="train each trial on several devices at once, unmerged; none: on one"
     )
 
+    @property
+    def most_epochs(self) -> int:
+        """How many epochs the longest trial trains, unless `stop_after` ends it."""
+        match self.epochs:
+            case Options(pick=numbers):
+                return max(numbers)
+            case IntRange(int=(low, high), step=step):
+                return range(low, high + 1, step)[-1]
+            case number:
+                return number
+
     @field_validator("precision", mode="before")
     @classmethod
     def _without_half(cls, precision: Any) -> Any:

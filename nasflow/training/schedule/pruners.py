@@ -20,6 +20,7 @@ from nasflow.config.search import (
     Objective,
     PrunerConfig,
     SearchConfig,
+    TrainingConfig,
 )
 from nasflow.errors import ConfigError, TrialError
 from nasflow.load_target import check_params, load_target
@@ -82,11 +83,15 @@ class MedianPruner(Pruner):
     def stop(self, candidates: Collection[int], histories: Histories) -> set[int]:
         """See `Pruner.stop`."""
         epoch = max((len(histories[trial]) for trial in candidates), default=0)
-        past_warmup = epoch - 1 - self._config.warmup_epochs
-        if past_warmup < 0 or past_warmup % self._config.every_epochs:
+        if not self.judges(epoch):
             return set()
         now = {trial: self.losses(history[epoch - 1]) for trial, history in histories.items() if len(history) >= epoch}
         return {trial for trial in candidates if self._is_worse(trial, histories[trial], now)}
+
+    def judges(self, epoch: int) -> bool:
+        """Whether members are compared after so many epochs."""
+        past_warmup = epoch - 1 - self._config.warmup_epochs
+        return past_warmup >= 0 and past_warmup % self._config.every_epochs == 0
 
     def _is_worse(self, trial: int, history: Sequence[Metrics], now: Mapping[int, list[float]]) -> bool:
         others = np.array(
@@ -115,7 +120,7 @@ class HalvingPruner(Pruner):
     def stop(self, candidates: Collection[int], histories: Histories) -> set[int]:
         """See `Pruner.stop`."""
         epoch = max((len(histories[trial]) for trial in candidates), default=0)
-        if not self._is_rung(epoch):
+        if not self.judges(epoch):
             return set()
         arrived = {
             trial: self.losses(history[epoch - 1]) for trial, history in histories.items() if len(history) >= epoch
@@ -123,7 +128,8 @@ class HalvingPruner(Pruner):
         places = max(1, len(arrived) // self._config.reduction_factor)
         return set(candidates) - set(best_first(arrived)[:places])
 
-    def _is_rung(self, epoch: int) -> bool:
+    def judges(self, epoch: int) -> bool:
+        """Whether members are compared after so many epochs."""
         rung = self._config.min_epochs
         while rung < epoch:
             rung *= self._config.reduction_factor
@@ -174,9 +180,25 @@ def make_pruner(config: PrunerConfig | None, objectives: Sequence[Objective], ba
 
 def check_pruner(config: SearchConfig) -> None:
     """Raise ConfigError if the pruner of a search can't be made, or has nothing to compare."""
-    if make_pruner(config.pruner, config.objectives, config.base_dir) is not None and not config.merge.enabled:
+    pruner = make_pruner(config.pruner, config.objectives, config.base_dir)
+    if pruner is not None and not config.merge.enabled:
         raise ConfigError(
             "pruner: it compares trials that share a job, but merge.enabled: false gives each its own; drop one of them"
+        )
+    if isinstance(pruner, MedianPruner | HalvingPruner) and isinstance(config.evaluator, TrainingConfig):
+        _refuse_unvalidated(pruner, config.evaluator)
+
+
+def _refuse_unvalidated(pruner: MedianPruner | HalvingPruner, evaluator: TrainingConfig) -> None:
+    """Raise ConfigError if each epoch after which members would be compared is one without validation."""
+    every, most = evaluator.validate_every, evaluator.most_epochs
+    judged = [epoch for epoch in range(1, most) if pruner.judges(epoch)]
+    if judged and all(epoch % every for epoch in judged):
+        keys = "'min_epochs'" if isinstance(pruner, HalvingPruner) else "'warmup_epochs' and 'every_epochs'"
+        after = ", ".join(map(str, judged[:3])) + (", ..." if len(judged) > 3 else "")
+        raise ConfigError(
+            f"pruner: it compares trials after {after} of {most} epochs, none of which evaluator.validate_every, "
+            f"{every}, divides, so it would stop no trial; choose another {keys}, or validate more often"
         )
 
 

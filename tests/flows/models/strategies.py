@@ -15,3 +15,10 @@ class Stubborn(Strategy):
 
     def tell(self, trials):
         pass
+
+
+class Refusing(Stubborn):
+    """Can't learn."""
+
+    def tell(self, trials):
+        raise RuntimeError(f"trial {trials[0].number} is refused")

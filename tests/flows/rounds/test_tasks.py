@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,14 @@ from tests.flows.searches import HERE
 
 
 @contextmanager
-def opened(name: str) -> Iterator[SearchSession]:
+def opened(name: str, **keys: Any) -> Iterator[SearchSession]:
     config = {
         "name": name,
         "space": {"target": "spaces.py:mixed", "params": {"widths": [8, 12]}},
         "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:DigitsRows"}},
         "training_service": {"kind": "debug"},
         "base_dir": HERE,
+        **keys,
     }
     with search_session(SearchConfig.model_validate(config)) as session:
         session.events = SimpleNamespace(submitted=lambda trials: None, ended=lambda trials: None)  # type: ignore[assignment]

@@ -308,13 +308,41 @@ def test_mistakes(pruner: dict[str, Any], said: str) -> None:
     assert str(caught.value).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("pruner", "epochs", "every", "said"),
+    [
+        ({"kind": "halving"}, 28, 2, "after 1, 3, 9, ... of 28 epochs, none of which evaluator.validate_every, 2, div"),
+        ({"kind": "halving", "min_epochs": 4}, 8, 8, "after 4 of 8 epochs, none of which evaluator.validate_every, 8"),
+        ({"kind": "median", "every_epochs": 5}, {"int": [10, 15], "step": 5}, 5, "after 2, 7, 12 of 15 epochs, none"),
+        ({"kind": "median"}, 4, 4, "after 2, 3 of 4 epochs, none of which evaluator.validate_every, 4"),
+        ({"kind": "halving", "min_epochs": 2}, 28, 2, None),
+        ({"kind": "halving", "reduction_factor": 2}, {"pick": [8, 4]}, 2, None),
+        ({"kind": "median", "warmup_epochs": 4, "every_epochs": 5}, 15, 5, None),
+        ({"kind": "median"}, 1, 1, None),
+    ],
+    ids=["rungs", "late", "median", "at the end", "multiples", "some rungs", "after each", "one epoch"],
+)
+def test_some_epoch_after_which_it_compares_is_validated(
+    pruner: dict[str, Any], epochs: Any, every: int, said: str | None
+) -> None:
+    config = search(pruner, evaluator={**EVALUATOR, "epochs": epochs, "validate_every": every})
+    if said is None:
+        check_pruner(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_pruner(config)
+    assert str(caught.value).startswith(f"pruner: it compares trials {said}")
+
+
+EVALUATOR = {"kind": "classification", "data": {"target": "spaces.py:blobs"}}
+
+
 def search(pruner: dict[str, Any], **values: Any) -> Any:
-    evaluator = {"kind": "classification", "data": {"target": "spaces.py:blobs"}}
     return parse_config(
         {
             "name": "s",
             "space": {"target": "spaces.py:net"},
-            "evaluator": evaluator,
+            "evaluator": EVALUATOR,
             "pruner": pruner,
             "base_dir": HERE,
             **values,
