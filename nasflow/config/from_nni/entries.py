@@ -1,7 +1,7 @@
 """The keys of an NNI config, each taken once, so that none is lost unnoticed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -63,6 +63,18 @@ class Entries:
 
     def __bool__(self) -> bool:
         return bool(self._left)
+
+    def copies(self, count: int) -> list["Entries"]:
+        """Return so many mappings with what is left of this one, for several to take the same from."""
+        found = [Entries(None, self.path, self.notes) for _ in range(count)]
+        for each in found:
+            each._left = dict(self._left)
+        return found
+
+    def take_as(self, copies: Iterable["Entries"]) -> None:
+        """Count as taken what was taken of any of these copies."""
+        for each in copies:
+            self._left = {name: entry for name, entry in self._left.items() if name in each._left}
 
     def has(self, *names: str) -> bool:
         """Whether one of the names is there, and not taken."""

@@ -11,6 +11,9 @@ _SLOTS = (
     "each GPU of a host, or half its cores, is a slot that trains up to merge.max_members trials; `hosts.slots` and "
     "`hosts.gpu_indices` limit them"
 )
+_GPU_SLOTS = (
+    "each GPU that is named has slots_per_gpu slots, and each of these trains up to merge.max_members trials at a time"
+)
 
 
 def local(request: Request, section: Section) -> None:
@@ -27,6 +30,9 @@ def local(request: Request, section: Section) -> None:
         return
     if not indices:
         service.notes.add(key, "nasflow uses the GPUs that are named; [0] is printed, add the others")
+    slots = len(indices or [0]) * (per_gpu or 1)
+    if request.concurrency and request.concurrency != slots:
+        service.notes.add("trialConcurrency", f"{_GPU_SLOTS}; {slots} are printed, not {request.concurrency}")
     section.put(key, indices or [0], "gpus")
     section.put(key, per_gpu or None, "slots_per_gpu")
     section.put(key, active, "use_active_gpu")

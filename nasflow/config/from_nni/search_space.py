@@ -1,11 +1,14 @@
 """NNI's search space of hyper-parameters: values of the evaluator that are searched, and picks of a `build(pick)`."""
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nasflow.clean_text import one_line
 from nasflow.config.from_nni.entries import Entries, plain
+from nasflow.config.reading.recordable import MOST_CHARACTERS
 from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.errors import ConfigError
 
@@ -15,6 +18,12 @@ _DENSE = "write a list of values that lie as dense as you like: pick(label, opti
 _LINE = 60  # parts of a list that are written out
 _LARGEST = 1e15
 _MOST_STEPS = 1_000
+_RANGES = {
+    "uniform": "[low, high] with low < high",
+    "loguniform": "[low, high] with 0 < low < high",
+    "randint": "[low, high] with whole numbers, low < high",
+    "quniform": f"[low, high, step] with low < high, a step above 0, and less than {_MOST_STEPS} steps",
+}
 
 
 @dataclass
@@ -39,9 +48,10 @@ def search_space(config: Entries, folder: Path) -> SearchSpace:
     if file is not None:
         key = file_key
         try:
-            values = read_yaml(folder / file, old=True)
-        except (ConfigError, ValueError):
-            config.notes.add(key, "the file can't be read; translate it by hand, as docs/from-nni.md shows")
+            values = _read(folder / file)
+        except (ConfigError, ValueError) as error:
+            reason = one_line(str(error).removeprefix(f"{folder / file}: "))
+            config.notes.add(key, f"{reason}; mend the file, or translate it by hand, as docs/from-nni.md shows")
     found = SearchSpace()
     if isinstance(values, dict):
         for label, value in values.items():
@@ -49,6 +59,20 @@ def search_space(config: Entries, folder: Path) -> SearchSpace:
     elif values is not None:
         config.notes.add(key, "should be a mapping of parameters; it is left out")
     return found
+
+
+def _read(path: Path) -> Any:
+    """Return the content of a file of JSON, which YAML does not allow to be indented by tabs, or of YAML.
+
+    Raises:
+        ConfigError: it is neither.
+        ValueError: it is no path.
+    """
+    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        data = file.read(MOST_CHARACTERS + 1)
+        if len(data) <= MOST_CHARACTERS:
+            return json.loads(data)
+    return read_yaml(path, old=True)
 
 
 def _parameter(found: SearchSpace, label: str, value: Any, place: Entries) -> None:
@@ -59,6 +83,8 @@ def _parameter(found: SearchSpace, label: str, value: Any, place: Entries) -> No
     searched, pick = _choice(label, given) if kind == "choice" else _range(kind, label, given)
     if pick is None:
         what = "an unknown _type" if searched is None else "nested choices: ask for them in an `if` of build(pick)"
+        if kind in _RANGES:
+            what = f"{kind}: its _value should be {_RANGES[kind]}; it is left out"
         dense = kind.lstrip("q") in ("normal", "lognormal") or kind == "qloguniform"
         place.notes.add(place.path, f"{kind}: {_DENSE}" if dense else what)
     elif searched is not None and plain(label) in _OPTIMIZER:

@@ -78,23 +78,29 @@ def training_services(
     concurrency = config.count("trialConcurrency")
     gpus = config.count("trialGpuNumber")
     found: list[dict[str, Any]] = []
-    work_dir = None
-    for name, key, entries in _named(config):
+    work_dir, lacking = None, False
+    named = _named(config)
+    trials, storages = trial.copies(len(named)), shared.copies(len(named))  # each service may need the same of them
+    for (name, key, entries), its_trial, its_shared in zip(named, trials, storages, strict=True):
         translation = _TRANSLATIONS.get(plain(name))
         if translation is None:
             config.notes.add(key, "no service of NNI's own; write it as a class, and name it as kind custom")
         elif translation.kind not in known:
             text = f"this version has no training service of kind {translation.kind}; {translation.instead}"
             config.notes.add(key, text)
-            trial.drop("of that service", *_OF_A_JOB)
+            lacking = True
         else:
             section = Section(translation.kind, known[translation.kind], config.notes)
             machines = config.sections("machineList") if plain(name) == "remote" else []
-            request = Request(entries, trial, shared, concurrency, gpus, machines)
+            request = Request(entries, its_trial, its_shared, concurrency, gpus, machines)
             translation.fill(request, section)
             request.finish(section)
             found.append(section.values)
             work_dir = work_dir or section.work_dir
+    trial.take_as(trials)
+    if lacking:
+        trial.drop("of a service that is left out", *_OF_A_JOB)
+    shared.take_as(storages)
     if found:
         shared.rest()
     return found, work_dir

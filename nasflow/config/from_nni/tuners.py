@@ -99,9 +99,10 @@ def _algorithm(entries: Entries, old: str) -> tuple[str, str, Entries]:
 
 def _common(name: str, args: Entries) -> dict[str, Any]:
     key, mode, seed = args.key("optimize_mode"), args.text("optimize_mode"), args.count("seed")
-    if mode is None:
+    if mode not in ("minimize", "maximize"):
+        why = "it is not given" if mode is None else "should be minimize or maximize"
         mode = "minimize" if name in _MINIMIZE else "maximize"
-        args.notes.add(key, f"it is not given; {mode} is used: check `objectives`")
+        args.notes.add(key, f"{why}; {mode} is used: check `objectives`")
     return {"objectives": _objectives(mode)} | ({} if seed is None else {"seed": seed})
 
 

@@ -118,6 +118,11 @@ def test_without_a_mode_it_is_the_tuners_default(tuner, metric, direction):
         translation = translate(values, Path("any.yml"), kinds())
         assert yaml.safe_load(translation.text)["objectives"] == [{"metric": name, "direction": mode}]
         assert not any("optimize_mode" in note for note in translation.notes)
+    values["tuner"]["classArgs"] = {"optimize_mode": "min"}
+    translation = translate(values, Path("any.yml"), kinds())
+    assert yaml.safe_load(translation.text)["objectives"] == [{"metric": metric, "direction": direction}]
+    said = f"should be minimize or maximize; {direction} is used: check `objectives`"
+    assert f"tuner.classArgs.optimize_mode: {said}" in translation.notes
 
 
 def test_a_file_is_read_as_nni_reads_it(tmp_path):
@@ -216,6 +221,28 @@ def test_several_services():
     assert any("the first of them is printed" in note for note in translation.notes) == first
 
 
+def test_each_of_several_services_has_what_the_trial_asks_for():
+    values = read_yaml(SAMPLES / "hybrid-v1.yml")
+    printed = yaml.safe_load(translate(values, SAMPLES / "hybrid-v1.yml", kinds()).text)
+    local, remote = printed["training_service"]
+    assert (local["slots"], [host["slots"] for host in remote["hosts"]]) == (2, [2])
+    values["trial"]["gpuNum"], values["trial"]["odd"] = 1, 1
+    translation = translate(values, SAMPLES / "hybrid-v1.yml", kinds())
+    local, remote = yaml.safe_load(translation.text)["training_service"]
+    assert local["gpus"] == [0]
+    assert "slots" not in remote["hosts"][0]
+    assert [note for note in translation.notes if note.startswith("trial.gpuNum")] == []
+    assert any(note.startswith("trial.odd: there is nothing of the kind") for note in translation.notes)
+
+
+@pytest.mark.parametrize(("concurrency", "per_gpu", "noted"), [(1, None, True), (4, None, False), (8, 2, False)])
+def test_a_concurrency_that_gpus_of_this_machine_do_not_have_is_noted(concurrency, per_gpu, noted):
+    local = {"platform": "local", "gpuIndices": [0, 1, 2, 3]} | ({} if per_gpu is None else {"maxTrialNumberPerGpu": 2})
+    values = {"trainingService": local, "trialConcurrency": concurrency, "trialGpuNumber": 1}
+    notes = translate(values, Path("any.yml"), kinds()).notes
+    assert [note.endswith("; 4 are printed, not 1") for note in notes if note.startswith("trialConc")] == [True] * noted
+
+
 def test_shared_storage_of_a_cluster():
     values = read_yaml(SAMPLES / "hybrid.yml") | {"trainingService": {"platform": "aml"}}
     printed = yaml.safe_load(translate(values, SAMPLES / "hybrid.yml", FIELDS).text)
@@ -253,6 +280,31 @@ def test_a_search_space_in_place():
     noted = {note.partition(":")[0] for note in translation.notes}
     assert {f"search_space.{label}" for label in ("odd", "nested", "wrong", "huge")} <= noted
     assert yaml.safe_load(translation.text)["name"] == "any"
+
+
+def test_a_search_space_in_json_that_is_indented_by_tabs(tmp_path):
+    (tmp_path / "space.json").write_text('{\n\t"width": {\n\t\t"_type": "choice", "_value": [16, 32]\n\t}\n}\n')
+    values = {"trainingService": {"platform": "local"}, "searchSpaceFile": "space.json"}
+    assert "pick('width', [16, 32])" in translate(values, tmp_path / "any.yml", kinds()).text
+    (tmp_path / "space.json").write_text('{\n\t"width": \n')
+    (note,) = [n for n in translate(values, tmp_path / "any.yml", kinds()).notes if n.startswith("searchSpaceFile")]
+    assert "not valid YAML: while scanning" in note and "in line 2" in note
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"),
+    [
+        ("loguniform", [0, 1], "loguniform: its _value should be [low, high] with 0 < low < high; it is left out"),
+        ("uniform", [5, 5], "uniform: its _value should be [low, high] with low < high; it is left out"),
+        ("uniform", ["1", "2"], "uniform: its _value should be [low, high] with low < high; it is left out"),
+        ("quniform", [1, 2], "quniform: its _value should be [low, high, step]"),
+        ("unifrom", [1, 2], "an unknown _type"),
+    ],
+)
+def test_a_range_that_can_not_be_used_is_noted(kind, given, says):
+    values = {"trainingService": {"platform": "local"}, "search_space": {"n": {"_type": kind, "_value": given}}}
+    notes = translate(values, Path("any.yml"), kinds()).notes
+    assert any(note.startswith(f"search_space.n: {says}") for note in notes)
 
 
 @pytest.mark.parametrize(
