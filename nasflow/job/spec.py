@@ -15,11 +15,13 @@ Trials of a job that are saved at the same time have one checkpoint file, which 
 folder of each (nasflow.checkpoint.saver). It can be copied and fetched under any of them.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from nasflow.config.code_files import names_files
 from nasflow.config.limits import LimitsConfig
 from nasflow.config.search import (
     CheckpointConfig,
@@ -31,6 +33,7 @@ from nasflow.config.search import (
     SearchConfig,
     Target,
 )
+from nasflow.errors import InfrastructureError
 from nasflow.kernel_costs import KernelCosts
 from nasflow.space.architecture import Architecture
 
@@ -190,6 +193,25 @@ class JobSpec(BaseModel):
             tests=tests,
             copies=copies,
         )
+
+
+def read_spec(path: Path) -> JobSpec:
+    """Return the spec in a `job.json`. Its code starts in the root folder if all of it is in modules of this machine.
+
+    Raises:
+        OSError: it can't be read.
+        InfrastructureError: it is damaged.
+        ValueError: it is of another version.
+    """
+    content = path.read_bytes()
+    try:
+        json.loads(content)
+    except ValueError as error:
+        raise InfrastructureError(f"{path} is damaged: {error}") from error
+    spec = JobSpec.model_validate_json(content)
+    if spec.base_dir.is_dir() or names_files(spec):
+        return spec
+    return spec.model_copy(update={"base_dir": path.parents[2]})
 
 
 def job_dir(root: Path, job_id: str) -> Path:

@@ -25,6 +25,7 @@ from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 from nasflow.training.schedule.turns import Roster
 from nasflow.training.unit.base import DiffersError, SoloUnit, Unit, guarding
+from nasflow.training.unit.reasons import views_as_rows
 
 logger = logging.getLogger(__name__)
 
@@ -335,8 +336,20 @@ class Driver(ABC):
 
     def _each(self, action: Callable[[Member], None]) -> None:
         for member in list(self.turn):
-            with guarding(member, self.fail), self.devices.entered(member.device_index):
+            with guarding(member, self._fail_between), self.devices.entered(member.device_index):
                 action(member)
+
+    def _fail_between(self, member: Member, error: BaseException) -> None:
+        """As `fail`, outside of steps; where the weights of its unit may be the cause, the member goes on by itself."""
+        unit = next((unit for unit in self._units if member in unit.members), None)
+        if unit is None or unit.is_single or not isinstance(error, Exception) or not views_as_rows(error):
+            self.fail(member, error)
+            return
+        unit.remove(member)
+        self._drop([unit for unit in self._units if not unit.members])
+        self.turn = [other for other in self.turn if other is not member]
+        self._broken.add(member.number)
+        self.split([member], error)
 
     def _guard_unit(self, unit: Unit, action: Callable[..., None], *args: Any) -> None:
         """Call a unit; if it fails as a whole, break it up: its members leave this turn and come again."""

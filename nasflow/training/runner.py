@@ -1,22 +1,20 @@
 """The program every training service starts: `python -m nasflow.training.runner <root>/jobs/<job_id>/job.json`."""
 
-import contextlib
-import json
 import sys
 import traceback
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from nasflow.clean_text import error_text
-from nasflow.config.code_files import names_files
 from nasflow.config.evaluator.training import TrainingConfig
 from nasflow.config.search import ProgramConfig
 from nasflow.errors import InfrastructureError, PreemptedError, SharedLayerError
 from nasflow.job import activity
 from nasflow.job.disk_full import is_full
 from nasflow.job.events import Ended, EventWriter
-from nasflow.job.spec import CANNOT_WRITE, DEVICE_FAULT, JobSpec
+from nasflow.job.spec import CANNOT_WRITE, DEVICE_FAULT, JobSpec, read_spec
 from nasflow.system.open_files import lacks_files
+from nasflow.system.present_folder import in_folder
 from nasflow.training.device.fault import DeviceFaultError, refuse_fault
 from nasflow.training.device.settings import device_settings
 from nasflow.training.program.job import ProgramJob
@@ -36,9 +34,9 @@ def run_job_file(path: Path) -> int:
     path = path.resolve()
     events = EventWriter(path.parent / "events.jsonl")
     try:
-        spec = _read_spec(path)
+        spec = read_spec(path)
         # relative paths among the user's params start at base_dir
-        with contextlib.chdir(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
+        with in_folder(spec.base_dir), activity.recorded_in(path.parent / activity.FILE):
             _run(spec, path, events)
     except DeviceFaultError as fault:
         if fault.is_hardware:
@@ -66,7 +64,7 @@ def _settings(spec: JobSpec) -> AbstractContextManager[None]:
     evaluator = spec.evaluator
     if isinstance(evaluator, TrainingConfig) and (spec.tests or evaluator.parallel is None):
         return device_settings(evaluator, 1 + max(member.device for member in spec.members))
-    return contextlib.nullcontext()
+    return nullcontext()
 
 
 def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob] | type[NodeJob]:
@@ -77,18 +75,6 @@ def _kind(spec: JobSpec) -> type[TrainingJob] | type[ScoringJob] | type[NodeJob]
     if spec.evaluator.parallel is not None:
         return WideJob
     return ProgramJob if isinstance(spec.evaluator, ProgramConfig) else TrainingJob
-
-
-def _read_spec(path: Path) -> JobSpec:
-    content = path.read_bytes()
-    try:
-        json.loads(content)
-    except ValueError as error:
-        raise InfrastructureError(f"{path} is damaged: {error}") from error
-    spec = JobSpec.model_validate_json(content)
-    if spec.base_dir.is_dir() or names_files(spec):
-        return spec
-    return spec.model_copy(update={"base_dir": path.parents[2]})  # all of its code is in modules of this machine
 
 
 def _tell_why(events: EventWriter, error: Exception) -> int:

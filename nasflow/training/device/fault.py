@@ -16,7 +16,17 @@ class DeviceFaultError(BaseException):
 
     def __init__(self, message: str):
         super().__init__(message)
-        self.is_hardware = any(words in message for words in _OF_HARDWARE)
+        self.is_hardware = names_hardware(message)
+
+
+def names_hardware(message: str) -> bool:
+    """Whether what CUDA says is that the GPU itself has failed."""
+    return any(words in message for words in _OF_HARDWARE)
+
+
+def is_of_hardware(error: BaseException) -> bool:
+    """Whether an error that came up in any code, as in NCCL, says that a GPU itself has failed."""
+    return isinstance(error, RuntimeError) and "cuda" in str(error).lower() and names_hardware(str(error))
 
 
 def refuse_fault(error: BaseException) -> None:

@@ -4,16 +4,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from nasflow.job import activity
+
 
 class FollowedTrial(ABC):
-    """The counterpart of a `Member`, with the same attributes; its processes are started when an epoch is asked for."""
+    """The counterpart of a `Member`, with the same attributes; its processes are started when an epoch is asked for.
+
+    Attributes:
+        is_ahead: whether its processes have later epochs than that on record, so that it can't end with this one.
+    """
 
     def __init__(self, number: int, parameters: int, epochs: int):
         self.number, self.parameters, self.epochs = number, parameters, epochs
         self.finished_epochs = 0
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
-        self.finished = self.stopped_early = self.pruned = False
+        self.finished = self.stopped_early = self.pruned = self.is_ahead = False
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -38,6 +44,12 @@ class FollowedTrial(ABC):
     @abstractmethod
     def close(self) -> None:
         """End its processes."""
+
+    def pass_over(self) -> None:
+        """Note that an epoch on record was trained again: for `limits`, the next one begins here."""
+        activity.end_epoch()
+        with activity.running(self.number):
+            pass
 
     def load_record(self, state: dict[str, Any]) -> None:
         """Take the part of a saved state that every trial has."""

@@ -36,7 +36,7 @@ class Task(BaseModel):
     Attributes:
         job: the job of the trial.
         trial: its number.
-        reported: its epochs on record; they are not reported again.
+        reported: its epochs on record; it does not wait for an answer after their reports.
         folder: for its files: `reports`, `error`, and its `checkpoint`, which has what an earlier process saved last.
     """
 
@@ -73,9 +73,9 @@ class Report:
         except ValueError as error:
             raise TypeError(f"report(...) can't be used: {error}") from None
         self.epoch += 1
+        append_report(self._file, line)  # also one that is on record: it shows that the function goes on
         if self.epoch <= self._reported:
             return
-        append_report(self._file, line)
         if self._answers.readline().strip() != GO_ON:
             raise TrainingEnded(f"the trial ends after epoch {self.epoch}")
 

@@ -115,7 +115,7 @@ class _Course:
             self._roster.take(trial.number, metrics, trial.parameters)
         if trial.number in self._roster.close_turn([] if trial.finished else [trial.number]):
             trial.prune()
-        elif not trial.finished and (told := must_stop(self._spec, self._root, trial)):
+        elif not (trial.finished or trial.is_ahead) and (told := must_stop(self._spec, self._root, trial)):
             trial.stop()
             self._checkpoints.tell_later(told)
         # its last epoch was reported before, if the program has ended without another one

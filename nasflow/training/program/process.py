@@ -1,6 +1,7 @@
 """A trial's program in its process, behind a guard: its output passed on in bounds, ended with all that it started."""
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from nasflow.training.program import guard
 _PASSED = 2**20  # bytes that a program may print into the job's log
 _KEPT = 2**13  # of the end of its standard error
 _READ_WITHIN = 2.0  # seconds after its end
+
+logger = logging.getLogger(__name__)
 
 
 class Process:
@@ -116,5 +119,9 @@ class _Output(threading.Thread):
                     passed += (
                         f"\n[a trial's program printed more than {_PASSED} bytes; the rest is left out]\n".encode()
                     )
-                while passed:
-                    passed = passed[os.write(self._to, passed) :]
+                try:
+                    while passed:
+                        passed = passed[os.write(self._to, passed) :]
+                except OSError as error:  # as of a full disk, for which the program is not to blame
+                    self._left = 0
+                    logger.warning("what a trial's program prints is not in the job's log: %s", error)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from nasflow.errors import TrialError
@@ -49,8 +50,11 @@ class Reports:
                 with self._file.open("ab") as file:
                     file.write(b"\n")
 
-    def take(self, epoch: int) -> dict[str, float] | None:
+    def take(self, epoch: int, again: Callable[[], None] | None = None) -> dict[str, float] | None:
         """Return what was reported of an epoch; None if nothing was yet.
+
+        Args:
+            again: called for each report of an earlier epoch.
 
         Raises:
             TrialError: the program has reported something else, passed this epoch over, or overwritten the file.
@@ -60,7 +64,9 @@ class Reports:
             if not lines:
                 break
             for line in lines:
-                self._note(line)
+                number = self._note(line)
+                if again is not None and number is not None and number < epoch:
+                    again()
         found = self._known.pop(epoch, None)
         later = min((known for known in self._known if known > epoch), default=None)
         if found is None and later is not None:
@@ -84,12 +90,13 @@ class Reports:
     def _torn(self) -> bytes:
         return _read(self._file).rpartition(b"\n")[2]
 
-    def _note(self, line: str) -> None:
+    def _note(self, line: str) -> int | None:
+        """Return the epoch of a line, if it is a report."""
         if not line.strip():
-            return
+            return None
         if line.startswith(_FIRST):
             self._next, self._goes_on = 1, bool(json.loads(line)[_BEGINS])
-            return
+            return None
         try:
             epoch, metrics = parse_report(line)
         except ValueError as error:
@@ -108,6 +115,7 @@ class Reports:
             )
         self._seen.add(number)
         self._known.setdefault(number, metrics)
+        return number
 
 
 def _read(file: Path, most: int = -1) -> bytes:

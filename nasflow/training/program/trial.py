@@ -77,7 +77,6 @@ class ProgramTrial(FollowedTrial):
                 self._reports.end()
             metrics = self._take(epoch)
             if metrics is not None:
-                self._refuse(metrics, epoch)
                 self._keep_saved(epoch)
                 self.seconds.append(time.monotonic() - began)
                 return metrics
@@ -136,12 +135,16 @@ class ProgramTrial(FollowedTrial):
 
     def _take(self, epoch: int) -> dict[str, float] | None:
         try:
-            return self._reports.take(epoch)
+            # before its process has begun, the file is that of an earlier one
+            metrics = self._reports.take(epoch, None if self._process is None else self.pass_over)
+            if metrics is not None:
+                self._refuse(metrics, epoch)
         except TrialError:  # tried again, it begins anew
             self.close()
             if self._folder.exists():
                 shutil.rmtree(self._folder)
             raise
+        return metrics
 
     def _start(self, turn: BinaryIO) -> Process:
         environment = {**os.environ, "PATH": program_path()}

@@ -11,6 +11,7 @@ from nasflow.clean_text import error_text
 from nasflow.errors import InfrastructureError
 from nasflow.job.disk_full import is_full
 from nasflow.system.open_files import lacks_files
+from nasflow.training.device.fault import is_of_hardware
 
 GO_ON, END = b"go on", b"end"
 """The answers to a report."""
@@ -50,6 +51,8 @@ class Link:
             "error": error_text(error),
             "at": time.time(),  # of several machines
             "is_lost_peer": isinstance(error, dist.DistError) or any(text in str(error) for text in _LOST_PEER),
-            "is_infrastructure": isinstance(error, InfrastructureError) or is_full(error) or lacks_files(error),
+            "is_infrastructure": (
+                isinstance(error, InfrastructureError) or is_full(error) or lacks_files(error) or is_of_hardware(error)
+            ),
         }
         self._connection.send_bytes(json.dumps(told).encode())

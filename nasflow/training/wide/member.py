@@ -10,13 +10,15 @@ from torch.utils._pytree import tree_map_only
 from nasflow.errors import ConfigError, TrialError
 from nasflow.seeds import derive_seed
 from nasflow.training.member.member import Member
-from nasflow.training.member.metrics.metric_states import load_metric_states, metric_states
+from nasflow.training.member.metrics.metric_states import forget_rows, metric_states
 from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.trainer.modes import freeze_only
 from nasflow.training.wide.shares import Share
 from nasflow.training.wide.together import Sums, are_finite, from_all, summed
+
+_OF_ONE_SAMPLE = "Expected more than 1 value per channel"  # torch's batch norms
 
 
 class WideMember(Member):
@@ -61,10 +63,22 @@ class WideMember(Member):
         super().start_epoch()
 
     def train_batch(self, batch: Any, index: int) -> None:
-        """Make one optimizer step with the other ranks, or a part of it."""
+        """Make one optimizer step with the other ranks, or a part of it.
+
+        Raises:
+            TrialError: its share is a single sample, and the model can't train on that.
+        """
         self._draw_anew("batch", index)
         with self._counted_once():
-            super().train_batch(batch, index)
+            try:
+                super().train_batch(batch, index)
+            except ValueError as error:
+                if self.share.stop - self.share.start == 1 and _OF_ONE_SAMPLE in str(error):
+                    raise TrialError(
+                        f"evaluator.parallel: a device got one sample of batch {index + 1}, of which a batch norm has "
+                        "no statistics; leave out a small last batch (drop_last=True), or choose another batch_size"
+                    ) from error
+                raise
 
     def validate_batch(self, batch: Any, index: int, step: str = "validation_step") -> None:
         """Score its share of a batch."""
@@ -159,7 +173,7 @@ class WideMember(Member):
         states = tree_map_only(torch.Tensor, torch.clone, metric_states(self.module))
         yield
         self.book.go_on(sums)
-        load_metric_states(self.module, states)
+        forget_rows(self.module, states)
 
     def _put_together(self) -> tuple[bool, bool]:
         """Take what ranks have logged into the sums of all. Return whether weights are finite, and one is to stop."""

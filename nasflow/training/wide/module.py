@@ -139,6 +139,7 @@ class WideModule(FedModule):
             "seconds": member.seconds[epoch - 1],
             "finished": ends,
             "stopped_early": ends and member.stopped_early,
+            "is_ahead": epoch < member.finished_epochs,
         }
         if not self._link.goes_on_after(told) and not member.finished:
             member.stop()

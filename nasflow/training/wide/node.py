@@ -6,26 +6,23 @@ It is `python -m nasflow.training.wide.node INVITATION JOB_JSON`.
 import contextlib
 import json
 import os
-import resource
 import signal
 import sys
-from collections.abc import Mapping
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from nasflow.clean_text import error_text
 from nasflow.errors import InfrastructureError
 from nasflow.job import activity
-from nasflow.job.spec import JobSpec
-from nasflow.system.memory import KillWatch, memory_limit, peak_bytes
+from nasflow.job.spec import JobSpec, read_spec
+from nasflow.system.memory import KillWatch
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.nodes import slurm_step
 from nasflow.training.wide.nodes.meeting import Invitation, address_of, interface_of
 from nasflow.training.wide.rank import Task, train
-from nasflow.training.wide.ranks import Processes
+from nasflow.training.wide.ranks import Processes, lacking_memory
 
 _POLL = 1.0  # seconds
-_OWN_NEED = 0.5  # of the memory here; if ranks that used less were killed for want of it, others had taken it
 
 
 def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node: int) -> bool:
@@ -76,7 +73,7 @@ def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node:
                 kills.look()
                 if (now := ranks.exit_codes()) != codes:
                     codes = now
-                    lacked = [rank for rank in _killed(codes) if _lacked_memory(kills, devices)]
+                    lacked = lacking_memory(codes, kills, devices)
                     with contextlib.suppress(OSError):  # it has ended, so it can be reached no more
                         to_job.send_bytes(json.dumps({"codes": codes, "lacked_memory": lacked}).encode())
         finally:
@@ -84,22 +81,12 @@ def take_part(job: JobSpec, root: Path, invitation: Invitation, host: str, node:
     return not any(codes.values())
 
 
-def _killed(codes: Mapping[int, int]) -> list[int]:
-    return [rank for rank, code in codes.items() if code == -signal.SIGKILL]
-
-
-def _lacked_memory(kills: KillWatch, ranks: int) -> bool:
-    """Whether the kernel has ended a process here for want of memory, and so many ranks use most of it."""
-    held = ranks * peak_bytes(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-    return bool(kills.recent()) and held >= _OWN_NEED * memory_limit()
-
-
 def main(invited: Path, file: Path) -> int:
     """Take part in a trial, on a node of Slurm."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the job's process is asked, too, and ends this one
         signal.signal(number, signal.SIG_IGN)
     invitation = Invitation.read(invited)
-    job = JobSpec.model_validate_json(file.read_bytes())
+    job = read_spec(file)
     host = slurm_step.address_of_first(invitation.host)
     return int(not take_part(job, file.parents[2], invitation, host, slurm_step.number()))
 

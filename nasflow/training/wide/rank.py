@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from nasflow.config.evaluator.parallel import ParallelConfig
-from nasflow.config.search import DataConfig, TrainingConfig
+from nasflow.config.search import TrainingConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
@@ -25,6 +27,9 @@ from nasflow.training.wide.member import WideMember
 from nasflow.training.wide.module import WideModule
 from nasflow.training.wide.shares import ShareLoader
 from nasflow.training.wide.strategies import make_strategy
+
+_LOADED = "nasflow loaded "  # in the store, before a rank's number
+_FOREVER = timedelta(days=365)  # a FileStore takes no much longer time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +64,33 @@ def train(task: Task, rank: int, link: Link) -> None:
         raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
     _take_device(rank % task.parallel.devices, task.parallel.devices)
     with device_settings(evaluator):
-        _join(task, rank, link)
-        _train(task, evaluator, job.data, rank, link)
+        store = _join(task, rank, link)
+        load = partial(load_job_data, job.data, job.base_dir, job.data_seed, evaluator)
+        _train(task, evaluator, in_turn(load, rank, task.parallel.devices, store), rank, link)
         dist.destroy_process_group()
 
 
-def _train(task: Task, evaluator: TrainingConfig, source: DataConfig, rank: int, link: Link) -> None:
+def in_turn(load: Callable[[], Data], rank: int, per_machine: int, store: Store) -> Data:
+    """Return what `load` gives: first on rank 0, then on the first rank of each machine, then on all others.
+
+    So no rank reads what another one prepares, as by a download. If one ends, so do those that wait for it.
+
+    Args:
+        per_machine: how many ranks a machine has.
+        store: of all ranks.
+    """
+    first = rank - rank % per_machine
+    if rank:
+        store.wait([f"{_LOADED}{first if rank != first else 0}"], _FOREVER)
+    try:
+        return load()
+    finally:
+        store.set(f"{_LOADED}{rank}", "")
+
+
+def _train(task: Task, evaluator: TrainingConfig, data: Data, rank: int, link: Link) -> None:
     job, ranks = task.job, task.parallel.ranks
     trainer = make_trainer(evaluator.precision, make_strategy(task.parallel), ranks)
-    data = load_job_data(source, job.base_dir, job.data_seed, evaluator)
     member: Any = MemberMaker(job, data, trainer, WideMember).make(task.spec, task.spec.trial)
     member.seed = task.spec.seed
     folder = trial_dir(task.root, task.spec.trial)
@@ -93,14 +116,19 @@ def _take_device(rank: int, ranks: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[rank]
 
 
-def _join(task: Task, rank: int, link: Link) -> None:
-    """Make the process group, and let Lightning know its place in it: a node for each process, with one device."""
+def _join(task: Task, rank: int, link: Link) -> Store:
+    """Make the process group, and return the store by which its ranks have found each other.
+
+    Lightning gets to know its place in it: a node for each process, with one device.
+    """
     os.environ |= {"NODE_RANK": str(rank), "LOCAL_RANK": "0"}
     os.environ.setdefault("GLOO_SOCKET_IFNAME", link.interface)
     if task.parallel.nodes > 1:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={link.interface}")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=_store(task, rank, link), rank=rank, world_size=task.parallel.ranks)
+    store = _store(task, rank, link)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=task.parallel.ranks)
+    return store
 
 
 def _store(task: Task, rank: int, link: Link) -> Store:

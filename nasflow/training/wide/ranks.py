@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from nasflow.errors import InfrastructureError, TrialError
+from nasflow.system.memory import KillWatch, memory_limit, peak_bytes
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.nodes.other_nodes import OtherNodes
 
@@ -23,6 +24,7 @@ _CAUSE_WITHIN = 5.0  # seconds after the first sign that a rank has ended, until
 _LEAVES = 60.0  # seconds in which ranks may end by themselves
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _UNHEARD = 117  # the exit code of a rank that could not report its error
+_OWN_NEED = 0.5  # of the memory here; if ranks that used less were killed for want of it, others had taken it
 
 
 class Processes:
@@ -90,6 +92,7 @@ class Ranks:
         self._others = others
         self._links = {rank: ours for rank, (ours, _) in enumerate(pipes)} | (others.links if others else {})
         self._errors: dict[int, dict[str, Any]] = {}
+        self._count, self._kills = count, KillWatch()
 
         def connect(rank: int) -> Link:
             for other, (_, theirs) in enumerate(pipes):
@@ -115,6 +118,7 @@ class Ranks:
         while len(reports) < len(self._links):
             wait([*self._links.values(), *self._here.sentinels], _POLL)
             look_up()
+            self._kills.look()
             self._read(reports)
             if self._errors or self._exit_codes():
                 self._tell_cause(reports)
@@ -171,16 +175,32 @@ class Ranks:
         errors = sorted(self._errors.values(), key=lambda told: float(told["at"]))
         own = [told for told in errors if not told["is_lost_peer"]]
         silent = {rank: code for rank, code in self._exit_codes().items() if rank not in self._errors}
-        lacked = self._others.lacked_memory & silent.keys() if self._others is not None else set()
+        here = lacking_memory(self._here.exit_codes(), self._kills, self._count)
+        lacked = self._others.lacked_memory if self._others is not None else set()
         self.end()
         if own:
             raise (InfrastructureError if own[0]["is_infrastructure"] else TrialError)(own[0]["error"])
-        for rank in sorted(lacked):
-            raise TrialError(f"MemoryError: the kernel ended rank {rank}, on another machine, for want of memory")
+        for rank in sorted(silent.keys() & {*here, *lacked}):
+            where = "" if rank in here else ", on another machine,"
+            raise TrialError(f"MemoryError: the kernel ended rank {rank}{where} for want of memory")
         for code in sorted({*silent.values()} - {_UNHEARD}, key=_is_consequence):
             _end_as(code)
         why = errors[0]["error"] if errors else "a rank could not report its error"
         raise InfrastructureError(f"the processes of a trial have lost each other: {why}")
+
+
+def lacking_memory(codes: Mapping[int, int], kills: KillWatch, ranks: int) -> list[int]:
+    """Return which of the ranks of this machine the kernel has ended for want of memory, if they use most of it.
+
+    Args:
+        codes: how ranks have ended.
+        kills: the kernel's.
+        ranks: how many this machine has.
+    """
+    held = ranks * peak_bytes(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)  # the largest one's
+    if not kills.recent() or held < _OWN_NEED * memory_limit():
+        return []
+    return [rank for rank, code in codes.items() if code == -signal.SIGKILL]
 
 
 def _run(

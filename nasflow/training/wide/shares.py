@@ -115,7 +115,8 @@ class ShareLoader(SeededLoader):
         if self._per_epoch is None:  # else some may belong to the end of the pass before
             self.shares.clear()
         if self._is_divided:
-            self._sampler.order = _order(derive_seed(self._seed, number), self.loader)
+            draws_seed = self.loader.generator is None  # type: ignore[attr-defined]
+            self._sampler.begin(derive_seed(self._seed, number), draws_seed)
         return super()._begin(number)
 
     def _passed(self) -> None:
@@ -131,12 +132,28 @@ class _ShareSampler:
 
     def __init__(self, whole: Iterable[Any], rank: int, ranks: int, shares: deque[Share]):
         self._whole, self._rank, self._ranks, self._shares = whole, rank, ranks, shares
-        self.order = RngStream(0)
+        self.begin(0, False)
+
+    def begin(self, seed: int, draws_seed: bool) -> None:
+        """Begin a pass, in which one process would draw the order of samples from a stream with this seed.
+
+        Args:
+            draws_seed: whether its DataLoader would draw the seed of its workers from there, too.
+        """
+        self._order = RngStream(seed)  # the same on all ranks, whatever their samples draw
+        self._draws_seed = draws_seed
 
     def __iter__(self) -> Iterator[list[Any]]:
-        batches = iter(self._whole)
+        with self._order:
+            batches = iter(self._whole)
+            if self._draws_seed:  # which it does next, and once
+                torch.empty((), dtype=torch.int64).random_()
+        self._draws_seed = False
+        return self._shares_of(batches)
+
+    def _shares_of(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         while True:
-            with self.order:  # the same on all ranks, whatever their samples draw
+            with self._order:
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -159,11 +176,3 @@ def _draws_batches(loader: Any) -> bool:
         and loader.batch_sampler is not None
         and not isinstance(loader.dataset, IterableDataset)
     )
-
-
-def _order(seed: int, loader: Any) -> RngStream:
-    """Return the stream of an epoch at the place where one process would draw the order of the samples."""
-    order = RngStream(seed)
-    with order:  # a DataLoader first draws the seed of its workers
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return order

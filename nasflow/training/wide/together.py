@@ -42,10 +42,14 @@ def summed(parts: Sequence[Sums], how: Mapping[str, str]) -> Sums:
 def share_buffers(module: nn.Module) -> None:
     """Give all ranks the buffers of rank 0, as the statistics of batch norms, which each took of its own samples."""
     for buffer in module.buffers():
-        dist.broadcast(buffer, src=0)
+        values = buffer.contiguous()  # others are sent in the order in which they lie in memory
+        dist.broadcast(values, src=0)
+        if values is not buffer:
+            buffer.copy_(values)
 
 
 def are_finite(module: nn.Module) -> bool:
-    """Whether the weights that this rank has are."""
-    local = [p.to_local() if isinstance(p, DTensor) else p for p in module.parameters() if p.is_floating_point()]
+    """Whether the weights that this rank has and trains are."""
+    trained = [p for p in module.parameters() if p.requires_grad and p.is_floating_point()]
+    local = [p.to_local() if isinstance(p, DTensor) else p for p in trained]
     return bool(torch.isfinite(nn.utils.get_total_norm([weights.detach() for weights in local])))

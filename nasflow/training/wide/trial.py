@@ -73,6 +73,7 @@ class WideTrial(FollowedTrial):
             self._ranks = self._start(look_up)
         while (told := self._ranks.receive(look_up))["epoch"] <= self.finished_epochs:
             self._ranks.answer(GO_ON)  # trained again, because no later one could be read
+            self.pass_over()
         self._told = told
         self.seconds.append(told["seconds"])
         metrics: dict[str, float] = told["metrics"]
@@ -83,6 +84,7 @@ class WideTrial(FollowedTrial):
         self.history.append(metrics or {})
         self.finished_epochs += 1
         self.finished, self.stopped_early = self._told["finished"], self._told["stopped_early"]
+        self.is_ahead = self._told["is_ahead"]
 
     def go_on(self) -> None:
         """Let its ranks go on, or end."""

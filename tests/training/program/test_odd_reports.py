@@ -1,11 +1,16 @@
 """What programs of others do to the file of their reports."""
 
+import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from nasflow.job import activity
 from nasflow.job.events import read_lines
+from nasflow.training.program.function import Report
+from nasflow.training.program.process import _Output
 from tests.training.program.jobs import command, curve, error, final, function, make_job, train
 
 METRICS = "Path(os.environ['NASFLOW_METRICS'])"
@@ -45,9 +50,56 @@ def test_a_report_without_an_end_counts_when_its_program_was_killed(tmp_path: Pa
     assert curve([*first, *train(spec, tmp_path)]) == [1, 2, 3, 4]
 
 
+def test_a_trial_that_failed_on_a_metric_begins_anew(tmp_path: Path) -> None:
+    """What it reported and saved then is not read again."""
+    code = (
+        "saved = len([*folder.iterdir()]); (folder / 'saved').touch()\n"
+        "report(loss=1, epoch=1); report(loss=2 if Path('mended').exists() else float('nan'), saved=saved, epoch=2)"
+    )
+    spec = make_job(command(code), tmp_path)
+    first = train(spec, tmp_path)
+    assert "loss is nan after epoch 2" in error(first)
+    (tmp_path / "mended").touch()
+    again = train(spec, tmp_path)
+    assert curve([*first, *again]) == [1, 2]
+    assert final(again).metrics["saved"] == 0
+
+
+def test_each_epoch_that_is_repeated_has_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a program that saves nothing seems to hang, or to be in one long epoch, until it has caught up."""
+    ends: list[str] = []
+    end_epoch = activity.end_epoch
+    monkeypatch.setattr(activity, "end_epoch", lambda: (ends.append("epoch"), end_epoch()))
+    spec = make_job(command("report(loss=1); report(loss=2); sys.exit(1)"), tmp_path)
+    for _ in range(2):
+        assert "exited with code 1" in error(train(spec, tmp_path))
+        assert ends == ["epoch"] * 3, "two, and the one that failed"
+        ends.clear()
+
+
+def test_a_function_shows_that_it_repeats_epochs(tmp_path: Path) -> None:
+    """It waits for no answer after those."""
+    report = Report(tmp_path / "reports", 2, io.StringIO("go on\n"))
+    for loss in (3, 2, 1):
+        report(loss=loss)
+    assert len((tmp_path / "reports").read_text().splitlines()) == 3
+
+
 def test_its_own_count_of_parameters_is_taken(tmp_path: Path) -> None:
     events = train(make_job(command("report(loss=1, parameters=1234)"), tmp_path, space="values"), tmp_path)
     assert final(events).metrics == {"loss": 1.0, "parameters": 1234.0}
+
+
+def test_a_full_disk_does_not_end_a_program_that_prints() -> None:
+    reading, writing = os.pipe()
+    full = os.open("/dev/full", os.O_WRONLY)
+    output = _Output(os.fdopen(reading, "rb", 0), full)
+    with os.fdopen(writing, "wb", 0) as printed:
+        for _ in range(4):
+            printed.write(b"x" * 2**16)
+    output.join()
+    assert len(output.kept) == 2**13
+    os.close(full)
 
 
 def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:

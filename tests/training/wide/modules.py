@@ -68,6 +68,13 @@ class Skipping(Plain):
         return None if batch_idx == 1 else super().training_step(batch, batch_idx)
 
 
+class Normed(Plain):
+    """Takes statistics of its batches."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(nn.Sequential(nn.BatchNorm1d(6), model))
+
+
 class Unfreezing(Plain):
     """Trains a bias from its second epoch on."""
 

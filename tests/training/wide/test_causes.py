@@ -1,5 +1,6 @@
 """Of several ranks that end, the one counts that ended first; and no trial is blamed for what a machine did."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,14 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from nasflow.attempt.verdict import lacks_memory
 from nasflow.errors import CheckpointError, InfrastructureError, TrialError
-from nasflow.training.wide import node, ranks
+from nasflow.evaluator.candidate import Candidate
+from nasflow.job import activity
+from nasflow.system.memory import KillWatch
+from nasflow.training.wide import ranks
 from nasflow.training.wide.epochs.parts import EpochCheckpoints
 from nasflow.training.wide.link import Link
 from nasflow.training.wide.nodes.other_nodes import OtherNodes
 from nasflow.training.wide.ranks import Ranks
+from nasflow.training.wide.trial import WideTrial
+from tests.training.wide.jobs import wide
 
 Ends = list[Callable[[Link], Any]]
 
@@ -104,6 +111,21 @@ def test_what_a_rank_raises_counts_before_what_follows() -> None:
     assert (name, text.splitlines()[0]) == ("TrialError", "ValueError: this model can't go on")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: uncorrectable ECC error encountered",
+        "NCCL: Cuda failure 'CUDA-capable device(s) is/are unavailable'",
+    ],
+)
+def test_a_gpu_that_fails_is_not_the_trials_fault(text: str) -> None:
+    def fail_there(link: Link) -> None:
+        raise RuntimeError(text)
+
+    _, name, said = end_of([fail_there, lose_a_peer])
+    assert (name, said.splitlines()[0]) == ("InfrastructureError", f"RuntimeError: {text}")
+
+
 def test_memory_that_another_machine_lacked() -> None:
     codes = {1: -signal.SIGKILL, 2: 1}
     code, name, text = end_of([by(signal.SIGABRT)], Elsewhere(codes, {1}))
@@ -117,13 +139,26 @@ def test_memory_that_another_machine_lacked() -> None:
 def test_ranks_that_use_little_are_not_blamed_for_the_memory_of_others(
     kills: int, held: float, blamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Kills:
-        def recent(self) -> int:
-            return kills
+    counts = itertools.chain([0], itertools.repeat(kills))
+    monkeypatch.setattr(ranks, "KillWatch", lambda: KillWatch(lambda: next(counts)))
+    monkeypatch.setattr(ranks, "peak_bytes", lambda _: int(held * 2**30))  # of the larger of two
+    monkeypatch.setattr(ranks, "memory_limit", lambda: 2**30)
+    text = "MemoryError: the kernel ended rank 1 for want of memory"
+    found = end_of([by(signal.SIGABRT), by(signal.SIGKILL)])
+    assert found == ((0, TrialError.__name__, text) if blamed else (-signal.SIGKILL, "", ""))
 
-    monkeypatch.setattr(node, "peak_bytes", lambda _: int(held * 2**30))
-    monkeypatch.setattr(node, "memory_limit", lambda: 2**30)
-    assert node._lacked_memory(Kills(), 2) is blamed  # type: ignore[arg-type]
+
+def test_each_epoch_that_is_trained_again_has_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(activity, "end_epoch", lambda: ends.append("epoch"))
+    told = {"metrics": {"loss": 1.0}, "seconds": 1.0, "finished": False, "stopped_early": False, "is_ahead": False}
+    spec = wide()
+    trial = WideTrial(spec, spec.members[0], tmp_path, Candidate(nn.Linear(1, 1), spec.evaluator))
+    trial.finished_epochs = 2
+    trial._ranks = Ranks(1, lambda rank, link: [link.goes_on_after({"epoch": each, **told}) for each in (1, 2, 3)], 2)
+    assert trial.train_epoch(lambda: None) == {"loss": 1.0}
+    trial._ranks.end()
+    assert ends == ["epoch"] * 2
 
 
 @pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), CheckpointError("it is damaged")])

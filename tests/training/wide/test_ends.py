@@ -54,6 +54,10 @@ def test_a_job_that_is_asked_to_end_goes_on_where_it_was(tmp_path: Path) -> None
         ("Manual", "evaluator.parallel: Manual optimizes manually, which can't be done on several devices yet"),
         ("Closing", "evaluator.parallel: LBFGS calls its step several times, which can't be done on several devices"),
         ("Skipping", "training_step returned no loss; on several devices (evaluator.parallel) no batch can be skipped"),
+        (
+            "Normed",
+            "evaluator.parallel: a device got one sample of batch 4, of which a batch norm has no statistics",
+        ),
         ("Unfreezing", "evaluator.parallel: model.0.bias was frozen when the devices were connected, and trains now"),
     ],
 )

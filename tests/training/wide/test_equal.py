@@ -52,6 +52,7 @@ def test_errors_and_r2_of_all_ranks(tmp_path: Path) -> None:
         ("ddp", 2, {"space": "unused"}),
         ("fsdp", 2, {"space": "unused"}),
         ("ddp", 2, {"validate_every": 3}),
+        ("ddp", 2, {"data": {"target": "spaces.py:blobs", "params": {"batch_size": 1}}, "epochs": 1}),
     ],
 )
 def test_as_one_process_however_it_is_trained(strategy: str, devices: int, values: dict, tmp_path: Path) -> None:

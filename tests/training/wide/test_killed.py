@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nasflow.config.search import CheckpointConfig
 from nasflow.job.events import Ended, Epoch, Final
-from nasflow.job.spec import trial_dir
+from nasflow.job.spec import stop_mark, trial_dir
 from tests.training.wide.jobs import assert_equal, run, solo, state, trained, wide
 
 
@@ -51,6 +52,18 @@ def test_random_numbers_and_statistics_of_batches_go_on_to_the_same_bits(strateg
     assert run(spec, tmp_path / "killed")[0] == 0
     assert run(spec, tmp_path / "whole")[0] == 0
     assert_equal(state(tmp_path / "killed"), state(tmp_path / "whole"), 0.0)
+
+
+@pytest.mark.long
+def test_a_request_to_stop_waits_for_the_epochs_that_ranks_have(tmp_path: Path) -> None:
+    """Of those after the job's own record, which is behind, the first ones are no longer kept."""
+    spec = wide(epochs=8).model_copy(update={"checkpoint": CheckpointConfig(every_epochs=10)})
+    assert run(spec, tmp_path, "job", 0, 5)[0] == -signal.SIGKILL
+    stop_mark(tmp_path, 0).touch()
+    code, events = run(spec, tmp_path)
+    assert code == 0
+    (final,) = [event for event in events if isinstance(event, Final)]
+    assert (final.epochs, final.stopped_early, state(tmp_path)["epoch"]) == (5, True, 5)
 
 
 def test_a_damaged_epoch_is_passed_over_and_the_number_of_ranks_may_change(tmp_path: Path) -> None:

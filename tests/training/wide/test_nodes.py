@@ -1,5 +1,6 @@
 """A trial on several nodes of a real Slurm: what it learns, and how it ends when a node's processes do."""
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nasflow.config.search import Target
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.job.events import Ended, Epoch, Event, Evicted, parse_event
-from nasflow.job.spec import JobSpec, trial_dir
+from nasflow.job.spec import JobSpec, job_dir, trial_dir
+from nasflow.training.wide import node
+from nasflow.training.wide.nodes.meeting import Invitation
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.slurm import SlurmService
 from tests.slurm import slurm
@@ -119,6 +123,22 @@ def test_a_job_with_too_few_nodes_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert "evaluator.parallel.nodes: the job needs 2 nodes of Slurm and its command srun; it has none" in str(
         ended.error
     )
+
+
+def test_another_node_needs_no_folder_of_code_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all of it is in modules, it starts in the job's root folder, as on the first node."""
+    spec = wide("ddp", 1, nodes=2, data={"target": "nasflow.evaluator.data:DigitsRows"})
+    spec = spec.model_copy(update={"space": Target(target="nasflow.space.ready:mlp"), "base_dir": tmp_path / "gone"})
+    file = job_dir(tmp_path, spec.job_id) / "job.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(spec.model_dump_json())
+    Invitation("first", 1, "key", 0, 0).write(tmp_path / "invitation.json")
+    found: list[Path] = []
+    monkeypatch.setattr(node, "take_part", lambda job, *_: bool(found.append(job.base_dir)))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert node.main(tmp_path / "invitation.json", file) == 1
+    assert found == [tmp_path]
 
 
 def test_programs_that_do_not_start_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,28 @@
 """Shares of batches."""
 
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
+from torchmetrics.classification import MulticlassAUROC
 
 from nasflow.errors import TrialError
+from nasflow.evaluator.loading.data_source import Data
 from nasflow.training.batches.seeded_loader import SeededLoader
+from nasflow.training.member.metrics.metric_states import forget_rows, metric_states
+from nasflow.training.wide.link import Link
+from nasflow.training.wide.rank import in_turn
+from nasflow.training.wide.ranks import Ranks
 from nasflow.training.wide.shares import Share, ShareLoader, part_of, share_of
-from nasflow.training.wide.together import summed
+from nasflow.training.wide.together import are_finite, share_buffers, summed
 from tests.training.models.spaces import Augmented, Pairs, blobs, rows
 
 
@@ -59,7 +72,24 @@ def epochs(loader: SeededLoader) -> list[list[torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["tensors", "data set", pytest.param("data set with workers", marks=pytest.mark.long)])
+class ShuffledAtOnce:
+    """A batch sampler that draws the order of its samples before its first batch is asked for."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(42).tolist()
+        return iter([order[:20], order[20:40], order[40:]])
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("tensors", "data set", "shuffled at once"),
+        *(pytest.param(f"{kind} with workers", marks=pytest.mark.long) for kind in ("data set", "shuffled at once")),
+    ],
+)
 def test_ranks_together_have_the_batches_of_one_process(kind: str) -> None:
     x, y = rows()
 
@@ -67,6 +97,10 @@ def test_ranks_together_have_the_batches_of_one_process(kind: str) -> None:
         if kind == "tensors":
             return SeededLoader(blobs(21)[0], 5, limit=limit)
         workers = 2 if "workers" in kind else 0
+        if kind.startswith("shuffled"):
+            return SeededLoader(
+                DataLoader(Pairs(x, y), batch_sampler=ShuffledAtOnce(), num_workers=workers), 5, limit=limit
+            )
         return SeededLoader(DataLoader(Pairs(x, y), 20, shuffle=True, num_workers=workers), 5, limit=limit)
 
     for limit in (None, 2):
@@ -89,6 +123,59 @@ def test_a_rank_loads_its_own_samples_only_and_augments_them_by_itself(tmp_path:
     assert [len(x) for x in first] == [len(x) for x in second] == [4] * 5
     assert [(tmp_path / f"looked up by {rank}").stat().st_size for rank in range(2)] == [20, 20]
     assert all(torch.equal(x, y) for x, y in zip(first, [x for x, _ in loader(0)], strict=True))
+
+
+@pytest.mark.parametrize(("rank", "per_machine"), [(1, 2), (2, 2)])
+def test_data_are_prepared_on_one_rank_before_others_load_them(rank: int, per_machine: int, tmp_path: Path) -> None:
+    order: list[int] = []
+    data = Data((), None)
+
+    def be(number: int) -> None:
+        in_turn(lambda: (order.append(number), data)[1], number, per_machine, FileStore(str(tmp_path / "store"), 3))
+
+    waits = threading.Thread(target=be, args=(rank,))
+    waits.start()
+    be(0)
+    waits.join()
+    assert order == [0, rank]
+
+
+def test_buffers_of_any_layout_are_those_of_rank_0(tmp_path: Path) -> None:
+    def be(rank: int, link: Link) -> None:
+        store = FileStore(str(tmp_path / "store"), 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        module, values = nn.Module(), torch.arange(6.0).reshape(2, 3) if rank == 0 else torch.zeros(2, 3)
+        module.register_buffer("turned", values.t().contiguous().t() if rank == 0 else values)
+        share_buffers(module)
+        assert module.turned.tolist() == [[0, 1, 2], [3, 4, 5]]
+        link.goes_on_after({})
+
+    ranks = Ranks(2, be, 0)
+    ranks.receive(lambda: None)
+    ranks.end()
+
+
+def test_weights_that_are_not_trained_may_be_anything() -> None:
+    module = nn.Linear(2, 2)
+    assert are_finite(module)
+    module.mask = nn.Parameter(torch.tensor([0.0, float("-inf")]), requires_grad=False)
+    assert are_finite(module)
+    module.weight.data[0, 0] = float("nan")
+    assert not are_finite(module)
+
+
+def test_metrics_that_have_seen_no_samples_have_lists_like_those_of_other_ranks() -> None:
+    """Else torchmetrics can't put them together."""
+    module = nn.Module()
+    module.auroc = MulticlassAUROC(3)
+    before = tree_map_only(torch.Tensor, torch.clone, metric_states(module))
+    module.auroc.update(torch.rand(1, 3), torch.tensor([2]))
+    forget_rows(module, before)
+    kept = [(list(values[0].shape), values[0].dtype) for values in (module.auroc.preds, module.auroc.target)]
+    assert kept == [([0, 3], torch.float32), ([0], torch.int64)]
+    scores, classes = torch.eye(3), torch.arange(3)
+    module.auroc.update(scores, classes)
+    assert module.auroc.compute() == 1.0
 
 
 def test_logs_of_all_ranks() -> None:

@@ -7,6 +7,7 @@ import torch
 import torchmetrics
 from torch import nn
 from torch.utils._pytree import tree_map_only
+from torchmetrics.utilities import dim_zero_cat
 
 
 def metric_states(module: nn.Module) -> dict[str, Any]:
@@ -25,6 +26,25 @@ def load_metric_states(module: nn.Module, states: Mapping[str, Any]) -> None:
         for key, value in states[name]["values"].items():
             setattr(metric, key, tree_map_only(torch.Tensor, _to(metric.device), value))
         metric._update_count, metric._computed = states[name]["updates"], None
+
+
+def forget_rows(module: nn.Module, states: Mapping[str, Any]) -> None:
+    """Let the metrics of a module continue from `metric_states` of this one, as if they had seen no samples since.
+
+    Lists that were empty keep no rows of what they have got: of the same type and number of dimensions as on ranks with
+    samples, whose lists torchmetrics puts together.
+    """
+    begun = {
+        (name, key): torch.atleast_1d(values[0])[:0]
+        for name, metric in _metrics(module)
+        for key, values in metric.metric_state.items()
+        if isinstance(values, list) and values and metric._reductions[key] is dim_zero_cat
+    }
+    load_metric_states(module, states)
+    for name, metric in _metrics(module):
+        for key, values in metric.metric_state.items():
+            if (name, key) in begun and not values:
+                setattr(metric, key, [begun[name, key]])
 
 
 def reset_metrics(module: nn.Module) -> None:
