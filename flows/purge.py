@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from nasflow.clean_text import error_message
 from nasflow.config.job_secrets import JobSecrets, job_secrets
 from nasflow.config.search import SearchConfig
 from nasflow.errors import NasflowError, StudyError, UserError
@@ -78,8 +79,14 @@ def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
     exported: list[Path] = []
 
     def before(study: Study) -> None:
-        if purge.export is not None:
+        if purge.export is None:
+            return
+        try:
             exported.extend(_export(study, purge.export / name))
+        except (NasflowError, OSError):
+            raise
+        except Exception as error:  # its model is the user's own code
+            raise StudyError(f"its best model can't be exported: {error_message(error)}") from error
 
     try:
         remove_study(store, name, before, lambda study: end_jobs(study.config))

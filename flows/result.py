@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import nn
 
 from nasflow.config.search import SearchConfig
@@ -64,7 +64,7 @@ class BestTrial:
             trial = trial.model_copy(update={"metrics": first_metrics(self.checkpoint)})
         return export_model(out, trial, self._config, weights, other_weights(self.checkpoint))
 
-    def _weights(self) -> dict[str, torch.Tensor]:
+    def _weights(self) -> dict[str, Any]:
         refuse_export(self._config)
         return trained_weights(self.checkpoint)
 

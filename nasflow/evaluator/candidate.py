@@ -1,6 +1,7 @@
 """A candidate: a model and the config that trains it. One space covers the choices of both."""
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from nasflow.config.search import CommandConfig, ProgramConfig, Target, TrainingConfig
-from nasflow.errors import ConfigError, SharedLayerError
+from nasflow.errors import ConfigError, SharedLayerError, SpaceError
 from nasflow.evaluator.lazy_layers import bare_trainer, complete, first_batch
 from nasflow.evaluator.loading.data_source import fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
@@ -20,6 +21,7 @@ from nasflow.space.lazy_layers import count_parameters, lazy_layers
 from nasflow.space.pick import Pick
 from nasflow.space.shared_layers import Owners
 from nasflow.space.space import Space
+from nasflow.system.present_folder import in_folder
 
 logger = logging.getLogger(__name__)
 
@@ -52,24 +54,37 @@ class Candidate:
         return count_parameters(self.model)
 
 
-def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, base_dir: Path) -> Space:
+def candidate_space(
+    space: Target,
+    evaluator: TrainingConfig | ProgramConfig,
+    base_dir: Path,
+    paths: Path | None = None,
+    *,
+    with_values: bool = True,
+) -> Space:
     """Return the space of a search. Its `build(architecture)` returns a Candidate; model labels come first.
 
+    While it builds, relative paths start in `paths` (default: `base_dir`), as in jobs, if there is such a folder.
     Models that it builds for inspection have their lazy layers initialized from a batch of the data. If that fails, it
     is logged, because the trial will fail for the same reason.
 
     Raises:
         ConfigError: the space's target can't be imported or called. The space itself raises a SharedLayerError if two
-            models that it built share a layer that training would change.
+            models that it built share a layer that training would change, and `with_values` a SpaceError if one has a
+            tensor without values that it keeps from an earlier one; other processes may build it with them.
     """
-    build = load_target(space.target, base_dir)
+    base_dir = base_dir.absolute()
+    paths = paths or base_dir
+    with paths_from(paths):
+        build = load_target(space.target, base_dir)
     if not callable(build):
         raise ConfigError(f"space.target: {space.target} is not callable; it should be build(pick, **params)")
 
     owners = Owners()
 
     def program(pick: Pick) -> Candidate:
-        model: Any = build(pick, **space.params)
+        with paths_from(paths):
+            model: Any = build(pick, **space.params)
         if isinstance(evaluator, CommandConfig) and not isinstance(model, nn.Module):
             model = nn.Module()  # the program makes its own
         if not isinstance(model, nn.Module):
@@ -81,6 +96,8 @@ def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, ba
                 f"space.target: {space.target} makes {shared.what} outside of build(pick), so all trials would train "
                 "the same one; make it within build(pick), or freeze it by requires_grad_(False) and eval()"
             )
+        if with_values and torch.get_default_device().type != "meta":
+            _refuse_hollow(model, space.target)
         config = close_searched(evaluator, pick)
         for key in ("epochs", "stop_after"):
             number = getattr(config, key)
@@ -96,10 +113,11 @@ def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, ba
         device = torch.get_default_device()
         try:
             data = candidate.training.data
-            if (name := fingerprint(data)) not in batches:
-                with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-                    batches[name] = first_batch(load_data(data, base_dir, folds=candidate.training.folds))
-            complete_candidate(candidate, batches[name], base_dir)
+            with paths_from(paths):
+                if (name := fingerprint(data)) not in batches:
+                    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+                        batches[name] = first_batch(load_data(data, base_dir, folds=candidate.training.folds))
+                complete_candidate(candidate, batches[name], base_dir)
         except Exception as error:  # its job will find and report it
             if device.type != "meta":
                 logger.warning("space '%s': sizes of lazy layers are not known here: %s", space.target, error)
@@ -107,6 +125,22 @@ def candidate_space(space: Target, evaluator: TrainingConfig | ProgramConfig, ba
         return True
 
     return Space(program, space.target, completed)
+
+
+def _refuse_hollow(model: nn.Module, target: str) -> None:
+    """Raise SpaceError if some of a model's tensors have no values: they were made when the space was explored."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    hollow = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if 0 < len(hollow) < len(tensors):  # a model that has none was made so, to be filled later
+        raise SpaceError(
+            f"space.target: {target} keeps '{hollow[0]}' from an earlier build, such as in a cache, when the space was "
+            "explored without values; make it in each build(pick), or name its device: torch.arange(n, device='cpu')"
+        )
+
+
+def paths_from(folder: Path) -> AbstractContextManager[None]:
+    """Let relative paths start in `folder` in a block; where they did if it is gone, as installed code needs none."""
+    return in_folder(folder) if folder.is_dir() else nullcontext()
 
 
 def complete_candidate(candidate: Candidate, batch: Any, base_dir: Path) -> None:

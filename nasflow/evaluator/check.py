@@ -1,10 +1,8 @@
 """Find a config's mistakes before anything trains."""
 
-import contextlib
 import logging
 import math
 import random
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,11 +30,10 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.lazy_layers import lazy_layers
 from nasflow.space.meta_build import for_real
 from nasflow.space.space import Space
+from nasflow.system.present_folder import in_folder
 
 _MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
 _NSGA2_POPULATION = 50  # Optuna's default
-
-_FOLDER = threading.RLock()  # a process has one present folder
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +48,13 @@ def check_search(config: SearchConfig) -> Space:
     """
     if not config.base_dir.is_dir():
         raise ConfigError(f"base_dir: there is no folder {config.base_dir}; name that of your code")
-    with _FOLDER, contextlib.chdir(config.base_dir):  # where relative paths start in jobs, too
+    with in_folder(config.base_dir):  # where relative paths start in jobs, too
         return _check_search(config)
 
 
 def _check_search(config: SearchConfig) -> Space:
-    space = candidate_space(config.space, config.evaluator, config.base_dir)
+    trains_here = config.training_service.kind == "debug"
+    space = candidate_space(config.space, config.evaluator, config.base_dir, with_values=trains_here)
     _check_metrics(config)
     _warn_of_random(config)
     for place, values in enumerate(config.begin_with):

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import inspect
-import itertools
 import json
 import logging
 import math
@@ -26,7 +25,9 @@ logger = logging.getLogger(__name__)
 
 _SAMPLES = 1000  # invalid samples in a row before sampling fails
 _CHILDREN = 100  # invalid children in a row before the parent is returned
+_INVALID = 10_000  # invalid architectures in a row before an enumeration warns
 _PROBES = 64
+_LOOKS = 10  # architectures that are looked at to count valid ones, as a multiple of their limit
 
 
 class Count(NamedTuple):
@@ -182,25 +183,38 @@ class Space:
         Raises:
             SpaceError: a float domain without `float_steps`, or `after` is not in the space (both name the label).
         """
+        invalid = 0
+        for found in self._walk(float_steps, after):
+            invalid = invalid + 1 if found is None else 0
+            if found is not None:
+                yield found
+            elif invalid == _INVALID:
+                logger.warning(
+                    "space '%s': all its architectures are looked at in order, and %d in a row were invalid; let pick "
+                    "offer only what fits what was picked before, or use a strategy that samples",
+                    self.name, invalid,
+                )  # fmt: skip
+
+    def _walk(self, float_steps: int | None, after: Mapping[str, Any] | None = None) -> Iterator[Architecture | None]:
+        """As `enumerate`, but yield None in place of those that begin with choices that the program refuses."""
         prefix: list[Step] | None = []
         if after is not None:
             prefix = next_prefix(steps_to(self.domains(after), after, float_steps))
         while prefix is not None:
             odometer = OdometerPick(prefix, float_steps)
-            try:
+            found = None
+            with contextlib.suppress(InvalidArchitecture):
                 found = self.explore(odometer)
-            except InvalidArchitecture:
-                pass  # so is everything else that starts with the choices made so far
-            else:
-                yield found
+            yield found
             prefix = next_prefix(odometer.steps)
 
     def count(self, limit: int = 10_000, float_steps: int | None = None, seed: int = 0) -> Count:
         """Count the valid architectures.
 
-        Exact if there are at most `limit`, by enumeration; infinite with a float domain and no `float_steps`. Else an
-        estimate from random probes: the product of the numbers of options along a random run has the count as its
-        mean (Knuth 1975, Estimating the efficiency of backtrack programs).
+        Exact if there are at most `limit`, by enumeration; infinite with a float domain and no `float_steps`. Else, or
+        if the enumeration meets ten times as many that the program refuses, an estimate from random probes: the product
+        of the numbers of options along a random run has the count as its mean (Knuth 1975, Estimating the efficiency
+        of backtrack programs).
         """
         rng = random.Random(seed)
         probes = [self._probe(rng, float_steps) for _ in range(_PROBES)]
@@ -212,11 +226,16 @@ class Space:
         # inequality), nine tenths of them with probability below 1e-11: do not walk a space that is surely larger.
         if sum(size > 2 * limit for size in sizes) > 0.9 * _PROBES:
             return Count(estimate, exact=False)
+        looks = found = 0
         try:
-            found = sum(1 for _ in itertools.islice(self.enumerate(float_steps), limit + 1))
+            for architecture in self._walk(float_steps):
+                looks += 1
+                found += architecture is not None
+                if found > limit or looks > _LOOKS * limit:
+                    return Count(max(estimate, found), exact=False)
         except EndlessDomain:
             return Count(math.inf, exact=True)
-        return Count(found, exact=True) if found <= limit else Count(max(estimate, found), exact=False)
+        return Count(found, exact=True)
 
     def _build_to_explore(self, pick: Pick, is_looked_at: bool) -> Any:
         from nasflow.space.meta_build import is_of_meta, on_meta  # noqa: PLC0415  # torch is slow, and not always needed

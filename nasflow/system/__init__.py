@@ -1,4 +1,4 @@
-"""What nasflow asks of the operating system and of Python itself: processes, small files, caches, the collector.
+"""What nasflow asks of the operating system and of Python itself: processes, files and folders, caches, the collector.
 
 Imports nothing else of nasflow.
 """

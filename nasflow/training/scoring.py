@@ -1,70 +1,101 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning_fabric.utilities.data import sized_len
 from pydantic import TypeAdapter
 from pytorch_lightning import Trainer
-from safetensors.torch import load_file
 from torch import nn
 
-from nasflow.clean_text import error_text
+from nasflow.checkpoint.weights_file import read_weights
+from nasflow.clean_text import error_text, one_line
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
-from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
 from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
+from nasflow.space.space import Space
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
-from nasflow.training.member.trained import with_weights
+from nasflow.training.member.trained import load_trained, with_weights
 from nasflow.training.member_maker import load_job_data, samples_of
 from nasflow.training.unit.base import guarding
 
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
 
-def load_model(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> nn.Module:
+def load_model(
+    search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path, paths: Path | None = None
+) -> nn.Module:
     """The trained model of an export, in eval mode on the CPU.
 
     Args:
         search: the export's `search.json`; its `space` and `evaluator` are as in the config.
         weights: a safetensors file of the model's state dict. If the LightningModule has trained more than the model,
             that is in `module.safetensors` beside it.
+        base_dir: the folder of the user's code.
+        paths: where relative paths start (default: the present folder).
+
+    Raises:
+        ConfigError: a file or `paths` is missing, or the space no longer fits the architecture.
+        CheckpointError: the weights are those of another model.
     """
-    return _load(search, architecture, weights, base_dir).model.eval()
+    paths, tensors = paths or Path.cwd(), read_weights(weights)
+    with _missing_files_told(paths):
+        space, seed = _space(search, base_dir, paths), int(search["trial_seed"])
+        return load_trained(space, architecture, seed, tensors, base_dir=base_dir, paths=paths)
 
 
 def score_model(
-    search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path
+    search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path, paths: Path | None = None
 ) -> dict[str, float]:
     """The validation metrics of an export's model.
 
+    Args:
+        search: as for `load_model`, and so are the others.
+
     Raises:
-        ConfigError: the evaluator has no validation data, or the space no longer fits the architecture.
+        ConfigError: the evaluator has no validation data, a file or `paths` is missing, or the space no longer fits
+            the architecture.
+        CheckpointError: the weights are those of another model.
     """
-    candidate = _load(search, architecture, weights, base_dir)
+    paths = paths or Path.cwd()
+    with _missing_files_told(paths), paths_from(paths):
+        return _score_model(search, _space(search, base_dir, paths), architecture, weights, base_dir)
+
+
+def _score_model(
+    search: dict[str, Any], space: Space, architecture: dict[str, Any], weights: Path, base_dir: Path
+) -> dict[str, float]:
+    rng = RngStream(int(search["trial_seed"]))
+    with rng:  # as in training: what is no weight may be drawn, too
+        candidate: Candidate = space.build(architecture)
     training = candidate.training
     data = load_job_data(training.data, base_dir, int(search["seed"]), training).of(0)
-    rng = RngStream(int(search["trial_seed"]))
     if data.validation is None:
         raise ConfigError(
             f"evaluator.data: {candidate.training.data.target} gives no validation data to score a model on"
         )
     evaluator = make_evaluator(with_class_weights(training, lambda: samples_of(data)), base_dir)
-    member = Member(0, evaluator.module(candidate.model), candidate, rng)
+    with rng:
+        module = evaluator.module(candidate.model)  # which may change the model
+    member = Member(0, module, candidate, rng)
     trainer = make_trainer(candidate.training.precision)
     batches = sized_len(data.train) or math.inf
-    member.attach(trainer, "validate", batches, data.module)
+    member.attach(trainer, "fit", batches, data.module)
     epochs = int(search.get("epochs") or candidate.epochs)
     steps = 0 if batches == math.inf else epochs * math.ceil(batches / member.pace.accumulated)
     member.set_progress(epochs - 1, steps)  # as in the validation of its last epoch
+    with_weights(candidate.model, read_weights(weights))
     if (others := weights.with_name("module.safetensors")).exists():
-        member.module.load_state_dict(load_file(others), strict=False)
+        member.module.load_state_dict(read_weights(others), strict=False)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
@@ -111,10 +142,20 @@ def _raise(_: Member, error: BaseException) -> None:
     raise TrialError(error_text(error)) from error
 
 
-def _load(search: dict[str, Any], architecture: dict[str, Any], weights: Path, base_dir: Path) -> Candidate:
+def _space(search: dict[str, Any], base_dir: Path, paths: Path) -> Space:
     evaluator = _EVALUATOR.validate_python(search["evaluator"])
-    space = candidate_space(Target.model_validate(search["space"]), evaluator, base_dir)
-    with RngStream(int(search["trial_seed"])):  # as in training: what is no weight may be drawn, too
-        candidate: Candidate = space.build(architecture)
-    with_weights(candidate.model, load_file(weights))
-    return candidate
+    return candidate_space(Target.model_validate(search["space"]), evaluator, base_dir, paths)
+
+
+@contextmanager
+def _missing_files_told(paths: Path) -> Iterator[None]:
+    if not paths.is_dir():
+        raise ConfigError(f"there is no folder {paths}, in which relative paths would start")
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no file or folder '{one_line(str(error.filename or error))}': an export has the search's code, "
+            f"not its data; relative paths start in {paths}, or in the folder DIR of 'score.py --base-dir DIR' and "
+            "'load(base_dir=DIR)': name that where the data is, such as the folder of the search's config"
+        ) from error

@@ -1,5 +1,6 @@
 """What the tests of the evaluator room name as targets."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,24 @@ from nasflow.space.pick import Pick
 def linear(pick: Pick, features: int = 3, outputs: int = 2) -> nn.Module:
     bias = pick("bias", [True, False])
     return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs, bias=bias))
+
+
+@functools.lru_cache
+def grid(size: int, device: str | None) -> torch.Tensor:
+    return torch.arange(size, device=device)
+
+
+def cached(pick: Pick, device: str | None = None) -> nn.Module:
+    """A model with a tensor that is made once for all models of its size."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    model.register_buffer("grid", grid(pick("size", [4, 5]), device))
+    return model
+
+
+def hollow(pick: Pick) -> nn.Module:
+    """A model without values, which its module would fill."""
+    with torch.device("meta"):
+        return linear(pick)
 
 
 def no_model(pick: Pick) -> Any:

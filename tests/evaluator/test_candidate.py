@@ -210,6 +210,17 @@ def test_mistakes_are_told_in_one_sentence(changes: dict[str, Any], said: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_a_tensor_that_is_kept_from_a_build_without_values_is_told() -> None:
+    said = r"targets.py:cached keeps 'grid' from an earlier build, .* make it in each build\(pick\), or name its device"
+    cached = {"space.target": "targets.py:cached"}
+    with pytest.raises(SpaceError, match=said):
+        check_search(search(**cached, training_service={"kind": "debug"}))
+    check_search(search(**cached))  # jobs of the local service have other processes
+    space = check_search(search(**{"space.target": "targets.py:cached", "space.params": {"device": "cpu"}}))
+    assert space.build({"size": 4}).model.grid.tolist() == [0, 1, 2, 3]
+    check_search(search(**{"space.target": "targets.py:hollow"}))
+
+
 def test_custom_is_an_evaluator_of_the_same_contract() -> None:
     config = evaluator(kind="custom", target="targets.py:Custom")
     assert Custom(config).config is config
@@ -227,5 +238,15 @@ def test_relative_paths_start_where_they_start_in_jobs(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "here")
     space = {"target": "own.py:linear", "params": {"file": "sizes.txt"}}
     data = {"target": f"{HERE}/targets.py:pair"}
-    check_search(search(space=space, base_dir=str(tmp_path / "there"), **{"evaluator.data": data}))
+    checked = check_search(search(space=space, base_dir=str(tmp_path / "there"), **{"evaluator.data": data}))
     assert Path.cwd() == tmp_path / "here"
+    made = candidate_space(Target.model_validate(space), evaluator(data=data), tmp_path / "there")
+    for each in (checked, made):  # where it is explored later, too
+        assert each.validate(each.sample(random.Random(0))).parameters == each.build({}).parameters == 8
+        assert each.count().value == 1
+    assert Path.cwd() == tmp_path / "here"
+
+
+def test_a_space_of_installed_code_needs_no_folder(tmp_path: Path) -> None:
+    space = candidate_space(Target(target="nasflow.space.ready:mlp"), evaluator(), tmp_path / "gone")
+    assert space.build(space.sample(random.Random(0))).parameters

@@ -74,20 +74,27 @@ def test_one_that_runs_stays_and_the_others_go(tmp_path):
     held.close()
 
 
-def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (CheckpointError("no weights"), "no weights"),
+        (AttributeError("no detach"), "its best model can't be exported: AttributeError: no detach"),
+    ],
+)
+def test_what_can_not_be_removed_is_told_and_the_rest_goes(tmp_path, monkeypatch, error, told):
     for name in ("bad", "good"):
         study(tmp_path, name).close()
     store = f"sqlite:///{tmp_path}/s.db"
 
     def export(study: Study, out: Path) -> list[Path]:
         if study.name == "bad":
-            raise CheckpointError("no weights")
+            raise error
         return [out]
 
     monkeypatch.setattr("nasflow.flows.purge._export", export)
     gone, said = lines_of(store, Purge("*", older_than_days=0, export=tmp_path / "kept"))
     assert not gone
-    assert said[0] == "bad: could not be removed: no weights"
+    assert said[0] == f"bad: could not be removed: {told}"
     assert said[1].endswith(f"; its best model is in {tmp_path}/kept/good")
     assert names(store) == ["bad"]
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from nasflow.config.search import SearchConfig, parse_config
-from nasflow.errors import UserError
+from nasflow.errors import CheckpointError, UserError
 from nasflow.evaluator.candidate import candidate_space
 from nasflow.report.export.code_files import collect_code
 from nasflow.report.export.folder import export_model
@@ -146,6 +146,82 @@ def test_what_an_export_holds(config: SearchConfig, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_files_beside_the_code_come_too(config: SearchConfig, tmp_path: Path) -> None:
+    """Those of packages, and those that params name, but for large and hidden ones."""
+    trial, _ = build(config)
+    params = {"classes": 10, "files": ["lists/words.json", "lists", "/etc/hostname", "../home/unused.py", "x\0" * 400]}
+    config = config.model_copy(update={"space": config.space.model_copy(update={"params": params})})
+    for place in ("lists/words.json", "spaces/blocks/sizes/some.csv", "spaces/blocks/.git/config"):
+        (config.base_dir / place).parent.mkdir(parents=True, exist_ok=True)
+        (config.base_dir / place).write_text("import mydata")
+    export_model(tmp_path / "out", trial, config, {})
+    code = tmp_path / "out" / "code"
+    more = [path for path in code.rglob("*") if path.is_file() and path.suffix != ".py"]
+    assert sorted(map(str, (path.relative_to(code) for path in more))) == [
+        "lists/words.json",
+        "spaces/blocks/sizes/some.csv",
+    ]
+    (config.base_dir / "spaces/blocks/large.bin").touch()
+    os.truncate(config.base_dir / "spaces/blocks/large.bin", 2**25)
+    export_model(tmp_path / "out", trial, config, {})
+    assert not [path for path in code.rglob("*") if path.suffix in (".csv", ".bin")]
+
+
+_READS = """
+import score
+from pathlib import Path
+from torch import nn
+from nasflow.evaluator.data import DigitsRows
+
+def build(pick, file):
+    return nn.Linear(64, int(Path(file).read_text()) * score.TIMES)
+
+def digits(folder):
+    return DigitsRows(batch_size=int(Path(folder, "size").read_text()))
+"""
+
+
+def test_relative_paths_start_in_the_code_or_in_a_given_folder(tmp_path: Path) -> None:
+    """Also, the search has a file with the name of the export's script."""
+    home, out = tmp_path / "home", tmp_path / "out"
+    (home / "lists").mkdir(parents=True)
+    files = {"own.py": _READS, "score.py": "TIMES = 2", "lists/size": "32", "classes.txt": "5"}
+    for place, text in files.items():
+        (home / place).write_text(text)
+    data = {"target": "own.py:digits", "params": {"folder": "lists"}}
+    values = {"name": "mine", "base_dir": home, "evaluator": {"kind": "classification", "data": data}}
+    config = parse_config({**values, "space": {"target": "own.py:build", "params": {"file": "classes.txt"}}})
+    trial = Trial(number=4, round=1, architecture=Architecture({}), seed=9, status=TrialStatus.TRAINED, epochs=3)
+    export_model(out, trial, config, torch.nn.Linear(64, 10).state_dict())
+
+    done = run_forked(["python", out / "score.py"], home, os.environ)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "there is no file or folder 'lists/size': an export has the search's code, not its data" in done.stderr
+    assert f"relative paths start in {out}/code, or" in done.stderr
+    done = run_forked(["python", out / "score.py", "--base-dir", "home"], tmp_path, os.environ)
+    assert "val_accuracy" in json.loads(done.stdout)["metrics"], done.stderr
+    done = run_forked(["python", "-c", _LOAD_TWICE], out, os.environ)
+    told, model = done.stdout.splitlines()
+    assert (
+        told == f"{out}/score.py hides {out}/code/score.py, which code may import: rename it, and import load from it"
+    )
+    assert model == "Linear(in_features=64, out_features=10, bias=True)"
+
+
+_LOAD_TWICE = """
+import os, score, sys
+from nasflow.errors import UserError
+try:
+    score.load("code")
+except UserError as error:
+    print(error)
+del sys.modules["score"]
+os.rename("score.py", "best.py")
+from best import load
+print(load("code"))
+"""
+
+
 def test_an_export_replaces_only_an_export(config: SearchConfig, tmp_path: Path) -> None:
     trial, weights = build(config)
     out = tmp_path / "out"
@@ -167,8 +243,8 @@ def test_a_failed_export_leaves_the_earlier_one(config: SearchConfig, tmp_path: 
     trial, weights = build(config)
     out = export_model(tmp_path / "out", trial, config, weights)
     (tmp_path / ".out.new").mkdir()  # left by a killed export
-    with pytest.raises(AttributeError):
-        export_model(out, trial, config, {"0.weight": None})  # type: ignore[dict-item]
+    with pytest.raises(CheckpointError, match=r"state at '/0\.weight' is a object"):
+        export_model(out, trial, config, {"0.weight": object()})
     assert (out / "score.py").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -198,8 +274,8 @@ def test_the_earlier_export_of_a_killed_one_is_put_back(config: SearchConfig, tm
     trial, weights = build(config)
     out = export_model(tmp_path / "out", trial, config, weights)
     out.rename(tmp_path / ".out.old")
-    with pytest.raises(AttributeError):
-        export_model(out, trial, config, {"0.weight": None})  # type: ignore[dict-item]
+    with pytest.raises(CheckpointError, match=r"state at '/0\.weight' is a object"):
+        export_model(out, trial, config, {"0.weight": object()})
     assert (out / "score.py").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 

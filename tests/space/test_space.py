@@ -194,6 +194,29 @@ def test_count_estimates_what_it_does_not_walk() -> None:
     assert Space(nested).count() == (1030, True)
 
 
+def limited(pick: Pick) -> None:
+    """Widths of which all but few have too many parameters, the largest first."""
+    if sum(pick(f"width{place}", [256, 128, 64]) for place in range(14)) > 1000:
+        raise InvalidArchitecture("too large")
+
+
+def test_count_ends_where_nearly_all_are_refused() -> None:
+    space = Space(limited)
+    looks: list[int] = []
+    space.program = lambda pick: (looks.append(1), limited(pick))
+    assert not space.count(limit=20).exact and len(looks) < 300
+    assert Space(rare_float).count(limit=1999) == (math.inf, True)
+
+
+def test_an_enumeration_that_finds_none_for_long_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    def rare(pick: Pick) -> None:
+        if pick.int("x", 1, 10_001) <= 10_000:
+            raise InvalidArchitecture("too small")
+
+    assert [found["x"] for found in Space(rare, "rare").enumerate()] == [10_001]
+    assert caplog.text.count("space 'rare'") == 1 and "10000 in a row were invalid" in caplog.text
+
+
 def test_knuths_estimate_has_the_count_as_its_mean() -> None:
     def program(pick: Pick) -> None:
         for place in range(pick.int("depth", 0, 6)):

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
+from nasflow.checkpoint.weights_file import write_weights
 from nasflow.config.search import EvaluatorConfig
 from nasflow.errors import CheckpointError, ConfigError, SpaceError
 from nasflow.job.events import Final
 from nasflow.job.spec import trial_dir
-from nasflow.training.member.trained import other_weights, trained_weights
+from nasflow.training.member.trained import other_weights, trained_weights, with_weights
 from nasflow.training.repeated import first_metrics
 from nasflow.training.scoring import load_model, score_model
 from tests.training.jobs import HERE, evaluator, make_job, train
@@ -52,15 +53,19 @@ def exported(space: str, config: EvaluatorConfig, architecture: dict[str, Any], 
     }
     (root / "search.json").write_text(json.dumps(search))
     (root / "architecture.json").write_text(json.dumps(architecture))
-    save_file(trained_weights(trial_dir(root, 4)), root / "model.safetensors")
+    write_weights(root / "model.safetensors", trained_weights(trial_dir(root, 4)))
     if others := other_weights(trial_dir(root, 4)):
-        save_file(others, root / "module.safetensors")
+        write_weights(root / "module.safetensors", others)
     return final.metrics
 
 
-def scored(root: Path) -> dict[str, float]:
+def parts(root: Path) -> tuple[dict[str, Any], dict[str, Any], Path, Path]:
     search, architecture = (json.loads((root / f"{name}.json").read_text()) for name in ("search", "architecture"))
-    return score_model(search, architecture, root / "model.safetensors", HERE)
+    return search, architecture, root / "model.safetensors", HERE
+
+
+def scored(root: Path) -> dict[str, float]:
+    return score_model(*parts(root))
 
 
 def test_in_a_fresh_process(tmp_path: Path) -> None:
@@ -132,6 +137,70 @@ def test_a_model_that_its_module_holds_under_another_name(name: str, repeats: in
         assert first_metrics(trial_dir(tmp_path, 4))["val_loss"] == pytest.approx(scored(tmp_path)["val_loss"])
 
 
+@pytest.mark.parametrize("name", ["Extended", "ExtendedBySetup", "Swapped", "SetUpByData"])
+def test_a_model_that_its_module_changes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = {"target": "spaces.py:TransferAugmented"}
+    config = evaluator(kind="lightning", module={"target": f"held_modules.py:{name}"}, data=data, epochs=1)
+    recorded = exported("spaces.py:net", config, {"width": 4, "depth": 1, "dropout": 0.3}, tmp_path)
+    scores = scored(tmp_path)
+    assert scores["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)
+    assert scores["parameters"] == recorded["parameters"]
+    model = load_model(*parts(tmp_path))
+    names = ["Linear", "Tanh" if name == "Swapped" else "ReLU", "Dropout", "Linear"]
+    more = ["Linear"] if name.startswith("Extended") else []
+    assert [type(layer).__name__ for layer in model.children()] == [*names, *more]
+    assert ("could not be set up here: AttributeError" in caplog.text) is (name == "SetUpByData")
+
+
+def test_weights_of_another_model_are_told(tmp_path: Path) -> None:
+    """Where the module that changes it needs data that is not there, or the code is another now."""
+    data = {"target": "spaces.py:TransferAugmented"}
+    config = evaluator(kind="lightning", module={"target": "held_modules.py:ExtendedByData"}, data=data, epochs=1)
+    exported("spaces.py:net", config, {"width": 4, "depth": 1, "dropout": 0.3}, tmp_path)
+    said = r"do not fit the model .* use the code of the search \(.*Unexpected key.*\); its .* could not be set up here"
+    with pytest.raises(CheckpointError, match=said):
+        load_model(*parts(tmp_path))
+    search, _, *rest = parts(tmp_path)
+    with pytest.raises(CheckpointError, match=r"the search \(.*size mismatch"):
+        score_model(search, {"width": 8, "depth": 1, "dropout": 0.3}, *rest)
+
+
+@pytest.mark.parametrize("name", ["Backbone", "Wrapped", "InParts", "Extended"])
+def test_a_model_with_a_state_that_is_no_tensor(name: str, tmp_path: Path) -> None:
+    config = evaluator(kind="lightning", module={"target": f"held_modules.py:{name}"}, epochs=1)
+    recorded = exported("held_modules.py:counting", config, {"width": 4}, tmp_path)
+    assert scored(tmp_path)["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)
+    model = load_model(*parts(tmp_path))
+    assert model[0].seen["calls"] > 4 and model[0].seen["last"].abs().sum() > 0  # type: ignore[index, union-attr]
+
+
+class Mixed(nn.Module):
+    """Tensors of many kinds, and one that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.rand(3).double())
+        self.register_buffer("count", torch.tensor(7))
+        self.register_buffer("unsaved", torch.ones(2), persistent=False)
+        self.trunk, self.head = nn.Linear(2, 2).bfloat16(), nn.Linear(2, 2)
+        self.phase = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.tied = self.head
+
+
+@pytest.mark.parametrize("how", ["as they are", "all in one"])
+def test_weights_keep_their_precision(how: str) -> None:
+    trained, model = Mixed(), Mixed()
+    if how == "all in one":
+        del trained.phase, model.phase
+        trained.half()
+    weights = trained.state_dict()
+    with_weights(model, weights)
+    assert {name: t.dtype for name, t in model.state_dict().items()} == {name: t.dtype for name, t in weights.items()}
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert model.tied.weight is model.head.weight
+    assert model.unsaved.dtype == (torch.float16 if how == "all in one" else torch.float32)
+
+
 def test_a_module_that_holds_a_part_only_has_no_trained_model(tmp_path: Path) -> None:
     config = evaluator(kind="lightning", module={"target": "held_modules.py:Half"}, epochs=1)
     with pytest.raises(CheckpointError, match=r"does not hold all of the model .* keep the whole model in it"):
@@ -141,7 +210,7 @@ def test_a_module_that_holds_a_part_only_has_no_trained_model(tmp_path: Path) ->
 def test_other_weights_score_otherwise(tmp_path: Path) -> None:
     recorded = exported("spaces.py:net", evaluator(), {"width": 8, "depth": 1, "dropout": 0.3}, tmp_path)
     weights = {name: tensor + 0.5 for name, tensor in trained_weights(trial_dir(tmp_path, 4)).items()}
-    save_file(weights, tmp_path / "model.safetensors")
+    write_weights(tmp_path / "model.safetensors", weights)
     assert abs(scored(tmp_path)["val_loss"] - recorded["val_loss"]) > 1e-3
 
 
@@ -164,6 +233,13 @@ def test_a_failure_is_raised_and_not_swallowed(tmp_path: Path) -> None:
     (tmp_path / "architecture.json").write_text(json.dumps({**architecture, "fault": "raise"}))
     with pytest.raises(Exception, match="ValueError: a layer gave up"):
         scored(tmp_path)
+
+
+def test_where_relative_paths_start_must_be_a_folder(tmp_path: Path) -> None:
+    for function in (load_model, score_model):
+        (tmp_path / "w.safetensors").write_bytes(safetensors.torch.save({}))
+        with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/no, in which relative paths would start"):
+            function({}, {}, tmp_path / "w.safetensors", HERE, tmp_path / "no")
 
 
 def test_without_validation_data_there_is_no_score(tmp_path: Path) -> None:

@@ -1,11 +1,18 @@
 """Finds the user's code that the targets of a search need: their files, and the local files that these import."""
 
+import logging
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from nasflow.errors import UserError
 from nasflow.load_target import imported_modules, target_file
+
+_LARGE = 10 * 2**20  # bytes of a file, or of all files of a package, that are data rather than a part of the code
+
+logger = logging.getLogger(__name__)
 
 
 def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Path], dict[str, str]]:
@@ -36,6 +43,29 @@ def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Pat
     return files, renamed
 
 
+def named_files(params: Any, base_dir: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield of the files in `base_dir` that params name by relative paths, but for large ones, place and source."""
+    if isinstance(params, Mapping):
+        params = list(params.values())
+    if isinstance(params, list | tuple):
+        for value in params:
+            yield from named_files(value, base_dir)
+    elif isinstance(params, str) and not (place := Path(params)).is_absolute() and ".." not in place.parts:
+        file = base_dir / place
+        if os.path.isfile(file) and file.stat().st_size <= _LARGE:  # noqa: PTH113  # False for what can be no path
+            yield place, file
+
+
+def _beside(package: Path) -> list[Path]:
+    """The files of a package that are no Python, such as a vocabulary; none if they are large."""
+    files = [file for file in sorted(package.rglob("*")) if file.suffix not in (".py", ".pyc") and file.is_file()]
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(package).parts)]
+    if sum(file.stat().st_size for file in files) <= _LARGE:
+        return files
+    logger.warning("of %s only the Python files are exported, because its other files are large", package)
+    return []
+
+
 def _place(file: Path, base_dir: Path, folder: Path) -> Path:
     """The place of a file in the copy: relative to `base_dir` if it is in it, otherwise to its target's `folder`."""
     return file.relative_to(base_dir if file.is_relative_to(base_dir) else folder)
@@ -44,7 +74,7 @@ def _place(file: Path, base_dir: Path, folder: Path) -> Path:
 def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
     """`files` and everything that they import from `folders`, directly or indirectly.
 
-    Packages are copied whole, which covers relative imports.
+    Packages are copied whole, which covers relative imports, but for hidden and large files.
     """
     found: dict[Path, None] = {}
     left = list(files)
@@ -52,7 +82,7 @@ def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
         file = left.pop()
         if file not in found:
             found[file] = None
-            for module in imported_modules(file):
+            for module in imported_modules(file) if file.suffix == ".py" else ():
                 left += _local_module(module, folders)
     return list(found)
 
@@ -64,7 +94,7 @@ def _local_module(module: str, folders: Iterable[Path]) -> list[Path]:
         return []
     for folder in folders:
         if (folder / top).is_dir() and (package := sorted((folder / top).rglob("*.py"))):
-            return package
+            return [*package, *_beside(folder / top)]
         if (folder / f"{top}.py").is_file():
             return [folder / f"{top}.py"]
     return []

@@ -6,16 +6,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nasflow.config.search import ProgramConfig, SearchConfig
 from nasflow.errors import UserError
-from nasflow.report.export.code_files import collect_code
+from nasflow.report.export.code_files import collect_code, named_files
 from nasflow.report.export.score_script import SCORE_SCRIPT
 from nasflow.trial import Trial
-
-if TYPE_CHECKING:
-    import torch
 
 _FORMAT = 1
 
@@ -24,8 +21,8 @@ def export_model(
     out: Path,
     trial: Trial,
     config: SearchConfig,
-    weights: Mapping[str, "torch.Tensor"],
-    others: Mapping[str, "torch.Tensor"] | None = None,
+    weights: Mapping[str, Any],
+    others: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a trained model to the folder `out`. An earlier export there is replaced once the new one is complete.
 
@@ -45,6 +42,8 @@ def export_model(
     Raises:
         UserError: `out` can't be used (`refuse_folder`), or files of the search have the same place in the copy.
     """
+    from nasflow.checkpoint.weights_file import write_weights  # noqa: PLC0415 - torch is slow
+
     refuse_folder(out)
     place = out.resolve() if out.is_symlink() else out
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -53,9 +52,9 @@ def export_model(
     _remove(aside, old)
     try:
         _write(aside, trial, config)
-        _write_tensors(aside / "model.safetensors", weights)
+        write_weights(aside / "model.safetensors", weights)
         if others:
-            _write_tensors(aside / "module.safetensors", others)
+            write_weights(aside / "module.safetensors", others)
         if place.exists():
             place.rename(old)
         aside.rename(place)
@@ -84,15 +83,10 @@ def refuse_export(config: SearchConfig) -> None:
         )
 
 
-def _write_tensors(file: Path, tensors: Mapping[str, "torch.Tensor"]) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415
-
-    # safetensors refuses tensors that share memory or are not contiguous
-    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, file)
-
-
 def _write(folder: Path, trial: Trial, config: SearchConfig) -> None:
     files, renamed = collect_code(_targets(config), config.base_dir)
+    for place, source in named_files(config.space.params, config.base_dir):
+        files.setdefault(place, source)
     code = folder / "code"
     code.mkdir(parents=True)
     for place, source in files.items():

@@ -2,20 +2,23 @@
 
 SCORE_SCRIPT = '''"""Rebuild this trained model, and score it on the validation data of its search.
 
-    python score.py                          prints JSON; exits with 1 if a metric differs from the recorded one
+    python score.py --base-dir DIR           prints JSON; exits with 1 if a metric differs from the recorded one
     from score import load; model = load()   the trained torch.nn.Module, in eval mode on the CPU
 
 Made by nasflow, which must be installed. The model's weights are in model.safetensors (those of layers that its
 LightningModule has beside it in module.safetensors), its choices in architecture.json; search.json has the space, the
-evaluator and the recorded metrics; code/ has the search's own code.
+evaluator and the recorded metrics; code/ has the search's own code, but not its data. Relative paths, such as those of
+data, start in code/, or in DIR: name the folder in which they started in the search, that of its config.
 """
 
+import argparse
 import json
 import math
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+CODE = HERE / "code"
 TOLERANCE = 1e-6  # relative for metrics above 1 in size
 
 
@@ -23,30 +26,40 @@ def _read(name):
     return json.loads((HERE / name).read_text())
 
 
-def _parts():
-    return _read("search.json"), _read("architecture.json"), HERE / "model.safetensors", HERE / "code"
+def _parts(base_dir):
+    from nasflow.errors import UserError
+
+    hidden = [file for file in CODE.rglob("score.py") if not file.with_name("__init__.py").exists()]
+    if hidden and __name__ == "score":
+        raise UserError(f"{__file__} hides {hidden[0]}, which code may import: rename it, and import load from it")
+    default = CODE if CODE.is_dir() else HERE  # where it was empty, git has left it out
+    paths = default if base_dir is None else Path(base_dir).absolute()
+    return _read("search.json"), _read("architecture.json"), HERE / "model.safetensors", CODE, paths
 
 
-def load():
-    """Return the trained model."""
+def load(base_dir=None):
+    """Return the trained model; relative paths start in `base_dir`."""
     from nasflow.training.scoring import load_model
 
-    return load_model(*_parts())
+    return load_model(*_parts(base_dir))
 
 
-def score():
-    """Return the model's metrics on the validation data."""
+def score(base_dir=None):
+    """Return the model's metrics on the validation data; relative paths start in `base_dir`."""
     from nasflow.training.scoring import score_model
 
-    return score_model(*_parts())
+    return score_model(*_parts(base_dir))
 
 
-def main():
+def main(arguments=()):
     from nasflow.errors import NasflowError
 
+    parser = argparse.ArgumentParser(description="Score this trained model on the validation data of its search.")
+    parser.add_argument("--base-dir", metavar="DIR", help="where relative paths start, such as of data; default: code/")
+    options = parser.parse_args(arguments)
     search = _read("search.json")
     try:
-        metrics = score()
+        metrics = score(options.base_dir)
     except NasflowError as error:
         sys.exit(f"error: {error}")
     recorded = search["metrics"]
@@ -60,5 +73,6 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != HERE]  # code/ may have a score.py, too
+    sys.exit(main(sys.argv[1:]))
 '''

@@ -1,5 +1,7 @@
 """Load the trained model of a trial from its last checkpoint."""
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,14 @@ import torch
 from torch import nn
 
 from nasflow.checkpoint.store import CheckpointStore
-from nasflow.config.search import SearchConfig
+from nasflow.clean_text import error_message, one_line
+from nasflow.config.search import SearchConfig, SupervisedConfig
 from nasflow.errors import CheckpointError
-from nasflow.evaluator.candidate import Candidate, candidate_space
+from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
+from nasflow.evaluator.lazy_layers import bare_trainer
+from nasflow.evaluator.make import make_evaluator
 from nasflow.space.lazy_layers import make_by_weights
+from nasflow.space.space import Space
 from nasflow.training.member.rng import RngStream
 from nasflow.trial import Trial
 
@@ -19,17 +25,31 @@ PARTS = "repeats"
 _MODEL = "model"
 _PREFIX = f"{_MODEL}."
 _NAMES = "model_names"
+_EXTRA = "_extra_state"  # the last part of the name of what a layer's `get_extra_state` gives
+
+logger = logging.getLogger(__name__)
 
 
 def where_model_is(model: nn.Module, module: nn.Module) -> dict[str, Any]:
     """Return what a checkpoint says about where a LightningModule has its candidate's model; nothing for `self.model`.
 
-    It has the names of the model's tensors in the module, by those in the model; an empty one for a missing tensor.
+    It has the names of the model's state in the module, by those in the model; an empty one for a missing tensor.
     """
     if module._modules.get(_MODEL) is model:
         return {}
-    places = {id(tensor): name for name, tensor in module.state_dict(keep_vars=True).items()}
-    return {_NAMES: {name: places.get(id(tensor), "") for name, tensor in model.state_dict(keep_vars=True).items()}}
+    held = module.state_dict(keep_vars=True)  # as long as this is kept, no other object has an address in it
+    places = {id(tensor): name for name, tensor in held.items()}
+    layers = {id(layer): name for name, layer in module.named_modules()}
+    own = dict(model.named_modules(remove_duplicate=False))
+
+    def place(name: str, value: Any) -> str:
+        path, _, last = name.rpartition(".")
+        if last != _EXTRA:
+            return places.get(id(value), "")
+        layer = layers.get(id(own.get(path)))  # each call of `get_extra_state` may give another object
+        return "" if layer is None else f"{layer}.{_EXTRA}"
+
+    return {_NAMES: {name: place(name, value) for name, value in model.state_dict(keep_vars=True).items()}}
 
 
 def trained_state(trial_folder: Path) -> dict[str, Any]:
@@ -53,7 +73,7 @@ def trained_state(trial_folder: Path) -> dict[str, Any]:
     return state
 
 
-def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
+def trained_weights(trial_folder: Path) -> dict[str, Any]:
     """Return the state dict of the trained model of a trial that has ended, on the CPU.
 
     Args:
@@ -74,7 +94,7 @@ def trained_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     return {name: weights[place] for name, place in places.items()}
 
 
-def other_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
+def other_weights(trial_folder: Path) -> dict[str, Any]:
     """Return what the LightningModule has beside the model, such as another head, by the names there, on the CPU.
 
     Arguments and errors are those of `trained_state`.
@@ -85,26 +105,87 @@ def other_weights(trial_folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in weights.items() if name not in places.values()}
 
 
-def _module_of(trial_folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, str] | None]:
+def _module_of(trial_folder: Path) -> tuple[dict[str, Any], dict[str, str] | None]:
     """Return the LightningModule's state dict, and where the model's tensors are in it, as of `where_model_is`."""
     state = trained_state(trial_folder)
     first = state[PARTS][0] if PARTS in state else state
     return state["module"], first.get(_NAMES)
 
 
-def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, torch.Tensor]) -> nn.Module:
-    """Return the trial's model with its trained weights, in eval mode on the CPU."""
+def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, Any]) -> nn.Module:
+    """Return the trial's model with its trained weights, in eval mode on the CPU. Raises as `load_trained`."""
     space = candidate_space(config.space, config.evaluator, config.base_dir)
-    with RngStream(trial.seed):  # as in training: what is no weight may be drawn, too
-        candidate: Candidate = space.build(trial.architecture)
-    return with_weights(candidate.model, weights).eval()
+    where = config.base_dir
+    return load_trained(space, trial.architecture, trial.seed, weights, base_dir=where, paths=where)
 
 
-def with_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> nn.Module:
-    """Return `model` with these weights, in their precision."""
-    floating = next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), None)
-    if floating is not None:
-        model.to(floating)
-    model.load_state_dict(weights)
+def load_trained(
+    space: Space, architecture: Mapping[str, Any], seed: int, weights: dict[str, Any], *, base_dir: Path, paths: Path
+) -> nn.Module:
+    """Return a trial's model as its LightningModule has made it, with these weights, in eval mode on the CPU.
+
+    Args:
+        space: of candidates.
+        architecture: the trial's.
+        seed: the trial's.
+        weights: the state dict of the model.
+        base_dir: the folder of the user's code.
+        paths: where relative paths start.
+
+    Raises:
+        CheckpointError: the weights are those of another model.
+    """
+    with RngStream(seed):  # as in training: what is no weight may be drawn, too
+        candidate: Candidate = space.build(architecture)
+        with paths_from(paths):
+            failure = _changed_by_module(candidate, base_dir)
+    if failure is None:
+        return with_weights(candidate.model, weights).eval()
+    try:
+        model = with_weights(candidate.model, weights).eval()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; its LightningModule, which may have to change it, {failure}") from None
+    logger.warning("the model is as build(pick) gives it, because its LightningModule %s", failure)
+    return model
+
+
+def _changed_by_module(candidate: Candidate, base_dir: Path) -> str | None:
+    """Let a user's LightningModule change the model, as it may when it is made and set up; return why it could not."""
+    from pytorch_lightning.utilities.model_helpers import is_overridden  # noqa: PLC0415 - slow
+
+    if isinstance(candidate.training, SupervisedConfig):
+        return None
+    module = make_evaluator(candidate.training, base_dir).module(candidate.model)
+    if not (is_overridden("setup", module) or is_overridden("configure_model", module)):
+        return None
+    module.trainer = bare_trainer()
+    try:
+        module.setup("fit")
+        module.configure_model()
+    except Exception as error:  # the user's own code, which may need data
+        return f"could not be set up here: {error_message(error)}"
+    return None
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Any]) -> nn.Module:
+    """Return `model` with these weights, each in its own precision. What is not saved has theirs if they have one.
+
+    Raises:
+        CheckpointError: they are those of another model.
+    """
+    tensors = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point() or tensor.is_complex()}
+    if len(kinds) == 1 and (kind := kinds.pop()).is_floating_point:
+        model.to(kind)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name in tensors and isinstance(tensor, torch.Tensor) and tensor.dtype != tensors[name].dtype:
+            tensor.data = tensor.data.to(tensors[name].dtype)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        what = one_line(" ".join(str(error).split()))
+        raise CheckpointError(
+            f"the trained weights do not fit the model that the space builds now; use the code of the search ({what})"
+        ) from error
     make_by_weights(model)
     return model
