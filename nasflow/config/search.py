@@ -225,16 +225,6 @@ class SearchConfig(Section):
         return objectives
 
     @model_validator(mode="after")
-    def _objectives_are_no_tests(self) -> "SearchConfig":
-        tests = [objective.metric for objective in self.objectives if objective.metric.startswith("test_")]
-        if tests and self.evaluator.test_data is not None:
-            raise ValueError(
-                f"objectives: '{tests[0]}' begins with 'test_', as the scores on evaluator.test_data do; log it under "
-                "another name, or leave evaluator.test_data out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _like_devices(self) -> "SearchConfig":
         if not isinstance(self.evaluator, ProgramConfig):
             refuse_unlike(self.training_service)

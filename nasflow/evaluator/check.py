@@ -157,6 +157,12 @@ def _warn_of_random(config: SearchConfig) -> None:
 
 def _check_metrics(config: SearchConfig) -> None:
     """Check that the ready-made evaluators log the metrics of objectives and early stopping; others may log any."""
+    tests = [objective.metric for objective in config.objectives if objective.metric.startswith("test_")]
+    if tests and config.evaluator.test_data is not None:
+        raise ConfigError(
+            f"objectives: '{tests[0]}' begins with 'test_', as the scores on evaluator.test_data do; log it under "
+            "another name, or leave evaluator.test_data out"
+        )
     if not isinstance(config.evaluator, ClassificationConfig | RegressionConfig):
         return
     known = ["train_loss", "val_loss", *(f"val_{metric_name(metric)}" for metric in config.evaluator.metrics)]

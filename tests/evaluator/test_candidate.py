@@ -184,6 +184,10 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
             "loader does not know its length; give the loader a __len__, or use 'interval: epoch'",
         ),
         ({"objectives": [{"metric": "val_f1"}]}, "objectives: no metric 'val_f1' is logged; there are: train_loss"),
+        (
+            {"evaluator.test_data": DATA, "objectives": [{"metric": "test_acc", "direction": "maximize"}]},
+            "objectives: 'test_acc' begins with 'test_', as the scores on evaluator.test_data do; log it under another",
+        ),
         ({"evaluator.data.target": "targets.py:one_loader"}, "objectives: 'val_accuracy' needs validation data"),
         (
             {

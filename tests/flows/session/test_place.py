@@ -89,6 +89,7 @@ def test_a_search_whose_place_is_lost_trains_to_its_end(tmp_path: Path, prefect_
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_search_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     (tmp_path / "prefect").mkdir()
     process = PrefectProcess(tmp_path / "prefect")
