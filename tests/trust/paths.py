@@ -49,7 +49,7 @@ class Paths:
             self.met.add("gather")
         for region in model.regions:
             self.met.add("tape")
-            for recording in region._recordings.values():
+            for recording in (one for calls in region._recordings.values() for one in calls.values()):
                 if recording.runs > 1:
                     self.met.add("replay")
                 calls = [*recording.tape._forward, *(recording.tape._backward or [])]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.trace.node import Node, changes_in_place, map_nodes
-from nasflow.merge.trace.op_properties import averages_windows, is_random, minds_strides, pointwise
+from nasflow.merge.trace.op_properties import averages_windows, is_random, minds_strides, pointwise, runs_own_code
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.values.layout import Layout
 from nasflow.merge.values.parameter_stacks import Bench, LeftError
@@ -19,6 +20,9 @@ class Loop(Kernel):
     """Calls each member's own node as it is, within the member's random stream if it may draw from it.
 
     An exception in a member's own module is that member's failure: its row is NaN from then on; the others continue.
+
+    Attributes:
+        is_own: whether it runs code of the members' own.
     """
 
     label = "loop"
@@ -27,9 +31,15 @@ class Loop(Kernel):
     def __init__(self, nodes: Sequence[Node], bench: Bench):
         super().__init__(nodes, bench)
         self._random = any(is_random(node) for node in nodes)
-        self._calls = [overwriting_nothing(node) for node in nodes]
+        self._own = [runs_own_code(node) for node in nodes]
+        self.is_own = any(self._own)
+        own = zip(nodes, self._own, strict=True)
+        self._calls = [partial(call, node) if is_own else overwriting_nothing(node) for node, is_own in own]
         self._arranged = [minds_strides(node) for node in nodes]
         self._averages = averages_windows(nodes[0])
+        self._given: set[tuple[int, int]] = set()  # inputs that need a gradient, as row and place
+        self._reached: set[tuple[int, int]] = set()  # those that have got one since
+        self._ever_reached: set[tuple[int, int]] = set()
 
     @classmethod
     def fits(cls, node: Node) -> bool:
@@ -40,32 +50,60 @@ class Loop(Kernel):
         return [layout if layout is Layout.SCALAR else Layout.LIST for layout in given], Layout.LIST
 
     def __call__(self, inputs: list[Any], training: bool) -> list[Any]:
-        rows = []
+        rows: list[Any] = []
+        left: dict[int, list[Any]] = {}
         for row, node in enumerate(self.nodes):
             values = [value[row] if isinstance(value, list) else value for value in inputs]
             if self._arranged[row] or (self._averages and values[0].is_cuda):
                 values = [_arranged(value, source) for value, source in zip(values, node.inputs, strict=True)]
-            rows.append(self._run(row, values, training))
+            try:
+                rows.append(self._run(row, values, training))
+            except LeftError:
+                rows.append(None)
+                left[row] = values
+        if left:
+            alike = next((value for row, value in enumerate(rows) if row not in left), None)
+            for row, values in left.items():
+                rows[row] = _nothing(self.nodes[row], values) if len(left) == len(rows) else _nothing_like(alike)
         return rows
 
+    def take_unreached(self) -> set[int]:
+        """Return the members with an input that has got no gradient since the last call, unlike before, or as others'.
+
+        Alone, what such an input depends on has no gradient; here it gets zeros.
+        """
+        given, reached = self._given, self._reached
+        self._given, self._reached = set(), set()  # graphs that are left refer to the old ones
+        self._ever_reached |= reached
+        missing = given - reached
+        if not missing:
+            return set()
+        places = {place for _, place in reached}
+        missing = {(row, place) for row, place in missing if place in places or (row, place) in self._ever_reached}
+        return {self.bench.members[row] for row, _ in missing}
+
     def _run(self, row: int, values: list[Any], training: bool) -> Any:
-        node, member = self.nodes[row], self.bench.members[row]
+        member = self.bench.members[row]
+        given = [self._taken(row, *each) for each in enumerate(values)] if self._own[row] else values
 
         def run() -> Any:
             with self.bench.streams[member] if self._random else nullcontext():
-                return self._calls[row](values, training)
+                return self._calls[row](given, training)
 
-        if not node.opaque:
-            return run()
-        try:
-            return self.bench.own_code(member, run)
-        except LeftError:
-            return _nothing(node, values)
+        return self.bench.own_code(member, run) if self._own[row] else run()
+
+    def _taken(self, row: int, place: int, value: Any) -> Any:
+        """Return a copy of an input, which the member's own code may write into, and note if it gets a gradient."""
+        value = _copied(value)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            self._given.add((row, place))
+            value.register_hook(partial(_note, self._reached, (row, place)))
+        return value
 
 
 def overwriting_nothing(node: Node) -> Callable[[list[Any], bool], Any]:
     """Return the node as a function of its inputs' values, which it leaves unchanged, and of whether it trains."""
-    if node.opaque:  # it may write into any input
+    if runs_own_code(node):  # it may write into any input
         return lambda values, training: call(node, list(map(_copied, values)), training)
     if not changes_in_place(node):
         return lambda values, training: call(node, values, training)
@@ -77,6 +115,11 @@ def overwriting_nothing(node: Node) -> Callable[[list[Any], bool], Any]:
 
 def _arranged(value: Any, source: Node) -> Any:
     return source.spec.arranged(value) if isinstance(source.spec, Spec) else value
+
+
+def _note(reached: set[tuple[int, int]], key: tuple[int, int], grad: torch.Tensor | None) -> None:
+    if grad is not None:
+        reached.add(key)
 
 
 def _copied(value: Any) -> Any:
@@ -104,3 +147,13 @@ def _nothing(node: Node, values: list[Any]) -> torch.Tensor:
     batch = values[0].shape[0]
     sizes = [batch if a != b else a for a, b in zip(node.spec.shape, node.spec.other, strict=True)]
     return torch.full(sizes, torch.nan, dtype=node.spec.dtype, device=values[0].device)
+
+
+def _nothing_like(value: Any) -> Any:
+    """Return NaN in the shape of another row's output; zeros in place of whole numbers."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_nothing_like, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    return torch.full_like(value, torch.nan) if value.is_floating_point() else torch.zeros_like(value)

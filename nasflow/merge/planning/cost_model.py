@@ -24,6 +24,7 @@ from nasflow.merge.kernels.loop import Loop
 from nasflow.merge.tape.tape import Tape, Tapeable
 from nasflow.merge.tape.tape_values import Spot
 from nasflow.merge.trace.node import Node, map_nodes
+from nasflow.merge.trace.op_properties import runs_own_code
 from nasflow.merge.trace.shape_inference import Scalar, Spec
 from nasflow.merge.trace.signature import untouched
 from nasflow.merge.values.layout import Layout, convert, join, split
@@ -118,7 +119,7 @@ class CostModel:
             def measure() -> float:
                 # a copied module still refers to what its functions have captured
                 whole = nullcontext() if node.module is None else untouched(node.module)
-                with self._own_code(node) if node.opaque else nullcontext(), whole:
+                with self._own_code(node) if runs_own_code(node) else nullcontext(), whole:
                     return self._measure(kernel, node, rows, shared)
 
             self._met[short] = self._figure(key, measure)

@@ -14,7 +14,7 @@ from nasflow.autocast import without_casts
 from nasflow.merge.kernels.base import Kernel
 from nasflow.merge.kernels.convolution import GroupedConvolution
 from nasflow.merge.kernels.linear import BatchedLinear
-from nasflow.merge.kernels.loop import overwriting_nothing
+from nasflow.merge.kernels.loop import Loop, overwriting_nothing
 from nasflow.merge.kernels.norm import BatchedBatchNorm
 from nasflow.merge.kernels.pointwise import Pairwise, Pointwise
 from nasflow.merge.planning.logical_plan import Batch, LogicalPlan, Operation
@@ -22,6 +22,7 @@ from nasflow.merge.run.autograd_fallback import Nested
 from nasflow.merge.tape.region import OUTPUTS, LossesOf, Region, Source, Stretch
 from nasflow.merge.tape.tape import Tapeable
 from nasflow.merge.trace.node import tensors_of
+from nasflow.merge.trace.op_properties import runs_own_code
 from nasflow.merge.trace.shape_inference import Scalar, Spec
 from nasflow.merge.values.layout import Layout, convert, dense_images, join, split
 from nasflow.merge.values.parameter_stacks import Bench, OwnCode, Shelf
@@ -29,6 +30,7 @@ from nasflow.merge.values.row_ranges import Piece, partitions
 
 Operand = Callable[[dict[Any, Any]], Any]
 
+_MOST_HELD = 32 * 2**20  # bytes of a member's values that a tape may hold for a batch without a backward
 _LEAST = 3  # batches of a region: in shorter ones, copying values in and out costs more than is gained
 _OUTPUT_NOT_KEPT = (GroupedConvolution, BatchedLinear, BatchedBatchNorm, Pairwise)
 
@@ -86,6 +88,7 @@ class MergedModel:
         for index, batch in enumerate(plan.batches):
             self._place.update(zip(batch.operations, zip(repeat(index), count()), strict=False))
             self._lay_out(batch, Bench(_members(batch), streams, generators, own_code, shelf))
+        self._loops = [kernel for kernel in self._kernels if isinstance(kernel, Loop) and kernel.is_own]
         self._outputs = self._pieces(plan.outputs)
         self._inputs = [index for index, batch in enumerate(plan.batches) if batch.kernel is None]
         for index, several in enumerate([*self._requests, [(self._outputs, Layout.STACK)]]):
@@ -121,11 +124,13 @@ class MergedModel:
         """Return the members' outputs `[n, B, ...]` for one batch `[B, ...]` that all read, or `[n, B, ...]`, if not.
 
         Args:
-            taped: whether regions run from their tapes; by default they do outside of autocast.
+            taped: whether regions run from their tapes; by default they do outside of autocast, and without a backward
+                only if few bytes stay in memory by that.
             call: a number for each call before their backward.
         """
         values: dict[Any, Any] = dict.fromkeys(self._inputs, x)
-        for step in self._steps if _is_taped(x, taped) else self._steps_of_autograd:
+        on_tape = _is_taped(x, taped) and (torch.is_grad_enabled() or not self._is_large(x))
+        for step in self._steps if on_tape else self._steps_of_autograd:
             values.update(step.run(values, training, call))
             for i, pieces, sizes in step.splits:
                 values.update(zip(pieces, split(values[i], sizes, self._rows[i], self._layout[i]), strict=True))
@@ -145,6 +150,28 @@ class MergedModel:
         with without_casts(outputs.device.type):
             outputs.backward(gradient)
         return losses
+
+    def _is_large(self, x: torch.Tensor) -> bool:
+        """Whether tapes would hold many bytes for such a batch: all values, not only those that are read again."""
+        traced = self.plan.graphs[0].input.spec.shape
+        samples = x.shape[x.ndim - len(traced)]
+        return bool(self._held * samples > _MOST_HELD * traced[0])
+
+    @cached_property
+    def _held(self) -> int:
+        """The bytes that tapes hold of a member's values, at most, for a batch of the traced size."""
+        found: Counter[int | None] = Counter()
+        for region in self.regions:
+            for operation in (
+                one for i, batch in enumerate(self.plan.batches) if i in region for one in batch.operations
+            ):
+                spec = operation.node.spec
+                found[operation.member] += spec.numbers * spec.dtype.itemsize
+        return max(found.values(), default=0)
+
+    def take_unreached(self) -> set[int]:
+        """Return the members with own code that has passed no gradient on in the last backward, as it mostly does."""
+        return set().union(*(loop.take_unreached() for loop in self._loops))
 
     @cached_property
     def _whole(self) -> Region | None:
@@ -180,8 +207,10 @@ class MergedModel:
 
     def _pieces(self, sources: Sequence[Operation]) -> list[Piece]:
         """Return where the rows of a value come from, with adjacent rows as one piece."""
-        home = self._place[sources[0]][0]
-        if sources[0].is_shared or self._layout[home] is Layout.SCALAR:
+        first = sources[0]
+        home = self._place[first][0]
+        is_one = first.is_shared and all(source is first for source in sources)
+        if is_one or self._layout[home] is Layout.SCALAR:
             return [Piece(home, 0, self._rows[home])]
         runs: list[list[int]] = []
         for batch, row in map(self._place.__getitem__, sources):
@@ -268,7 +297,7 @@ class MergedModel:
     def _is_tapeable(self, index: int) -> bool:
         """Whether the batch's inputs and output are tensors with one row for each member."""
         batch = self.plan.batches[index]
-        if self._kernels[index] is None or batch.operations[0].node.opaque:
+        if self._kernels[index] is None or runs_own_code(batch.operations[0].node):
             return False
         nodes = [batch.operations[0].node, *batch.operations[0].node.inputs]
         return all(isinstance(node.spec, Spec) for node in nodes)
@@ -314,7 +343,7 @@ class MergedModel:
             if source is target or source is Layout.SCALAR:
                 return lambda values: values[key]
             return lambda values: convert(values[key], total, source, target)
-        if all(layout is layouts[0] for layout in layouts) and layouts[0] is not Layout.LIST:
+        if all(layout is layouts[0] for layout in layouts) and layouts[0] not in (Layout.LIST, Layout.SHARED):
             common, whole = layouts[0], [self._is_whole(piece) for piece in pieces]
             return lambda values: convert(join([values[key] for key in keys], common, whole), total, common, target)
         sizes = [piece.stop - piece.start for piece in pieces]

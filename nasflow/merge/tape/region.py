@@ -12,6 +12,7 @@ from nasflow.merge.tape.tape_values import Spot
 from nasflow.merge.values.layout import Layout
 
 _MOST_SIZES = 8  # of batches, as many as keep their recordings
+_MOST_CALLS = 64  # before a backward, as many as keep a recording each for every size
 
 OUTPUTS = -1
 """Stands for the model's outputs where a batch's index is expected."""
@@ -82,7 +83,7 @@ class Region:
             for index, start, stop in [*read, *(source for sources in self._exported for source in sources)]
             for row in range(start, stop)
         )
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._recordings: dict[Hashable, dict[int, _Recording]] = {}  # by size and call
         self._parameter_grads: dict[torch.Tensor, torch.Tensor] = {}
         self._anchor = torch.zeros((), requires_grad=True)  # makes autograd call the backward
 
@@ -117,15 +118,19 @@ class Region:
     ) -> _Recording:
         """Run the forward and return its recording. Inputs are copied, because the recording's memory is used again."""
         forms = tuple((v.shape, v.dtype, needs) for v, needs in zip(imports, needs_grad, strict=True))
-        key = (training, trains, call, forms)
-        recording = self._recordings.pop(key, None)
+        key = (training, trains, forms)
+        calls = self._recordings.pop(key, {})
+        place = call if trains else 0  # without a backward, nothing refers to the memory any more
+        recording = calls.get(place)
         if recording is None:
             recording = self._record(imports, needs_grad, training, trains)
+            if len(calls) < _MOST_CALLS:
+                calls[place] = recording
         else:
             for spot, value in zip(recording.imports, imports, strict=True):
                 spot.data.copy_(value)
             recording.tape.forward()
-        self._recordings[key] = recording  # the newest is last
+        self._recordings[key] = calls  # the newest is last
         if len(self._recordings) > _MOST_SIZES:
             del self._recordings[next(iter(self._recordings))]
         recording.runs += 1

@@ -213,7 +213,10 @@ def is_random(node: Node) -> bool:
 
 def runs_own_code(node: Node) -> bool:
     """Whether the node runs code that a graph does not show, in the forward or the backward."""
-    return node.module is not None and (node.opaque or is_hooked(node.module))
+    module = node.module
+    if module is None:
+        return False
+    return node.opaque or is_hooked(module) or (bool(module._modules) and any(map(is_hooked, module.modules())))
 
 
 def makes_tensor(node: Node) -> bool:

@@ -1,5 +1,6 @@
 """Structures of modules, without the values of their tensors: equal structures run the same program."""
 
+import argparse
 import copy
 import functools
 import itertools
@@ -8,7 +9,7 @@ import pickle
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -33,10 +34,12 @@ _PLAIN = frozenset(
         torch.memory_format,
     )
 )
+_NAMESPACES = (SimpleNamespace, argparse.Namespace)
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 _INT = frozenset((int,))
 _hooks_of = operator.itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 200_000
+_MOST_HELD = 256
 _MOST_CLASSES = 4_096
 _NOT_USERS = sys.stdlib_module_names | {"torch", "numpy", "nasflow"}
 
@@ -113,9 +116,15 @@ def own_structure(module: nn.Module) -> Hashable:
     # Comprehensions, because this is called for every layer of every candidate, and generators are slower.
     values = [fields[name] for name in names]
     kinds = tuple(map(type, values))
+    held: list[Any] = []
     for place in _not_plain(kinds):
-        values[place] = _frozen(values[place])
-    plain = (names, kinds, tuple(values))
+        value = values[place]
+        if kinds[place] in (tuple, list) and set(map(type, value)) <= _INT:  # the most common ones
+            values[place] = tuple(value)
+        else:
+            values[place] = freeze(value)
+            held.append(value)
+    plain = (names, kinds, tuple(values), _contents(held) if held else ())
     parameters = tuple([(name, tensor_structure(p)) for name, p in fields["_parameters"].items()])
     buffers = tuple([(name, tensor_structure(b)) for name, b in fields["_buffers"].items()])
     repeats = _repeats(_tensor_ids(fields))
@@ -148,9 +157,29 @@ def _not_plain(kinds: tuple[type, ...]) -> tuple[int, ...]:
     return tuple(place for place, kind in enumerate(kinds) if kind not in _PLAIN)
 
 
-def _frozen(value: Any) -> Hashable:
-    """`freeze`, faster for the most common values."""
-    return value if type(value) is tuple and set(map(type, value)) <= _INT else freeze(value)
+def _contents(values: Sequence[Any]) -> Hashable:
+    """Return what objects that a forward may read hold at the moment: plain values, and which others they refer to.
+
+    Those of users' classes, containers, captured variables, of which a trace keeps what it has read.
+    """
+    found: list[Hashable] = []
+    seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is reused
+    to_see = list(values)
+    while to_see:
+        value = to_see.pop()
+        if type(value) in _PLAIN or id(value) in seen or isinstance(value, nn.Module | torch.Tensor):
+            continue
+        seen.add(id(value))
+        held = _referred(value)
+        if len(held) <= _MOST_HELD:  # what holds more is no setting, but a vocabulary, or data
+            found.append(tuple(map(_glance, held)))
+            to_see += held
+    return tuple(found)
+
+
+def _glance(value: Any) -> Hashable:
+    """Return `freeze` of a value, and of a container that is looked into by itself only its type."""
+    return type(value) if isinstance(value, tuple | list | dict | deque) else freeze(value)
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:
@@ -279,7 +308,7 @@ def _is_of_user(value: Any) -> bool:
     """Whether the value is an object with its own state in its attributes."""
     if isinstance(value, type | ModuleType | torch.Tensor | nn.Module) or not hasattr(value, "__dict__"):
         return False
-    return type(value) is SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_USERS
+    return type(value) in _NAMESPACES or type(value).__module__.partition(".")[0] not in _NOT_USERS
 
 
 def _restorers(value: Any) -> list[Callable[[], object]]:

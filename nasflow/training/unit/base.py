@@ -1,7 +1,7 @@
 """Units: groups of members that are stepped together."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,17 @@ from nasflow.job import activity
 from nasflow.training.device.fault import refuse_fault
 from nasflow.training.member.member import Member
 
+Note = Callable[[Mapping[Member, str]], None]
+"""Takes members that can't be fused any more, and why."""
+
 
 class DiffersError(NasflowError):
     """A member's result in a unit differs from its result alone; the message names the difference."""
+
+
+def reasons_of(wrong: Mapping[Member, str]) -> str:
+    """Return why members can't be fused any more, as the message of an error."""
+    return "; ".join(f"trial {member.trial}: {what}" for member, what in wrong.items())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.training.member.member import Member
 from nasflow.training.optim.stacked import Stack
+from nasflow.training.unit.base import DiffersError, Note, reasons_of
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
 from nasflow.training.unit.step_graph import StepGraphs, recorder_on
 
@@ -65,6 +66,7 @@ class FusedUnit(StackedUnit):
         merge: as of every stacked unit.
         compare: called with the unit and the first batch of every epoch, before the step; raises DiffersError.
         captures: whether steps are captured, where the device can do that, and replayed.
+        note: called with members that can't be fused any more, and why, before a DiffersError is raised.
     """
 
     can_wait = True
@@ -76,7 +78,10 @@ class FusedUnit(StackedUnit):
         merge: Merge,
         compare: Callable[["FusedUnit", Any], None] | None = None,
         captures: bool = False,
+        *,
+        note: Note = lambda wrong: None,
     ):
+        self._note = note
         recorder = recorder_on(members[0].module.device) if captures else None
         self._graphs = None if recorder is None else StepGraphs(recorder)
         self._compare = compare
@@ -161,6 +166,9 @@ class FusedUnit(StackedUnit):
         losses = self.model.backpropagate(x, losses_of)
         if losses is None:
             return None
+        if wrong := self._take_unreached():
+            self._note(wrong)
+            raise DiffersError(reasons_of(wrong))
         self._collect_own_gradients()
         if self._accumulate(index):
             self._step(x.device, self._unscale())
@@ -214,6 +222,7 @@ class FusedUnit(StackedUnit):
             ran = self.model.backpropagate(x, losses_of, taped)
         if ran is None:
             raise RuntimeError("a model failed on a batch that it has seen")
+        self._take_unreached()  # a step by itself shows them
         self._collect_own_gradients()
         # copies, because a tape writes to the same memory again
         grads = [(stack, None if stack.tensor.grad is None else stack.tensor.grad.clone()) for stack in self._stacks]

@@ -13,8 +13,6 @@ import torch
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
 from nasflow.errors import ConfigError
-from nasflow.evaluator.ready_made.group_metrics import SupervisedGroup
-from nasflow.evaluator.ready_made.supervised import SupervisedModule
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
 from nasflow.kernel_costs import Figures
@@ -27,6 +25,7 @@ from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
 from nasflow.merge.trace.graph import Graph, NotTraceableError, trace
 from nasflow.merge.trace.node import Node
+from nasflow.merge.trace.op_properties import runs_own_code
 from nasflow.merge.trace.shape_inference import Spec
 from nasflow.merge.trace.stackable import why_not_looked_up, why_not_stacked
 from nasflow.merge.values.parameter_stacks import OwnCode
@@ -42,10 +41,11 @@ from nasflow.training.unit.lockstep.joint.recordings import Recordings
 from nasflow.training.unit.lockstep.joint.steps import may_be_joint
 from nasflow.training.unit.lockstep.joint.unit import JointUnit
 from nasflow.training.unit.lockstep.joint.view import NotJointError
-from nasflow.training.unit.lockstep.reading import MODEL, OWN_GRADIENTS, Input, Reading, read
-from nasflow.training.unit.lockstep.unit import ENDS_EPOCH, INNER_BACKWARD, LockstepUnit
-from nasflow.training.unit.lockstep.watch import CHANGES, SETTINGS
+from nasflow.training.unit.lockstep.reading import MODEL, Input, Reading, read
+from nasflow.training.unit.lockstep.unit import LockstepUnit
 from nasflow.training.unit.member_step import Subject
+from nasflow.training.unit.mergeable import is_pair, is_ready_made, why_not_merged
+from nasflow.training.unit.reasons import IN_TRAINING
 from nasflow.training.unit.stacked_unit import Merge
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Former:
         self._differing: dict[int, str] = {}  # the reason, by trial
         self._apart: set[int] = set()  # trials whose steps can't run as one
         self._recordings = Recordings()
-        self._owners: dict[Node, int] = {}  # the trial that calls an opaque node
+        self._owners: dict[Node, int] = {}  # the trial with own code in a node
         self.planner: Planner | None = None
         self.reasons: dict[int, str] = {}
 
@@ -93,7 +93,7 @@ class Former:
         readings = self._readings(members, batch)
         graphs = self._graphs(readings)
         merged = [(member.trial, graph) for member, parts in graphs.items() for graph in parts.values()]
-        self._owners = {node: number for number, graph in merged for node in graph.nodes if node.opaque}
+        self._owners = {node: number for number, graph in merged for node in graph.nodes if runs_own_code(node)}
         kinds: dict[Hashable, list[Member]] = {}
         for member in graphs:
             outputs = tuple([(graph.output.spec.shape, graph.output.spec.other) for graph in graphs[member].values()])
@@ -144,9 +144,9 @@ class Former:
             return "merge.fuse is never"
         if why := why_alone(member):
             return why
-        if not _is_ready_made(member):
+        if not is_ready_made(member):
             return self._differing.get(member.number) or read(member, batch)
-        if not _is_pair(batch):
+        if not is_pair(batch):
             return "its batches are not pairs of tensors"
         if why := member.module.why_solo(member.fitting.optimizer):  # type: ignore[operator]
             return str(why)
@@ -159,8 +159,9 @@ class Former:
             try:
                 with activity.running(member.trial):
                     found = reading.graphs or _graphs(member, reading)
-                if any(graph.has_own_gradients for graph in found.values()):
-                    self.reasons[member.number] = OWN_GRADIENTS
+                    reason = why_not_merged(member, found)
+                if reason is not None:
+                    self.reasons[member.number] = reason
                 elif why := next(filter(None, map(why_not_looked_up, found.values())), None):
                     self.reasons[member.number] = why
                     del readings[member]
@@ -240,7 +241,7 @@ class Former:
 
     def _note(self, wrong: Mapping[Member, str], when: str = "") -> None:
         for member, what in wrong.items():
-            reason = what if what in (INNER_BACKWARD, CHANGES, SETTINGS, ENDS_EPOCH) else f"{DIFFERS}{when}: {what}"
+            reason = what if what in IN_TRAINING else f"{DIFFERS}{when}: {what}"
             self._differing[member.number] = self.reasons[member.number] = reason
             logger.warning("trial %s trains by itself: %s", member.trial, self._differing[member.number])
 
@@ -271,9 +272,10 @@ class Former:
     def _compared(self, group: "_Group") -> tuple[Unit, dict[Member, str]]:
         """Return a unit of a group, and the members for which it computes something else than they by themselves."""
         checks, each_epoch = self._config.verify != "never", self._config.verify == "epoch"
-        if _is_ready_made(group.members[0]):
+        if is_ready_made(group.members[0]):
             compare = partial(self._compare_one, graphs=group.graphs) if each_epoch else None
-            fused = FusedUnit(group.members, group.failed, self._merge(group), compare, self._config.cuda_graphs)
+            given = group.members, group.failed, self._merge(group), compare, self._config.cuda_graphs
+            fused = FusedUnit(*given, note=self._note)
             return fused, self._compare(fused, group.graphs, group.batch) if checks else {}
         known = self._apart.isdisjoint(member.number for member in group.members)
         if checks and known and may_be_joint(group.members, group.reading, group.graphs):
@@ -299,7 +301,7 @@ class Former:
 
     def _single(self, member: Member, graphs: Graphs | None, failed: Failed) -> Unit:
         """A unit of one member."""
-        if not _is_ready_made(member):
+        if not is_ready_made(member):
             return SoloUnit([member], failed)
         graph = graphs and graphs[MODEL]
 
@@ -383,18 +385,3 @@ def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
 
 def _graphs(member: Member, reading: Reading) -> Graphs:
     return {path: trace(member.module.get_submodule(path), Spec.batch(read.x)) for path, read in reading.parts.items()}
-
-
-def _is_ready_made(member: Member) -> bool:
-    """Whether a whole unit's losses and metrics can be computed at once, with no hooks in between."""
-    is_module = isinstance(member.module, SupervisedModule) and SupervisedGroup.fits([member.module])
-    return is_module and not member.hooks.names
-
-
-def _is_pair(batch: Any) -> bool:
-    return (
-        isinstance(batch, tuple | list)
-        and len(batch) == 2
-        and all(isinstance(part, torch.Tensor) for part in batch)
-        and batch[0].ndim > 0
-    )

@@ -24,6 +24,7 @@ from nasflow.training.optim.stacked_scales import StackedScales
 from nasflow.training.unit.averages import StackedAverages
 from nasflow.training.unit.base import Unit, guarding
 from nasflow.training.unit.member_step import Subject
+from nasflow.training.unit.reasons import UNREACHED
 
 Merge = Callable[[Sequence[int], OwnCode], Mapping[str, MergedModel | DirectModel]]
 
@@ -252,6 +253,20 @@ class StackedUnit(Unit):
             yield failing
         finally:
             self._failing = None
+
+    def _take_unreached(self, reached: Mapping[str, Collection[int]] | None = None) -> dict[Member, str]:
+        """Return the members with own code that has passed no gradient on in the last backward, though it mostly does.
+
+        Args:
+            reached: the rows of each model that got a gradient; by default all did.
+        """
+        found: dict[Member, str] = {}
+        for path, model in self._models.items():
+            if isinstance(model, MergedModel):
+                for row in model.take_unreached():
+                    if self._rows[row] in self.members and (reached is None or row in reached[path]):
+                        found[self._rows[row]] = UNREACHED
+        return found
 
     def _collect_own_gradients(self) -> None:
         """Add gradients of the members' own parameters to the stacks: an opaque module may use another's layer."""

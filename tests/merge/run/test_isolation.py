@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from nasflow.merge.values.frozen_pool import FrozenPool
 from tests.host_reads import HostReads
-from tests.merge.layers import ACTIVATIONS, IMAGES, ROWS, SEQUENCES, TOKENS, hidden
-from tests.merge.merging import Group, Make, build, images, rows, sequences, tokens
+from tests.merge.layers import ACTIVATIONS, IMAGES, ROWS, SEQUENCES, TOKENS, frozen, hidden
+from tests.merge.merging import Group, Make, build, images, rows, sequences, tokens, twin_step
 from tests.merge.oddities import Odd
 
 LAYERS: dict[str, tuple[Make, Callable[..., torch.Tensor]]] = {
@@ -79,13 +80,99 @@ class Failing(Odd):
         return torch.tanh(x)
 
 
-def test_what_a_member_raises_stays_with_it() -> None:
-    sound, bad = (group_of(Failing, rows, 4, torch.float32) for _ in range(2))
+def hooked() -> nn.Module:
+    """Raises in a hook when its weights are spoilt."""
+
+    def check(layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if not bool(layer.weight.isfinite().all()):
+            raise SystemExit("spoilt")
+
+    layers = [nn.Linear(8, 8) for _ in range(4)]
+    layers[2].register_forward_pre_hook(check)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("make", [Failing, hooked])
+def test_what_a_member_raises_stays_with_it(make: Make) -> None:
+    sound, bad = (group_of(make, rows, 4, torch.float32) for _ in range(2))
     spoil(bad.models[BAD])
     expected, found = bits(sound), bits(bad)
     assert bad.failures.keys() == {BAD}
     assert isinstance(bad.failures[BAD], SystemExit)
     assert all(differing(expected[member], found[member]) == [] for member in (0, 2, 3))
+
+
+class Turned(nn.Module):
+    """An opaque part that reads words `[length, batch, width]`."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not bool(self.body.weight.isfinite().all()):
+                raise ValueError("spoilt")
+            return torch.tanh(self.body(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.inner, self.head = nn.Embedding(11, 6), self.Inner(), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(self.table(x).transpose(0, 1))).transpose(0, 1)
+
+
+def test_one_that_left_is_a_row_of_any_length() -> None:
+    sound, bad = (group_of(Turned, tokens, 3, torch.float64) for _ in range(2))
+    spoil(bad.models[BAD].inner)
+    for x in (tokens(6, 5), tokens(6, 9), tokens(3, 2)):
+        expected, found = sound.merged(x, True), bad.merged(x, True)
+        assert torch.equal(expected[0], found[0]) and torch.equal(expected[2], found[2])
+        assert found[BAD].isnan().all()
+
+
+def test_members_with_a_frozen_model_of_their_own_beside_one_that_others_share() -> None:
+    x, pool = rows(6), FrozenPool()
+    models, twins = ([frozen(lambda: nn.Linear(8, 4), seed).double() for seed in (5, 6, 5, 7, 6)] for _ in range(2))
+    for model in models:
+        pool.share(model)
+    outputs = Group(models, twins, x).merged(x, False)
+    for twin, output in zip(twins, outputs, strict=True):
+        torch.testing.assert_close(output, twin(x))
+
+
+class Skips(nn.Module):
+    """Passes its input on in most steps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x) if float(torch.rand(())) < 0.4 else x
+
+
+class Skipping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.branch, self.head = nn.Linear(8, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+        self.skips = Skips()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.body(x))
+        return self.head(y + self.skips(torch.tanh(self.branch(y))))
+
+
+def test_members_that_passed_no_gradient_on_are_found() -> None:
+    """Also if that holds for all members in a step."""
+    group = group_of(Skipping, rows, 2, torch.float64)
+    patterns = set()
+    for _ in range(20):
+        group.step(group.x)
+        found = group.merged.take_unreached()
+        for twin, stream in zip(group.twins, group.twin_streams, strict=True):
+            twin_step(twin, group.x, stream)
+        skipped = {member for member, twin in enumerate(group.twins) if twin.branch.weight.grad is None}
+        assert found == skipped
+        patterns.add(frozenset(skipped))
+    assert len(patterns) == 4
 
 
 def test_an_index_out_of_a_table_is_no_row_of_another() -> None:

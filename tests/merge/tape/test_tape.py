@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nasflow.merge.tape.region import Region
 from nasflow.merge.tape.tape_values import Spot
 from tests.merge.merging import Group, Make, build, check, images, rows
 
@@ -93,6 +94,29 @@ def test_activations_write_where_several_are_put_together(monkeypatch: pytest.Mo
 def test_more_sizes_of_batches_than_recordings(name: str) -> None:
     makes, inputs = GROUPS[name]
     check(makes, inputs(6), *(inputs(size) for size in [*range(2, 13), 6, 3]), steps=1)
+
+
+def test_many_calls_before_a_backward_are_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that no backward follows share a recording."""
+    group, record = group_of(MIXED * 2, rows(6)), Region._record
+    recorded: list[bool] = []
+    monkeypatch.setattr(Region, "_record", lambda *given: recorded.append(given[-1]) or record(*given))
+    for _ in range(2):
+        outputs = [group.merged(rows(6), True, call=call) for call in range(1, 13)]
+        sum(outputs).sum().backward()
+        with torch.no_grad():
+            alike = [group.merged(rows(6), False, call=call) for call in range(1, 13)]
+        assert all(torch.equal(output, alike[0]) for output in alike)
+    assert (recorded.count(True), recorded.count(False)) == (12, 1)
+
+
+def test_a_large_batch_without_a_backward_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nasflow.merge.run.merged_model._MOST_HELD", 100_000)
+    record = Region._record
+    recorded: list[int] = []
+    monkeypatch.setattr(Region, "_record", lambda *given: recorded.append(len(given[1][0])) or record(*given))
+    check(CELLS, images(6), images(7), images(64))
+    assert recorded == [6, 6, 7, 7, 64], "with a backward each, and the small ones also without"
 
 
 class Gated(nn.Module):

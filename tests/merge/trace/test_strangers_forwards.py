@@ -216,6 +216,20 @@ def test_batch_norm_by_its_function() -> None:
     check([make] * 3, rows(6), rows(4))
 
 
+def standardizing() -> nn.Module:
+    """Writes into what its first layer is given, in a hook of that or of a part."""
+    whole = nn.TransformerEncoderLayer(8, 2, 9, 0.0, batch_first=True)
+    whole.linear1.register_forward_pre_hook(lambda layer, inputs: inputs[0].mul_(0.5))
+    first, between = nn.Linear(8, 8), nn.Linear(8, 8)
+    for layer in (first, between):
+        layer.register_forward_pre_hook(lambda layer, inputs: inputs[0].sub_(0.3).div_(2.0))
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(8, 8), between, nn.Tanh(), whole, nn.Linear(8, 4))
+
+
+def test_a_hook_that_writes_into_the_batch() -> None:
+    check([standardizing] * 3, rows(6), rows(4))
+
+
 class Hyper(nn.Module):
     """Images beside an opaque part that views a weight of four dimensions as rows."""
 

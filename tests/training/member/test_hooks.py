@@ -11,7 +11,7 @@ from pytorch_lightning import Trainer
 from nasflow.config.search import EvaluatorConfig
 from nasflow.job.events import Epoch, Final, Planned
 from nasflow.training.member_maker import load_job_data, make_member
-from nasflow.training.unit.lockstep.unit import ENDS_EPOCH
+from nasflow.training.unit.reasons import ENDS_EPOCH
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights

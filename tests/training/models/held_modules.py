@@ -55,3 +55,78 @@ class Half(Backbone):
 
     def __init__(self, model: nn.Module):
         super().__init__(model[:1])  # type: ignore[index]
+
+
+class Extended(Backbone):
+    """Adds a layer to the model that it is given, when it is made or set up."""
+
+    when = "made"
+
+    def __init__(self, model: nn.Module):
+        super().__init__(nn.Identity())
+        self.model = model
+        if self.when == "made":
+            self.extend()
+
+    def setup(self, stage: str) -> None:
+        if self.when == stage:
+            self.extend()
+
+    def extend(self) -> None:
+        self.model.append(nn.Linear(3, 3))  # type: ignore[operator]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+
+class ExtendedBySetup(Extended):
+    """When it is set up for training."""
+
+    when = "fit"
+
+
+class Swapped(ExtendedBySetup):
+    """Has another activation in place of one: the names of the weights are the same."""
+
+    def extend(self) -> None:
+        self.model[1] = nn.Tanh()  # type: ignore[index, operator]
+
+
+class SetUpByData(Backbone):
+    """Looks at its data, which is not there where the trained model is loaded."""
+
+    def setup(self, stage: str) -> None:
+        len(self.trainer.datamodule.train_dataloader())  # type: ignore[attr-defined]
+
+
+class ExtendedByData(Extended):
+    """Both."""
+
+    when = "fit"
+
+    def extend(self) -> None:
+        SetUpByData.setup(self, "fit")  # type: ignore[arg-type]
+        super().extend()
+
+
+class Counting(nn.Module):
+    """A layer with a state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = {"calls": 0, "last": torch.zeros(2)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = {"calls": self.seen["calls"] + 1, "last": x.detach().flatten()[:2].clone()}
+        return x
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return dict(self.seen)
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.seen = state
+
+
+def counting(pick: Any) -> nn.Module:
+    """A model with such a layer."""
+    return nn.Sequential(Counting(), nn.Linear(6, pick("width", [4, 8])), nn.LazyLinear(3))

@@ -221,6 +221,19 @@ class RaisesAfter(Plain):
         return loss
 
 
+class LacksMemory(Plain):
+    """The second member finds the memory full, once."""
+
+    is_full = True
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        if self.how == "raise" and self.global_step == 5 and LacksMemory.is_full:
+            LacksMemory.is_full = False
+            raise torch.OutOfMemoryError("no room")
+        return loss
+
+
 class ReplacesWeights(Plain):
     """Puts clipped weights in the place of its weights, from the second epoch on."""
 

@@ -1,5 +1,6 @@
 """LightningModules and callbacks of strangers."""
 
+from argparse import Namespace
 from typing import Any
 
 import torch
@@ -20,6 +21,108 @@ def normed(pick: Pick) -> nn.Module:
     return nn.Sequential(nn.Linear(6, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 3))
 
 
+class Masked(nn.Linear):
+    """A layer with a mask of its weights, which may be known to its parent only."""
+
+    def __init__(self, *sizes: int):
+        super().__init__(*sizes)
+        self.register_buffer("mask", torch.ones_like(self.weight))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight * self.mask, self.bias)
+
+
+class Counting(nn.Module):
+    """Puts another tensor in the place of a buffer in each forward; its scale is read from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count = self.count + 1
+        return x / (1 + 0.1 * self.count)
+
+
+class Scaled(nn.Module):
+    """Reads a buffer of a part, and a temperature of an object."""
+
+    def __init__(self, counts: bool = True):
+        super().__init__()
+        self.part = Counting() if counts else nn.Tanh()
+        self.settings = Namespace(inner=Namespace(temperature=1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.part(x) / self.settings.inner.temperature
+        return y * self.part.scale if isinstance(self.part, Counting) else y
+
+
+class MonteCarlo(nn.Module):
+    """Draws in validation as well."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.body, self.drop, self.head = nn.Linear(6, width), nn.Dropout(0.2), nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(torch.tanh(self.body(x))))
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.drop.train()
+        return self
+
+
+class Skips(nn.Module):
+    """Passes its input on in most steps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x) if self.training and float(torch.rand(())) < 0.3 else x
+
+
+class Skipping(nn.Module):
+    """A branch without a gradient in some steps."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.body, self.branch, self.head = nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3)
+        self.skips = Skips()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.body(x))
+        return self.head(y + self.skips(torch.tanh(self.branch(y))))
+
+
+def convolving(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    first = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Conv2d(4, width, (1, 2)))
+    return nn.Sequential(first, nn.Flatten(), nn.Linear(width, 3))
+
+
+def monte_carlo(pick: Pick) -> nn.Module:
+    return MonteCarlo(pick("width", [4, 5]))
+
+
+def skipping(pick: Pick) -> nn.Module:
+    return Skipping(pick("width", [4, 5]))
+
+
+def masked(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(Masked(6, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def counted(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(nn.Linear(6, width), Scaled(), nn.Linear(width, 3))
+
+
+def tempered(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(nn.Linear(6, width), Scaled(counts=False), nn.Linear(width, 3))
+
+
 class Plain(LightningModule):
     """Cross-entropy, as in every tutorial."""
 
@@ -37,6 +140,14 @@ class Plain(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Samples(Plain):
+    """Draws in validation."""
+
+    def validation_step(self, batch: Any) -> None:
+        self.model[1].train()
+        super().validation_step(batch)
 
 
 class Returns(Plain):
@@ -188,10 +299,29 @@ class Changes(Callback):
             case "weights" if epoch == 1:
                 layers[-1].reset_parameters()
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        if self.how == "clipped":
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        if self.how == "gradients as rows" and trainer.current_epoch:
             for parameter in module.parameters():
-                parameter.data.clamp_(-0.3, 0.3)
+                parameter.grad.view(-1).clamp_(-0.1, 0.1)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        if self.how == "weights as rows":
+            nn.utils.vector_to_parameters(0.9 * nn.utils.parameters_to_vector(module.parameters()), module.parameters())
+        layers = module.model
+        match self.how:
+            case "clipped":
+                for parameter in module.parameters():
+                    parameter.data.clamp_(-0.3, 0.3)
+            case "mask":
+                layers[0].mask = (layers[0].weight.abs() > 0.2).to(layers[0].weight)
+            case "scale":
+                layers[1].part.scale = 2 * layers[1].part.scale
+            case "temperature":
+                layers[1].settings.inner.temperature = 2.0 + trainer.current_epoch
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        if self.how == "temperature":
+            module.model[1].settings.inner.temperature = 1.0 + trainer.current_epoch
 
     def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
         if self.how == "sampled":  # as Monte Carlo dropout does

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from nasflow.job.events import Planned
-from nasflow.training.unit.lockstep.unit import INNER_BACKWARD
-from nasflow.training.unit.lockstep.watch import CHANGES
+from nasflow.training.unit.reasons import CHANGES, INNER_BACKWARD
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole, same
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights
 
@@ -72,6 +71,19 @@ def test_a_member_that_raises_changes_no_bit_of_the_others(name: str, tmp_path: 
         outcomes[how] = {trial: outcome(events, tmp_path / f"all-{how}", trial) for trial in (0, 2, 3, 4)}
     for trial, one in outcomes["quiet"].items():
         same(one, outcomes["raise"][trial], 0.0)
+
+
+def test_want_of_memory_in_a_members_own_step_is_nobodys(tmp_path: Path) -> None:
+    """All of them have filled the memory: they go on in smaller units."""
+    config = lightning("LacksMemory", params={"how": {"pick": ["", "raise"]}})
+    members = {
+        trial: {**values, "module.params.how": "raise" if trial == 1 else ""}
+        for trial, values in enumerate(sample("fused_spaces.py:mixed", config, 4))
+    }
+    events = train(make_job("fused_spaces.py:mixed", config, members, fuse="always"), tmp_path)
+    assert not evictions(events)
+    *_, last = [event for event in events if isinstance(event, Planned)]
+    assert max((len(unit.members) for unit in last.units), default=1) <= 2
 
 
 def test_members_that_end_at_different_epochs(tmp_path: Path) -> None:

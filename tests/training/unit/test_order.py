@@ -8,7 +8,7 @@ import torch
 
 from nasflow.errors import ConfigError
 from nasflow.job.events import Epoch, Event, Planned
-from nasflow.training.unit.lockstep.watch import CHANGES
+from nasflow.training.unit.reasons import CHANGES
 from tests.training.fused_jobs import fused_and_apart, same
 from tests.training.interrupted import interrupted
 from tests.training.jobs import evictions, make_job, outcome, sample, train, weights

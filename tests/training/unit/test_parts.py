@@ -7,7 +7,7 @@ import pytest
 
 from nasflow.job.events import Planned
 from nasflow.training.dry_run import JobPlan, rehearse
-from nasflow.training.unit.lockstep.watch import CHANGES
+from nasflow.training.unit.reasons import CHANGES
 from tests.training.fused_jobs import fused_and_apart, fused_members, same
 from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, sample, train, weights

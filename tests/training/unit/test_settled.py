@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nasflow.job.events import Epoch, Event, Planned
-from nasflow.training.unit.lockstep.watch import SETTINGS
+from nasflow.training.unit.reasons import SETTINGS
 from tests.training.fused_jobs import fused_and_apart, fused_members, interrupted_as_whole
 from tests.training.jobs import evictions, make_job, sample
 from tests.training.member.test_hooks import as_lightning

@@ -9,7 +9,15 @@ from torch import nn
 
 def frozen_in(module: nn.Module) -> list[str]:
     """Return the names of a module's frozen parameters."""
+    if _has_no_frozen(module):  # of most; names take longer, and each member is asked at each checkpoint
+        return []
     return [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+
+
+def _has_no_frozen(module: nn.Module) -> bool:
+    if not all(parameter is None or parameter.requires_grad for parameter in module._parameters.values()):
+        return False
+    return all(part is None or _has_no_frozen(part) for part in module._modules.values())
 
 
 def freeze_only(module: nn.Module, names: Collection[str] | None) -> None:
@@ -47,6 +55,23 @@ class EvaluationModes:
             else:
                 module.training = mode
         self._former = []
+
+
+def kept_in_training(model: nn.Module) -> set[nn.Module]:
+    """Return the parts of a model that are in training mode in validation, because methods that it overrides say so."""
+    modules = list(model.modules())
+    if all(map(_is_plain, set(map(type, modules)))):
+        return set()
+    former = [(module, module.training) for module in modules]
+    try:
+        EvaluationModes().enter([model])
+        return {module for module in modules if module.training}
+    finally:
+        for module, mode in former:
+            if "training" in vars(module):  # whatever its class does where that is set
+                vars(module)["training"] = mode
+            else:
+                module.training = mode
 
 
 @functools.cache

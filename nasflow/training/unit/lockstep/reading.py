@@ -20,11 +20,10 @@ from nasflow.training.member.own_step import loss_in
 from nasflow.training.unit.lockstep.parts import can_open
 from nasflow.training.unit.lockstep.pausing import Call, PausingStep
 from nasflow.training.unit.lockstep.proxy import proxied
+from nasflow.training.unit.reasons import OWN_GRADIENTS
 
 MODEL = "model"
 """The attribute of a ready-made evaluator's module that holds the candidate's model."""
-
-OWN_GRADIENTS = "a backward of its own may draw random numbers"  # merged, it does not run in the member's stream
 
 _MOST_STEPS = 8  # for members that skip batches
 

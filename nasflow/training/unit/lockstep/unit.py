@@ -14,23 +14,19 @@ from nasflow.autocast import without_casts
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.training.member.member import Member
 from nasflow.training.member.own_step import loss_in
-from nasflow.training.member.trainer.hooks import EndsEpochError
 from nasflow.training.optim.stacked import Stack
-from nasflow.training.unit.base import DiffersError, guarding
+from nasflow.training.unit.base import DiffersError, Note, guarding, reasons_of
 from nasflow.training.unit.lockstep.gradients import shown
 from nasflow.training.unit.lockstep.hub import run_in_lockstep
 from nasflow.training.unit.lockstep.meeting import Meeting
 from nasflow.training.unit.lockstep.member_state import frozen, has_own_code, hyper_parameters, is_any, whole_step
 from nasflow.training.unit.lockstep.parts import Form, Parts
-from nasflow.training.unit.lockstep.pausing import Call, InnerBackwardError, PausingStep, refusing_inner_backward
+from nasflow.training.unit.lockstep.pausing import Call, PausingStep, refusing_inner_backward
 from nasflow.training.unit.lockstep.proxy import proxied
 from nasflow.training.unit.lockstep.reading import HandedBatch, Reading
-from nasflow.training.unit.lockstep.watch import Watch
+from nasflow.training.unit.lockstep.watch import Watch, reason_of
 from nasflow.training.unit.member_step import Step, Subject
 from nasflow.training.unit.stacked_unit import Merge, StackedUnit
-
-INNER_BACKWARD = "it runs a backward through the model in its step"
-ENDS_EPOCH = "its on_train_batch_start ends an epoch early"
 
 _MOST_SEEN = 4
 
@@ -57,7 +53,7 @@ class LockstepUnit(StackedUnit):
         merge: Merge,
         *,
         reading: Reading,
-        note: Callable[[Mapping[Member, str]], None],
+        note: Note,
         compare: Compare | None = None,
     ):
         self._reading, self._note, self._compare = reading, note, compare
@@ -214,8 +210,10 @@ class LockstepUnit(StackedUnit):
             yield
 
     def _fail(self, member: Member, error: BaseException) -> None:
-        if isinstance(error, InnerBackwardError | EndsEpochError):
-            self.wrong[member] = INNER_BACKWARD if isinstance(error, InnerBackwardError) else ENDS_EPOCH
+        if isinstance(error, torch.OutOfMemoryError) and not self.is_single and self._failing is None:
+            raise error  # all have filled the memory, whichever asks for more
+        if reason := reason_of(error):
+            self.wrong[member] = reason
         elif self.wrong and self._failing is None:
             return  # all train this epoch again, and those that fail by themselves fail then
         elif self._failing is not None:
@@ -247,6 +245,7 @@ class LockstepUnit(StackedUnit):
     def _fits(self, member: Member, handed: HandedBatch, call: Call) -> bool:
         path = self._parts[member].path_of(call.module)
         fits = path is not None and self._reading.parts[path].fits(call, handed)
+        fits = fits and (call.training or self._watch.is_evaluated(call.module))
         return fits and self._watch.is_in_place(call.module, where_too=not call.grad)
 
     def _answer(self, calls: dict[Member, Call]) -> dict[Member, torch.Tensor]:
@@ -283,6 +282,7 @@ class LockstepUnit(StackedUnit):
         if losses:
             with without_casts(self._reading.device.type):
                 torch.autograd.backward(list(losses.values()))
+        self._refuse(self._take_unreached(self._reached))
 
     def _idle(self, losses: Collection[Member]) -> set[nn.Parameter]:
         """Collect gradients of the members' own parameters; return parameters in stacks that have no gradient.
@@ -312,11 +312,8 @@ class LockstepUnit(StackedUnit):
         for stack in self._stacks:
             for parameter, row in zip(stack.parameters, stack.members, strict=True):
                 self._stacked[self._rows[row]].append((parameter, stack))
-        self._merged = {
-            path: model
-            for path, model in self._models.items()
-            if isinstance(model, MergedModel)  # it is, of several members
-        }
+        # all are, because they are of several members
+        self._merged = {path: model for path, model in self._models.items() if isinstance(model, MergedModel)}
         modules = {member: self._parts[member].modules for member in self._rows}
         self._path_of = {
             member: {parameter: path for path, part in parts.items() for parameter in part.parameters()}
@@ -351,7 +348,7 @@ class LockstepUnit(StackedUnit):
         if self.wrong and self._failing is None:
             wrong, self.wrong = self.wrong, {}
             self._note(wrong)
-            raise DiffersError("; ".join(f"trial {member.trial}: {what}" for member, what in wrong.items()))
+            raise DiffersError(reasons_of(wrong))
 
     # --- rows that are dropped ---
 
@@ -392,6 +389,7 @@ class LockstepUnit(StackedUnit):
     def _take_gradients(self, model: MergedModel) -> dict[Any, torch.Tensor]:
         """Return the gradients of a part's parameters, and clear all."""
         found: dict[Any, torch.Tensor] = {}
+        model.take_unreached()
         for stack in model.stacks:
             if stack.tensor.grad is not None:
                 found |= dict(zip(stack.parameters, stack.tensor.grad.clone(), strict=True))
