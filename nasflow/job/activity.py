@@ -108,6 +108,12 @@ def end_epoch() -> None:
         _place[_EPOCH] = now
 
 
+def restart_epoch() -> None:
+    """Record that the present epoch begins only now. What was done before counts for no epoch."""
+    if _place is not None:
+        _place[_EPOCH] = _place[_PROGRESS] = time.monotonic_ns()
+
+
 def end_epochs() -> None:
     """Record that no further epoch begins."""
     if _place is not None:

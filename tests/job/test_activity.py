@@ -85,6 +85,10 @@ def test_times(tmp_path: Path) -> None:
         after = activity.read(file)
         assert after is not None and after.epoch_began == after.progress >= in_epoch.progress + after.longest - 1e-6
         assert 0.01 <= after.longest <= time.monotonic() - began
+        activity.restart_epoch()
+        again = activity.read(file)
+        assert again is not None and again.epoch_began == again.progress > after.progress
+        assert again.longest == after.longest, "what was trained again says nothing of later epochs"
         activity.end_epochs()
         last = activity.read(file)
         assert last is not None and last.epoch_began is None and last.longest == after.longest

@@ -47,7 +47,7 @@ class FollowedTrial(ABC):
 
     def pass_over(self) -> None:
         """Note that an epoch on record was trained again: for `limits`, the next one begins here."""
-        activity.end_epoch()
+        activity.restart_epoch()  # its length says nothing of later ones: a program may only report it again
         with activity.running(self.number):
             pass
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
@@ -16,6 +17,7 @@ from nasflow.config.evaluator.parallel import ParallelConfig
 from nasflow.config.search import TrainingConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
+from nasflow.job import activity
 from nasflow.job.spec import JobSpec, MemberSpec, trial_dir
 from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.device.settings import device_settings
@@ -64,28 +66,40 @@ def train(task: Task, rank: int, link: Link) -> None:
         raise ConfigError("evaluator.data: there is none, so nasflow can't train the job's members")
     _take_device(rank % task.parallel.devices, task.parallel.devices)
     with device_settings(evaluator):
-        store = _join(task, rank, link)
+        store = _meet(task, rank, link)
         load = partial(load_job_data, job.data, job.base_dir, job.data_seed, evaluator)
-        _train(task, evaluator, in_turn(load, rank, task.parallel.devices, store), rank, link)
+        data = in_turn(load, rank, task.parallel, store)
+        _join(store, rank, task.parallel.ranks)  # not before: where there is a group, data code may wait for its ranks
+        _train(task, evaluator, data, rank, link)
         dist.destroy_process_group()
 
 
-def in_turn(load: Callable[[], Data], rank: int, per_machine: int, store: Store) -> Data:
-    """Return what `load` gives: first on rank 0, then on the first rank of each machine, then on all others.
+def in_turn(load: Callable[[], Data], rank: int, parallel: ParallelConfig, store: Store) -> Data:
+    """Return what `load` gives, once all ranks have loaded.
 
-    So no rank reads what another one prepares, as by a download. If one ends, so do those that wait for it.
+    Rank 0 loads first, then the first ranks of the other machines, then all others at once. So no rank reads what
+    another one prepares, as by a download. If one ends, so do those that wait for it. For `limits`, each of these turns
+    counts by itself.
 
     Args:
-        per_machine: how many ranks a machine has.
         store: of all ranks.
     """
-    first = rank - rank % per_machine
-    if rank:
-        store.wait([f"{_LOADED}{first if rank != first else 0}"], _FOREVER)
-    try:
-        return load()
-    finally:
-        store.set(f"{_LOADED}{rank}", "")
+    firsts = range(0, parallel.ranks, parallel.devices)
+    others = [other for other in range(parallel.ranks) if other not in firsts]
+    turns = [turn for turn in ([0], [*firsts[1:]], others) if turn]
+    loaded: list[Data] = []
+    began = time.monotonic()
+    for turn in turns:
+        if rank in turn:
+            try:
+                loaded.append(load())
+            finally:
+                store.set(f"{_LOADED}{rank}", "")
+        store.wait([f"{_LOADED}{other}" for other in turn], _FOREVER)
+        if rank == 0:  # which is on the job's machine
+            activity.excuse((now := time.monotonic()) - began)
+            began = now
+    return loaded[0]
 
 
 def _train(task: Task, evaluator: TrainingConfig, data: Data, rank: int, link: Link) -> None:
@@ -116,23 +130,15 @@ def _take_device(rank: int, ranks: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[rank]
 
 
-def _join(task: Task, rank: int, link: Link) -> Store:
-    """Make the process group, and return the store by which its ranks have found each other.
+def _meet(task: Task, rank: int, link: Link) -> Store:
+    """Return the store by which ranks find each other: a file on one machine, a server of rank 0 on several.
 
-    Lightning gets to know its place in it: a node for each process, with one device.
+    Lightning gets to know the place of this one: a node for each process, with one device.
     """
     os.environ |= {"NODE_RANK": str(rank), "LOCAL_RANK": "0"}
     os.environ.setdefault("GLOO_SOCKET_IFNAME", link.interface)
     if task.parallel.nodes > 1:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={link.interface}")
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store = _store(task, rank, link)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=task.parallel.ranks)
-    return store
-
-
-def _store(task: Task, rank: int, link: Link) -> Store:
-    """Return where the ranks find each other: a file on one machine, a server of rank 0 on several."""
     ranks = task.parallel.ranks
     if task.parallel.nodes == 1:
         return FileStore(str(task.meeting), ranks)
@@ -141,6 +147,12 @@ def _store(task: Task, rank: int, link: Link) -> Store:
     store = TCPStore(link.host, 0, ranks, is_master=True, wait_for_workers=False)
     link.give(store.port)
     return store
+
+
+def _join(store: Store, rank: int, ranks: int) -> None:
+    """Make the process group."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
 
 
 def _shares_of(data: Data, rank: int, ranks: int) -> Data:

@@ -51,7 +51,7 @@ def test_a_first_try_waits_for_nothing(shown):
 @pytest.mark.parametrize("kind", ["batch", "alone"])
 def test_a_search_that_is_to_stop_does_not_wait_for_a_retry(tmp_path, monkeypatch, shown, kind):
     monkeypatch.chdir(tmp_path)
-    with opened("late", retry={"delay_seconds": [60.0]}) as session:
+    with opened("late", retry={"delay_seconds": [3600.0]}) as session:
         session.study.begin_round(0)
         session.study.submit_trials(0, [of_width(8)])
         [batch] = session.study.plan_batches(0, [[0]])

@@ -67,14 +67,14 @@ def test_a_trial_that_failed_on_a_metric_begins_anew(tmp_path: Path) -> None:
 
 def test_each_epoch_that_is_repeated_has_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a program that saves nothing seems to hang, or to be in one long epoch, until it has caught up."""
-    ends: list[str] = []
-    end_epoch = activity.end_epoch
-    monkeypatch.setattr(activity, "end_epoch", lambda: (ends.append("epoch"), end_epoch()))
+    seen: list[str] = []
+    monkeypatch.setattr(activity, "restart_epoch", lambda: seen.append("again"))
+    monkeypatch.setattr(activity, "end_epoch", lambda: seen.append("end"))
     spec = make_job(command("report(loss=1); report(loss=2); sys.exit(1)"), tmp_path)
-    for _ in range(2):
+    for expected in (["end"] * 3, ["again"] * 2 + ["end"]):
         assert "exited with code 1" in error(train(spec, tmp_path))
-        assert ends == ["epoch"] * 3, "two, and the one that failed"
-        ends.clear()
+        assert seen == expected, "two epochs, and the one that failed"
+        seen.clear()
 
 
 def test_a_function_shows_that_it_repeats_epochs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""LightningModules that the tests of trials on several devices name as targets."""
+"""LightningModules and data that the tests of trials on several devices name as targets."""
 
 from typing import Any
 
@@ -8,6 +8,10 @@ from pytorch_lightning import LightningModule
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
+
+
+def says_group() -> Any:
+    raise ValueError(f"in a group: {dist.is_initialized()}")
 
 
 class Plain(LightningModule):

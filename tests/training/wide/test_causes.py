@@ -140,7 +140,7 @@ def test_ranks_that_use_little_are_not_blamed_for_the_memory_of_others(
     kills: int, held: float, blamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = itertools.chain([0], itertools.repeat(kills))
-    monkeypatch.setattr(ranks, "KillWatch", lambda: KillWatch(lambda: next(counts)))
+    monkeypatch.setattr(ranks, "KillWatch", lambda: KillWatch(lambda: next(counts), lambda: 0.0))
     monkeypatch.setattr(ranks, "peak_bytes", lambda _: int(held * 2**30))  # of the larger of two
     monkeypatch.setattr(ranks, "memory_limit", lambda: 2**30)
     text = "MemoryError: the kernel ended rank 1 for want of memory"
@@ -149,8 +149,8 @@ def test_ranks_that_use_little_are_not_blamed_for_the_memory_of_others(
 
 
 def test_each_epoch_that_is_trained_again_has_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[str] = []
-    monkeypatch.setattr(activity, "end_epoch", lambda: ends.append("epoch"))
+    begun: list[str] = []
+    monkeypatch.setattr(activity, "restart_epoch", lambda: begun.append("epoch"))
     told = {"metrics": {"loss": 1.0}, "seconds": 1.0, "finished": False, "stopped_early": False, "is_ahead": False}
     spec = wide()
     trial = WideTrial(spec, spec.members[0], tmp_path, Candidate(nn.Linear(1, 1), spec.evaluator))
@@ -158,7 +158,7 @@ def test_each_epoch_that_is_trained_again_has_the_time_of_one(tmp_path: Path, mo
     trial._ranks = Ranks(1, lambda rank, link: [link.goes_on_after({"epoch": each, **told}) for each in (1, 2, 3)], 2)
     assert trial.train_epoch(lambda: None) == {"loss": 1.0}
     trial._ranks.end()
-    assert ends == ["epoch"] * 2
+    assert begun == ["epoch"] * 2
 
 
 @pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), CheckpointError("it is damaged")])

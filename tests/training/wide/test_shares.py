@@ -1,6 +1,7 @@
 """Shares of batches."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAUROC
 
+from nasflow.config.evaluator.parallel import ParallelConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.loading.data_source import Data
+from nasflow.job import activity
 from nasflow.training.batches.seeded_loader import SeededLoader
 from nasflow.training.member.metrics.metric_states import forget_rows, metric_states
 from nasflow.training.wide.link import Link
-from nasflow.training.wide.rank import in_turn
+from nasflow.training.wide.rank import Task, in_turn, train
 from nasflow.training.wide.ranks import Ranks
 from nasflow.training.wide.shares import Share, ShareLoader, part_of, share_of
 from nasflow.training.wide.together import are_finite, share_buffers, summed
 from tests.training.models.spaces import Augmented, Pairs, blobs, rows
+from tests.training.wide import modules
+from tests.training.wide.jobs import wide
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 64])
@@ -125,19 +130,45 @@ def test_a_rank_loads_its_own_samples_only_and_augments_them_by_itself(tmp_path:
     assert all(torch.equal(x, y) for x, y in zip(first, [x for x, _ in loader(0)], strict=True))
 
 
-@pytest.mark.parametrize(("rank", "per_machine"), [(1, 2), (2, 2)])
-def test_data_are_prepared_on_one_rank_before_others_load_them(rank: int, per_machine: int, tmp_path: Path) -> None:
-    order: list[int] = []
-    data = Data((), None)
+@pytest.mark.parametrize(
+    ("devices", "nodes", "turns"), [(3, 1, [{0}, {1, 2}]), (2, 2, [{0}, {2}, {1, 3}]), (1, 3, [{0}, {1, 2}])]
+)
+def test_data_are_prepared_on_one_rank_before_others_load_them(
+    devices: int, nodes: int, turns: list[set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parallel = ParallelConfig(devices=devices, nodes=nodes)
+    together = {rank: threading.Barrier(len(turn)) for turn in turns for rank in [min(turn)]}
+    began: list[tuple[int, float]] = []
+    excused: list[float] = []
+    monkeypatch.setattr(activity, "excuse", excused.append)
 
-    def be(number: int) -> None:
-        in_turn(lambda: (order.append(number), data)[1], number, per_machine, FileStore(str(tmp_path / "store"), 3))
+    def be(rank: int) -> None:
+        def load() -> Data:
+            began.append((rank, time.monotonic()))
+            together[next(min(turn) for turn in turns if rank in turn)].wait(60)
+            return Data((), None)
 
-    waits = threading.Thread(target=be, args=(rank,))
-    waits.start()
+        in_turn(load, rank, parallel, FileStore(str(tmp_path / "store"), parallel.ranks))
+
+    others = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in range(1, parallel.ranks)]
+    for thread in others:
+        thread.start()
     be(0)
-    waits.join()
-    assert order == [0, rank]
+    for thread in others:
+        thread.join(60)
+    order = [rank for rank, _ in began]
+    assert [{order.pop(0) for _ in turn} for turn in turns] == turns
+    assert len(excused) == len(turns)
+    assert sum(excused) >= began[-1][1] - began[0][1], "for limits, each turn counts by itself"
+
+
+def test_data_are_loaded_before_there_is_a_process_group(tmp_path: Path) -> None:
+    """Else data code that has barriers where there is a group would wait for ranks that have not begun to load."""
+    spec = wide(data={"target": f"{modules.__file__}:says_group"})
+    task = Task(spec, spec.members[0], tmp_path, tmp_path / "store")
+    ranks = Ranks(2, lambda rank, link: train(task, rank, link), 0)
+    with pytest.raises(TrialError, match="ValueError: in a group: False"):
+        ranks.receive(lambda: None)
 
 
 def test_buffers_of_any_layout_are_those_of_rank_0(tmp_path: Path) -> None:
