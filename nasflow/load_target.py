@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,6 +19,7 @@ from nasflow.errors import ConfigError
 from nasflow.system.gc_control import uncollected
 
 _DEEPEST = 100  # dots in the name of a module; Python imports each package before it, by recursion
+_FILES = threading.RLock()  # held while a file is imported: another thread waits for the whole module
 _added: list[str] = []  # folders that are on sys.path for targets
 _MODULE = "nasflow_target_{stem}_{place}_{content}"  # the name of a file's module, with digests of its path and content
 
@@ -106,6 +108,11 @@ def _import_file(file: Path, target: str, base_dir: Path) -> ModuleType:
         raise ConfigError(f"target '{target}': its file can't be read: {error.strerror}") from None
     if content is None:
         raise ConfigError(f"target '{target}': there is no file {one_line(str(file))}")
+    with _FILES:
+        return _import_content(content, file, target, base_dir)
+
+
+def _import_content(content: bytes, file: Path, target: str, base_dir: Path) -> ModuleType:
     name = _MODULE.format(stem=file.stem, place=_digest(str(file).encode()), content=_digest(content))
     if name in sys.modules:
         return sys.modules[name]

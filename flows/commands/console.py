@@ -20,6 +20,10 @@ def console(stderr: bool = False) -> Console:
     return made
 
 
-def score_command(export: Path) -> str:
-    """Return the shell command that rebuilds and scores an export, with the Python that has nasflow."""
-    return shlex.join([sys.executable, str(export / "score.py")])
+def score_command(export: Path, base_dir: Path) -> str:
+    """Return the shell command that rebuilds and scores an export, with the Python that has nasflow.
+
+    Its data are looked for where they were in the search, in the folder of its config, if that is here.
+    """
+    where = ["--base-dir", str(base_dir)] if base_dir.is_dir() else []
+    return shlex.join([sys.executable, str(export / "score.py"), *where])

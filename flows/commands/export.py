@@ -44,7 +44,8 @@ def export_models(study: Study, out: Path, top: int) -> None:
         raise UserError(f"study '{study.name}' has no scored trial to export yet")
     for rank, trial in enumerate(best, start=1):
         folder = BestTrial(study.config, trial).export(out / f"{rank:02d}-trial-{trial.number}")
-        console().print(f"trial {trial.number} → {folder}; score it with: {score_command(folder)}", soft_wrap=True)
+        command = score_command(folder, study.config.base_dir)
+        console().print(f"trial {trial.number} → {folder}; score it with: {command}", soft_wrap=True)
 
 
 def export_to_optuna(study: Study, url: str) -> None:

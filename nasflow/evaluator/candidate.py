@@ -60,7 +60,7 @@ def candidate_space(
     base_dir: Path,
     paths: Path | None = None,
     *,
-    with_values: bool = True,
+    with_values: bool = False,
 ) -> Space:
     """Return the space of a search. Its `build(architecture)` returns a Candidate; model labels come first.
 
@@ -70,8 +70,8 @@ def candidate_space(
 
     Raises:
         ConfigError: the space's target can't be imported or called. The space itself raises a SharedLayerError if two
-            models that it built share a layer that training would change, and `with_values` a SpaceError if one has a
-            tensor without values that it keeps from an earlier one; other processes may build it with them.
+            models that it built share a layer that training would change, and `with_values` (for models that are
+            trained or used here) a SpaceError if one has a tensor without values that it keeps from an earlier one.
     """
     base_dir = base_dir.absolute()
     paths = paths or base_dir

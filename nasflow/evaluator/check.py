@@ -3,6 +3,7 @@
 import logging
 import math
 import random
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,7 @@ from nasflow.config.search import (
     RegressionConfig,
     SearchConfig,
     SupervisedConfig,
+    TrainingConfig,
 )
 from nasflow.errors import ConfigError, SpaceError, UserError
 from nasflow.evaluator.callbacks import make_callbacks
@@ -35,6 +37,8 @@ from nasflow.system.present_folder import in_folder
 _MANY_CLASSES = 1000  # for metrics that are made only to find mistakes
 _NSGA2_POPULATION = 50  # Optuna's default
 
+_ONE = threading.RLock()  # a process makes one check at a time, so that data are downloaded once
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,12 +52,12 @@ def check_search(config: SearchConfig) -> Space:
     """
     if not config.base_dir.is_dir():
         raise ConfigError(f"base_dir: there is no folder {config.base_dir}; name that of your code")
-    with in_folder(config.base_dir):  # where relative paths start in jobs, too
+    with _ONE, in_folder(config.base_dir):  # where relative paths start in jobs, too
         return _check_search(config)
 
 
 def _check_search(config: SearchConfig) -> Space:
-    trains_here = config.training_service.kind == "debug"
+    trains_here = config.training_service.kind == "debug" and isinstance(config.evaluator, TrainingConfig)
     space = candidate_space(config.space, config.evaluator, config.base_dir, with_values=trains_here)
     _check_metrics(config)
     _warn_of_random(config)

@@ -1,5 +1,6 @@
 """Lazy layers: their sizes follow from the first input, such as `torch.nn.LazyLinear`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -15,12 +16,13 @@ def lazy_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def make_by_weights(model: nn.Module) -> None:
-    """Initialize torch's own lazy layers from the weights loaded into them. Others need their first input."""
+    """Initialize torch's own lazy layers from the weights loaded into them, if any. Others need their first input."""
     for layer in lazy_layers(model).values():
         own: Any = layer
-        shape = next((tensor.shape for tensor in own.state_dict().values()), None)
-        if shape is None:
+        tensors = list(own.state_dict().values())
+        if not tensors or any(map(is_lazy, tensors)):
             continue
+        shape = tensors[0].shape
         if isinstance(own, nn.LazyLinear):
             own.in_features = shape[1]
         elif isinstance(own, _LazyConvXdMixin):
@@ -30,6 +32,19 @@ def make_by_weights(model: nn.Module) -> None:
         else:
             continue
         own._infer_parameters(own, (own.weight,))  # a layer that has its weights uses only the last dimension
+
+
+def load_lazy_layers(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Initialize torch's own lazy layers of a model by those of its weights, before all of them are loaded."""
+
+    def waits(name: str, value: Any) -> bool:
+        if not is_lazy(value) or name not in weights:
+            return False
+        return isinstance(model.get_submodule(name.rpartition(".")[0]), LazyModuleMixin)
+
+    if lazy := {name: weights[name] for name, value in model.state_dict().items() if waits(name, value)}:
+        model.load_state_dict(lazy, strict=False)
+        make_by_weights(model)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -99,7 +99,7 @@ def make_member(
         draws_on: the GPU on which it draws random numbers; None for the first, if there is one.
     """
     rng = RngStream(spec.seed, draws_on or _device())
-    space = candidate_space(job.space, job.evaluator, job.base_dir)
+    space = candidate_space(job.space, job.evaluator, job.base_dir, with_values=True)
     with rng:
         candidate = space.build(spec.architecture)
         if fingerprint(candidate.config.data) != fingerprint(job.data):

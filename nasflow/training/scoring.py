@@ -20,6 +20,7 @@ from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
+from nasflow.space.lazy_layers import load_lazy_layers
 from nasflow.space.space import Space
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
@@ -28,6 +29,7 @@ from nasflow.training.member.trained import load_trained, with_weights
 from nasflow.training.member_maker import load_job_data, samples_of
 from nasflow.training.unit.base import guarding
 
+_HOW = "or in the folder DIR of 'score.py --base-dir DIR' and 'load(base_dir=DIR)': name"
 _EVALUATOR: TypeAdapter[EvaluatorConfig] = TypeAdapter(EvaluatorConfig)
 
 
@@ -47,10 +49,10 @@ def load_model(
         ConfigError: a file or `paths` is missing, or the space no longer fits the architecture.
         CheckpointError: the weights are those of another model.
     """
-    paths, tensors = paths or Path.cwd(), read_weights(weights)
-    with _missing_files_told(paths):
-        space, seed = _space(search, base_dir, paths), int(search["trial_seed"])
-        return load_trained(space, architecture, seed, tensors, base_dir=base_dir, paths=paths)
+    tensors, base_dir = read_weights(weights), base_dir.absolute()
+    with _missing_files_told(paths) as folder:
+        space, seed = _space(search, base_dir, folder), int(search["trial_seed"])
+        return load_trained(space, architecture, seed, tensors, base_dir=base_dir, paths=folder)
 
 
 def score_model(
@@ -66,9 +68,9 @@ def score_model(
             the architecture.
         CheckpointError: the weights are those of another model.
     """
-    paths = paths or Path.cwd()
-    with _missing_files_told(paths), paths_from(paths):
-        return _score_model(search, _space(search, base_dir, paths), architecture, weights, base_dir)
+    weights, base_dir = weights.absolute(), base_dir.absolute()
+    with _missing_files_told(paths) as folder, paths_from(folder):
+        return _score_model(search, _space(search, base_dir, folder), architecture, weights, base_dir)
 
 
 def _score_model(
@@ -86,6 +88,10 @@ def _score_model(
     evaluator = make_evaluator(with_class_weights(training, lambda: samples_of(data)), base_dir)
     with rng:
         module = evaluator.module(candidate.model)  # which may change the model
+    tensors, others = read_weights(weights), weights.with_name("module.safetensors")
+    beside = read_weights(others) if others.exists() else {}
+    load_lazy_layers(candidate.model, tensors)  # they have their sizes before set-up, as in training
+    load_lazy_layers(module, beside)
     member = Member(0, module, candidate, rng)
     trainer = make_trainer(candidate.training.precision)
     batches = sized_len(data.train) or math.inf
@@ -93,9 +99,9 @@ def _score_model(
     epochs = int(search.get("epochs") or candidate.epochs)
     steps = 0 if batches == math.inf else epochs * math.ceil(batches / member.pace.accumulated)
     member.set_progress(epochs - 1, steps)  # as in the validation of its last epoch
-    with_weights(candidate.model, read_weights(weights))
-    if (others := weights.with_name("module.safetensors")).exists():
-        member.module.load_state_dict(read_weights(others), strict=False)
+    with_weights(candidate.model, tensors)
+    if beside:
+        member.module.load_state_dict(beside, strict=False)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
@@ -144,18 +150,22 @@ def _raise(_: Member, error: BaseException) -> None:
 
 def _space(search: dict[str, Any], base_dir: Path, paths: Path) -> Space:
     evaluator = _EVALUATOR.validate_python(search["evaluator"])
-    return candidate_space(Target.model_validate(search["space"]), evaluator, base_dir, paths)
+    return candidate_space(Target.model_validate(search["space"]), evaluator, base_dir, paths, with_values=True)
 
 
 @contextmanager
-def _missing_files_told(paths: Path) -> Iterator[None]:
-    if not paths.is_dir():
-        raise ConfigError(f"there is no folder {paths}, in which relative paths would start")
+def _missing_files_told(paths: Path | None) -> Iterator[Path]:
+    """Yield the folder in which relative paths start. Earlier exports give none, and have no option for it."""
+    folder = paths or Path.cwd()
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}, in which relative paths would start")
     try:
-        yield
+        yield folder
     except FileNotFoundError as error:
+        if not isinstance(error.filename, str) or Path(error.filename).is_absolute():
+            raise
+        how = "the present folder: change to" if paths is None else _HOW
         raise ConfigError(
-            f"there is no file or folder '{one_line(str(error.filename or error))}': an export has the search's code, "
-            f"not its data; relative paths start in {paths}, or in the folder DIR of 'score.py --base-dir DIR' and "
-            "'load(base_dir=DIR)': name that where the data is, such as the folder of the search's config"
+            f"there is no file or folder '{one_line(error.filename)}': an export has the search's code, not its data; "
+            f"relative paths start in {folder}, {how} that where the data is, such as the folder of the search's config"
         ) from error

@@ -220,6 +220,11 @@ def test_a_tensor_that_is_kept_from_a_build_without_values_is_told() -> None:
     with pytest.raises(SpaceError, match=said):
         check_search(search(**cached, training_service={"kind": "debug"}))
     check_search(search(**cached))  # jobs of the local service have other processes
+    program = {"kind": "function", "target": "targets.py:trains"}
+    check_search(search(**cached, training_service={"kind": "debug"}, evaluator=program))  # so have programs
+    space = candidate_space(Target(target="targets.py:cached"), evaluator(), HERE)
+    space.is_real = True  # as for a report or a warm start, after a build that looks at values
+    assert [space.validate({"size": size}).parameters for size in (4, 5)] == [8, 8]
     space = check_search(search(**{"space.target": "targets.py:cached", "space.params": {"device": "cpu"}}))
     assert space.build({"size": 4}).model.grid.tolist() == [0, 1, 2, 3]
     check_search(search(**{"space.target": "targets.py:hollow"}))

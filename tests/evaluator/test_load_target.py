@@ -114,3 +114,22 @@ def test_workers_that_are_not_forked_know_the_classes_of_a_file(base: Path, meth
     run = [sys.executable, str(base / "job.py")]
     done = subprocess.run(run, capture_output=True, text=True, env=os.environ, timeout=120, check=False)
     assert done.stdout == "[[0], [2], [4]]\n", done.stderr
+
+
+def test_another_thread_waits_until_a_file_is_imported(base: Path) -> None:
+    write(
+        base,
+        own="""
+        import threading
+        from pathlib import Path
+        from nasflow.load_target import load_target
+
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(load_target("own.py:MADE", Path(__file__).parent)))
+        other.start()
+        other.join(0.1)
+        MADE = "whole"
+        """,
+    )
+    load_target("own.py:other", base).join(10)
+    assert load_target("own.py:seen", base) == ["whole"]

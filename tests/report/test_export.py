@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from nasflow.config.search import SearchConfig, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.evaluator.candidate import candidate_space
+from nasflow.flows.commands.console import score_command
 from nasflow.report.export.code_files import collect_code
 from nasflow.report.export.folder import export_model
 from nasflow.space.architecture import Architecture
@@ -89,6 +91,8 @@ def build(config: SearchConfig) -> tuple[Trial, dict[str, torch.Tensor]]:
 
 
 def test_an_export_scores_the_same_in_a_fresh_process(config: SearchConfig, tmp_path: Path) -> None:
+    (config.base_dir / "spaces/blocks/more").mkdir()
+    (config.base_dir / "spaces/blocks/more/score.py").touch()  # which the export's script does not hide
     trial, weights = build(config)
     search: dict[str, Any] = {**config.model_dump(mode="json"), "trial_seed": trial.seed}
     first = export_model(tmp_path / "first", trial, config, weights)
@@ -146,12 +150,15 @@ def test_what_an_export_holds(config: SearchConfig, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_files_beside_the_code_come_too(config: SearchConfig, tmp_path: Path) -> None:
+def test_files_beside_the_code_come_too(config: SearchConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Those of packages, and those that params name, but for large and hidden ones."""
     trial, _ = build(config)
     params = {"classes": 10, "files": ["lists/words.json", "lists", "/etc/hostname", "../home/unused.py", "x\0" * 400]}
+    module = {"target": "mydata:digits", "params": {"teacher": "teacher.json"}}
+    evaluator = {"kind": "lightning", "module": module, "data": {"target": "mydata:digits"}}
+    config = parse_config({**config.model_dump(exclude_unset=True), "evaluator": evaluator})
     config = config.model_copy(update={"space": config.space.model_copy(update={"params": params})})
-    for place in ("lists/words.json", "spaces/blocks/sizes/some.csv", "spaces/blocks/.git/config"):
+    for place in ("lists/words.json", "teacher.json", "spaces/blocks/sizes/some.csv", "spaces/blocks/.git/config"):
         (config.base_dir / place).parent.mkdir(parents=True, exist_ok=True)
         (config.base_dir / place).write_text("import mydata")
     export_model(tmp_path / "out", trial, config, {})
@@ -160,11 +167,14 @@ def test_files_beside_the_code_come_too(config: SearchConfig, tmp_path: Path) ->
     assert sorted(map(str, (path.relative_to(code) for path in more))) == [
         "lists/words.json",
         "spaces/blocks/sizes/some.csv",
+        "teacher.json",
     ]
     (config.base_dir / "spaces/blocks/large.bin").touch()
     os.truncate(config.base_dir / "spaces/blocks/large.bin", 2**25)
+    (config.base_dir / "spaces/activations.py").write_text(f"import blocks.dense\n{_ACTIVATIONS}")
     export_model(tmp_path / "out", trial, config, {})
     assert not [path for path in code.rglob("*") if path.suffix in (".csv", ".bin")]
+    assert len(caplog.records) == 1 and "blocks only the Python files are exported" in caplog.text
 
 
 _READS = """
@@ -198,7 +208,8 @@ def test_relative_paths_start_in_the_code_or_in_a_given_folder(tmp_path: Path) -
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "there is no file or folder 'lists/size': an export has the search's code, not its data" in done.stderr
     assert f"relative paths start in {out}/code, or" in done.stderr
-    done = run_forked(["python", out / "score.py", "--base-dir", "home"], tmp_path, os.environ)
+    command = shlex.split(score_command(out, config.base_dir))
+    done = run_forked(["python", *command[1:]], tmp_path, os.environ)
     assert "val_accuracy" in json.loads(done.stdout)["metrics"], done.stderr
     done = run_forked(["python", "-c", _LOAD_TWICE], out, os.environ)
     told, model = done.stdout.splitlines()

@@ -17,8 +17,10 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import ConfigError, StudyError
 from nasflow.space.architecture import Architecture
 from nasflow.study.database.store import SCHEMA_VERSION, RoundRow, SchemaRow, Store
+from nasflow.study.database.store_url import sqlite_file
 from nasflow.study.records import AttemptKind, AttemptState, EpochRecord, FinalRecord, RoundState
 from nasflow.study.study import Study, list_studies
+from nasflow.system.present_folder import in_folder
 from nasflow.trial import TrialStatus
 
 OpenStudy = Callable[..., Study]
@@ -288,6 +290,16 @@ def test_a_relative_file_stays_the_same_when_the_folder_changes(
         assert session.get(SchemaRow, SCHEMA_VERSION)
     store.close()
     assert (tmp_path / "deep" / "study.db").is_file()
+
+
+def test_a_relative_file_is_where_the_search_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a thread builds models in another folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    with in_folder(tmp_path / "other"):
+        assert sqlite_file("sqlite:///nasflow.db") == tmp_path / "nasflow.db"
+        assert sqlite_file(f"sqlite:///{tmp_path}/there/a.db") == tmp_path / "there/a.db"
+    assert sqlite_file("sqlite:///nasflow.db") == tmp_path / "nasflow.db"
 
 
 # --- rounds ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Threads that work in a folder do not see that of another."""
 
+import contextlib
+import os
 import threading
 from pathlib import Path
 
@@ -49,3 +51,34 @@ def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path, monkeypatch: pyte
     with in_folder(tmp_path.parent):
         assert Path.cwd() == tmp_path.parent
     assert Path.cwd() == tmp_path
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+@pytest.mark.parametrize("outer", [False, True], ids=["alone", "nested"])
+def test_a_present_folder_that_is_removed_keeps_no_one(
+    when: str, outer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this thread, nor one that waits for it."""
+    gone, other = tmp_path / "gone", tmp_path / "other"
+    gone.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    seen: list[Path] = []
+
+    def wait() -> None:
+        with in_folder(other):
+            seen.append(Path.cwd())
+
+    waiter = threading.Thread(target=wait, daemon=True)
+    with in_folder(gone) if outer else contextlib.nullcontext():
+        os.chdir(gone)
+        if when == "before":
+            gone.rmdir()
+        with in_folder(tmp_path):
+            waiter.start()
+            if when == "inside":
+                gone.rmdir()
+            assert Path.cwd() == tmp_path and not seen
+        assert Path.cwd() == tmp_path
+    waiter.join(10)
+    assert seen == [other]

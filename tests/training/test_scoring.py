@@ -137,7 +137,9 @@ def test_a_model_that_its_module_holds_under_another_name(name: str, repeats: in
         assert first_metrics(trial_dir(tmp_path, 4))["val_loss"] == pytest.approx(scored(tmp_path)["val_loss"])
 
 
-@pytest.mark.parametrize("name", ["Extended", "ExtendedBySetup", "Swapped", "SetUpByData"])
+@pytest.mark.parametrize(
+    "name", ["Extended", "ExtendedBySetup", "ExtendedThenByData", "HalfChanged", "Swapped", "SetUpByData"]
+)
 def test_a_model_that_its_module_changes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = {"target": "spaces.py:TransferAugmented"}
     config = evaluator(kind="lightning", module={"target": f"held_modules.py:{name}"}, data=data, epochs=1)
@@ -149,7 +151,32 @@ def test_a_model_that_its_module_changes(name: str, tmp_path: Path, caplog: pyte
     names = ["Linear", "Tanh" if name == "Swapped" else "ReLU", "Dropout", "Linear"]
     more = ["Linear"] if name.startswith("Extended") else []
     assert [type(layer).__name__ for layer in model.children()] == [*names, *more]
-    assert ("could not be set up here: AttributeError" in caplog.text) is (name == "SetUpByData")
+    needs_data = name in ("SetUpByData", "ExtendedThenByData", "HalfChanged")
+    assert ("could not be set up here: AttributeError" in caplog.text) is needs_data
+
+
+def test_a_module_that_can_not_be_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    teacher = tmp_path / "teacher"
+    teacher.touch()
+    module = {"target": "held_modules.py:Taught", "params": {"file": str(teacher)}}
+    config = evaluator(kind="lightning", module=module, epochs=1)
+    exported("spaces.py:net", config, {"width": 4, "depth": 1, "dropout": 0.3}, tmp_path)
+    assert isinstance(load_model(*parts(tmp_path))[1], nn.Tanh)  # type: ignore[index]
+    teacher.unlink()
+    model = load_model(*parts(tmp_path))
+    assert isinstance(model[1], nn.ReLU)  # type: ignore[index]
+    assert f"could not be made here: FileNotFoundError: [Errno 2] No such file or directory: '{teacher}'" in caplog.text
+
+
+def test_a_module_that_looks_at_sizes_of_lazy_layers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = evaluator(kind="lightning", module={"target": "held_modules.py:BySizes"}, epochs=1)
+    recorded = exported("held_modules.py:counting", config, {"width": 4}, tmp_path)
+    assert scored(tmp_path)["val_loss"] == pytest.approx(recorded["val_loss"], rel=0, abs=1e-6)
+    model = load_model(*parts(tmp_path))
+    assert not caplog.records and model[-1].scale == 1  # type: ignore[index, union-attr]
+    [hook] = model._forward_hooks.values()
+    with pytest.raises(RuntimeError, match="BySizes is not attached to a `Trainer`"):
+        _ = hook.__self__.trainer  # type: ignore[attr-defined]
 
 
 def test_weights_of_another_model_are_told(tmp_path: Path) -> None:
@@ -240,6 +267,23 @@ def test_where_relative_paths_start_must_be_a_folder(tmp_path: Path) -> None:
         (tmp_path / "w.safetensors").write_bytes(safetensors.torch.save({}))
         with pytest.raises(ConfigError, match=f"there is no folder {tmp_path}/no, in which relative paths would start"):
             function({}, {}, tmp_path / "w.safetensors", HERE, tmp_path / "no")
+
+
+def test_only_a_missing_file_of_a_relative_path_is_told_as_missing_data(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def build(pick, file):\n    open(file)\n")
+    write_weights(tmp_path / "w.safetensors", {})
+
+    def load(file: str, paths: Path | None) -> None:
+        space = {"target": f"{tmp_path}/own.py:build", "params": {"file": file}}
+        search = {"space": space, "evaluator": evaluator().model_dump(mode="json"), "trial_seed": 1}
+        load_model(search, {}, tmp_path / "w.safetensors", HERE, paths)
+
+    with pytest.raises(ConfigError, match=rf"'no\.csv': .* start in {tmp_path}, or in the folder DIR of 'score.py --"):
+        load("no.csv", tmp_path)
+    with pytest.raises(ConfigError, match=r"start in .*, the present folder: change to that where the data is"):
+        load("no.csv", None)  # as the scripts of earlier exports do, which have no --base-dir
+    with pytest.raises(FileNotFoundError):
+        load(f"{tmp_path}/no.csv", tmp_path)
 
 
 def test_without_validation_data_there_is_no_score(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def run_search(config: SearchConfig, export_best: Path | None, take_over: bool) 
     say(f"trained best model: trial {best.trial.number}, {kept} in {best.checkpoint}")
     if export_best is not None:
         folder = best.export(export_best.absolute())
-        say(f"exported to {folder}; rebuild and score it with: {score_command(folder)}")
+        say(f"exported to {folder}; rebuild and score it with: {score_command(folder, config.base_dir)}")
     waited = (session.flow_began or checked) - checked
     say(
         f"time: {checked - began:.1f} s checks, {waited:.1f} s start of Prefect, "

@@ -1,9 +1,10 @@
 """Finds the user's code that the targets of a search need: their files, and the local files that these import."""
 
+import functools
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from nasflow.errors import UserError
 from nasflow.load_target import imported_modules, target_file
 
 _LARGE = 10 * 2**20  # bytes of a file, or of all files of a package, that are data rather than a part of the code
+_Find = Callable[[Path, str], list[Path]]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Pat
     """
     base_dir = base_dir.resolve()
     files: dict[Path, Path] = {}
+    find = functools.cache(_module_in)
     renamed: dict[str, str] = {}
     for target in targets:
         place, _, name = target.rpartition(":")
@@ -36,7 +39,7 @@ def collect_code(targets: Iterable[str], base_dir: Path) -> tuple[dict[Path, Pat
         folder = file.parent if file else base_dir
         renamed[target] = f"{_place(file, base_dir, folder).as_posix()}:{name}" if file else target
         folders = [folder, base_dir]  # where nasflow.load_target lets Python look
-        for source in _closure([file] if file else _local_module(place, folders), folders):
+        for source in _closure([file] if file else _local_module(place, folders, find), folders, find):
             to = _place(source, base_dir, folder)
             if files.setdefault(to, source) != source:
                 raise UserError(f"can't export the code: {files[to]} and {source} would both be {to}; rename one")
@@ -71,8 +74,8 @@ def _place(file: Path, base_dir: Path, folder: Path) -> Path:
     return file.relative_to(base_dir if file.is_relative_to(base_dir) else folder)
 
 
-def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
-    """`files` and everything that they import from `folders`, directly or indirectly.
+def _closure(files: Iterable[Path], folders: Iterable[Path], find: _Find) -> list[Path]:
+    """`files` and everything that they import from `folders`, directly or indirectly. `find` is `_module_in`, cached.
 
     Packages are copied whole, which covers relative imports, but for hidden and large files.
     """
@@ -83,18 +86,20 @@ def _closure(files: Iterable[Path], folders: Iterable[Path]) -> list[Path]:
         if file not in found:
             found[file] = None
             for module in imported_modules(file) if file.suffix == ".py" else ():
-                left += _local_module(module, folders)
+                left += _local_module(module, folders, find)
     return list(found)
 
 
-def _local_module(module: str, folders: Iterable[Path]) -> list[Path]:
+def _local_module(module: str, folders: Iterable[Path], find: _Find) -> list[Path]:
     """The files of a module's top package in the first of `folders` that has it; empty if it is installed."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "nasflow":
         return []
-    for folder in folders:
-        if (folder / top).is_dir() and (package := sorted((folder / top).rglob("*.py"))):
-            return [*package, *_beside(folder / top)]
-        if (folder / f"{top}.py").is_file():
-            return [folder / f"{top}.py"]
-    return []
+    return next(filter(None, (find(folder, top) for folder in folders)), [])
+
+
+def _module_in(folder: Path, top: str) -> list[Path]:
+    """The files of a package or module in a folder; empty if it has none of that name."""
+    if (folder / top).is_dir() and (package := sorted((folder / top).rglob("*.py"))):
+        return [*package, *_beside(folder / top)]
+    return [file] if (file := folder / f"{top}.py").is_file() else []

@@ -85,8 +85,9 @@ def refuse_export(config: SearchConfig) -> None:
 
 def _write(folder: Path, trial: Trial, config: SearchConfig) -> None:
     files, renamed = collect_code(_targets(config), config.base_dir)
-    for place, source in named_files(config.space.params, config.base_dir):
-        files.setdefault(place, source)
+    for section in (config.space, config.evaluator, getattr(config.evaluator, "module", None)):
+        for place, source in named_files(getattr(section, "params", None), config.base_dir):
+            files.setdefault(place, source)
     code = folder / "code"
     code.mkdir(parents=True)
     for place, source in files.items():

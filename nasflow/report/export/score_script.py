@@ -26,15 +26,32 @@ def _read(name):
     return json.loads((HERE / name).read_text())
 
 
-def _parts(base_dir):
+def _targets(section):
+    if isinstance(section, dict):
+        yield from (value for key, value in section.items() if key == "target" and isinstance(value, str))
+        section = list(section.values())
+    if isinstance(section, list):
+        for each in section:
+            yield from _targets(each)
+
+
+def _refuse_hidden(search):
     from nasflow.errors import UserError
 
-    hidden = [file for file in CODE.rglob("score.py") if not file.with_name("__init__.py").exists()]
-    if hidden and __name__ == "score":
-        raise UserError(f"{__file__} hides {hidden[0]}, which code may import: rename it, and import load from it")
+    places = [target.rpartition(":")[0] for target in _targets([search["space"], search["evaluator"]])]
+    folders = [CODE, *((CODE / place).parent for place in places if place.endswith(".py"))]  # where Python looks
+    for file in (folder / "score.py" for folder in folders):
+        if file.exists() and not file.with_name("__init__.py").exists():
+            raise UserError(f"{__file__} hides {file}, which code may import: rename it, and import load from it")
+
+
+def _parts(base_dir):
+    search = _read("search.json")
+    if __name__ == "score":
+        _refuse_hidden(search)
     default = CODE if CODE.is_dir() else HERE  # where it was empty, git has left it out
     paths = default if base_dir is None else Path(base_dir).absolute()
-    return _read("search.json"), _read("architecture.json"), HERE / "model.safetensors", CODE, paths
+    return search, _read("architecture.json"), HERE / "model.safetensors", CODE, paths
 
 
 def load(base_dir=None):

@@ -7,6 +7,7 @@ from sqlalchemy.exc import ArgumentError
 
 from nasflow.config.secret.secrets import SecretLocation, reveal
 from nasflow.errors import StudyError
+from nasflow.system.present_folder import folder_outside
 
 StoreUrl = str | SecretLocation
 """The URL of a store, or where a config says that it is."""
@@ -30,7 +31,7 @@ def parse_url(url: StoreUrl) -> URL:
     if backend == "sqlite":
         if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
             raise StudyError(f"store: a study needs a file or a server to last; {example}")
-        return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
+        return parsed.set(drivername="sqlite", database=str(folder_outside() / parsed.database))
     if backend in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
     raise StudyError(f"store: {backend} is not supported; {example}")

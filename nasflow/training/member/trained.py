@@ -15,7 +15,7 @@ from nasflow.errors import CheckpointError
 from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
 from nasflow.evaluator.lazy_layers import bare_trainer
 from nasflow.evaluator.make import make_evaluator
-from nasflow.space.lazy_layers import make_by_weights
+from nasflow.space.lazy_layers import load_lazy_layers, make_by_weights
 from nasflow.space.space import Space
 from nasflow.training.member.rng import RngStream
 from nasflow.trial import Trial
@@ -114,7 +114,7 @@ def _module_of(trial_folder: Path) -> tuple[dict[str, Any], dict[str, str] | Non
 
 def trained_model(config: SearchConfig, trial: Trial, weights: dict[str, Any]) -> nn.Module:
     """Return the trial's model with its trained weights, in eval mode on the CPU. Raises as `load_trained`."""
-    space = candidate_space(config.space, config.evaluator, config.base_dir)
+    space = candidate_space(config.space, config.evaluator, config.base_dir, with_values=True)
     where = config.base_dir
     return load_trained(space, trial.architecture, trial.seed, weights, base_dir=where, paths=where)
 
@@ -123,6 +123,9 @@ def load_trained(
     space: Space, architecture: Mapping[str, Any], seed: int, weights: dict[str, Any], *, base_dir: Path, paths: Path
 ) -> nn.Module:
     """Return a trial's model as its LightningModule has made it, with these weights, in eval mode on the CPU.
+
+    If that module can't be set up or made here, that is logged, and the model is as it is without. Hooks that the
+    module has registered on the model stay, as it was trained with them.
 
     Args:
         space: of candidates.
@@ -135,35 +138,46 @@ def load_trained(
     Raises:
         CheckpointError: the weights are those of another model.
     """
-    with RngStream(seed):  # as in training: what is no weight may be drawn, too
-        candidate: Candidate = space.build(architecture)
-        with paths_from(paths):
-            failure = _changed_by_module(candidate, base_dir)
+    failure = None
+    for until in ("set up", "made", "built"):
+        with RngStream(seed):  # as in training: what is no weight may be drawn, too
+            candidate: Candidate = space.build(architecture)  # anew: one that failed may be half changed
+            with paths_from(paths):
+                failed = _changed_by_module(candidate, weights, base_dir, until)
+        if failed is None:
+            break
+        failure = failure or failed
     if failure is None:
         return with_weights(candidate.model, weights).eval()
     try:
         model = with_weights(candidate.model, weights).eval()
     except CheckpointError as error:
         raise CheckpointError(f"{error}; its LightningModule, which may have to change it, {failure}") from None
-    logger.warning("the model is as build(pick) gives it, because its LightningModule %s", failure)
+    logger.warning("the model may lack what its LightningModule changes in it beside the weights: that %s", failure)
     return model
 
 
-def _changed_by_module(candidate: Candidate, base_dir: Path) -> str | None:
+def _changed_by_module(candidate: Candidate, weights: Mapping[str, Any], base_dir: Path, until: str) -> str | None:
     """Let a user's LightningModule change the model, as it may when it is made and set up; return why it could not."""
     from pytorch_lightning.utilities.model_helpers import is_overridden  # noqa: PLC0415 - slow
 
-    if isinstance(candidate.training, SupervisedConfig):
+    if isinstance(candidate.training, SupervisedConfig) or until == "built":
         return None
-    module = make_evaluator(candidate.training, base_dir).module(candidate.model)
-    if not (is_overridden("setup", module) or is_overridden("configure_model", module)):
+    try:
+        module = make_evaluator(candidate.training, base_dir).module(candidate.model)
+    except Exception as error:  # the user's own code, which may need what is not here
+        return f"could not be made here: {error_message(error)}"
+    if until == "made" or not (is_overridden("setup", module) or is_overridden("configure_model", module)):
         return None
     module.trainer = bare_trainer()
     try:
+        load_lazy_layers(candidate.model, weights)  # they have their sizes before set-up, as in training
         module.setup("fit")
         module.configure_model()
-    except Exception as error:  # the user's own code, which may need data
+    except Exception as error:  # it may need data
         return f"could not be set up here: {error_message(error)}"
+    finally:
+        module.trainer = None  # the model may hold the module, as in a hook
     return None
 
 

@@ -1,5 +1,6 @@
 """LightningModules that hold the model that they are given otherwise than as `self.model`."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,6 +108,50 @@ class ExtendedByData(Extended):
     def extend(self) -> None:
         SetUpByData.setup(self, "fit")  # type: ignore[arg-type]
         super().extend()
+
+
+class HalfChanged(Swapped):
+    """Has changed the model when it looks at its data."""
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        SetUpByData.setup(self, stage)  # type: ignore[arg-type]
+
+
+class ExtendedThenByData(Extended):
+    """Has changed it when it was made."""
+
+    def setup(self, stage: str) -> None:
+        SetUpByData.setup(self, stage)  # type: ignore[arg-type]
+
+
+class Taught(Swapped):
+    """Opens a file when it is made, after a change of the model."""
+
+    when = "made"
+
+    def __init__(self, model: nn.Module, file: str):
+        super().__init__(model)
+        self.teacher = Path(file).read_text()
+
+
+class BySizes(Backbone):
+    """Sets itself up by the sizes of layers that were lazy, one of which is its own. The model has a hook of it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(nn.Identity())
+        self.model, self.head = model, nn.LazyLinear(3)
+        model.register_forward_hook(self.watch)
+
+    def setup(self, stage: str) -> None:
+        for layer in (self.model[-1], self.head):  # type: ignore[index]
+            layer.scale = layer.in_features / 4  # 0 before they have their sizes
+
+    def watch(self, layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * layer[-1].scale  # type: ignore[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.model(x)) * self.head.scale
 
 
 class Counting(nn.Module):
