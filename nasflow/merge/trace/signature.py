@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ _INT = frozenset((int,))
 _hooks_of = operator.itemgetter("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST = 200_000
 _MOST_HELD = 256
+_MOST_SEEN = 1_024
 _MOST_CLASSES = 4_096
 _NOT_USERS = sys.stdlib_module_names | {"torch", "numpy", "nasflow"}
 
@@ -158,28 +159,29 @@ def _not_plain(kinds: tuple[type, ...]) -> tuple[int, ...]:
 
 
 def _contents(values: Sequence[Any]) -> Hashable:
-    """Return what objects that a forward may read hold at the moment: plain values, and which others they refer to.
+    """Return the settings in objects that a forward may read: plain values, and functions, at the moment.
 
-    Those of users' classes, containers, captured variables, of which a trace keeps what it has read.
+    Those of users' classes, dicts, tuples, and captured variables, of which a trace keeps what it has read. Tensors and
+    lists are left out: objects that hooks put their findings into have them, and a trace reads none there.
     """
     found: list[Hashable] = []
     seen: set[int] = set()  # of objects that stay alive meanwhile, so no id is reused
     to_see = list(values)
-    while to_see:
+    while to_see and len(seen) < _MOST_SEEN:
         value = to_see.pop()
         if type(value) in _PLAIN or id(value) in seen or isinstance(value, nn.Module | torch.Tensor):
             continue
         seen.add(id(value))
         held = _referred(value)
         if len(held) <= _MOST_HELD:  # what holds more is no setting, but a vocabulary, or data
-            found.append(tuple(map(_glance, held)))
+            if not isinstance(value, list | deque):
+                found.append(tuple(freeze(item) for item in held if _is_setting(item)))
             to_see += held
     return tuple(found)
 
 
-def _glance(value: Any) -> Hashable:
-    """Return `freeze` of a value, and of a container that is looked into by itself only its type."""
-    return type(value) if isinstance(value, tuple | list | dict | deque) else freeze(value)
+def _is_setting(value: Any) -> bool:
+    return value is not None and (type(value) in _PLAIN or isinstance(value, FunctionType | BuiltinFunctionType))
 
 
 def tensor_structure(tensor: torch.Tensor | None) -> Hashable:

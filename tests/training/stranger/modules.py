@@ -58,6 +58,50 @@ class Scaled(nn.Module):
         return y * self.part.scale if isinstance(self.part, Counting) else y
 
 
+class Adapted(nn.Module):
+    """Adds its adapter to the frozen weights in evaluation mode, as libraries for LoRA do."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.base, self.is_merged = nn.Linear(6, width).requires_grad_(False), False
+        self.down, self.up = nn.Parameter(torch.rand(2, 6)), nn.Parameter(torch.rand(width, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.base(x)
+        return y if self.is_merged else y + x @ self.down.T @ self.up.T
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        if mode is self.is_merged:
+            self.base.weight.data += (-1 if mode else 1) * (self.up @ self.down)
+            self.is_merged = not mode
+        return self
+
+
+class Recorder:
+    """Keeps what a layer gives, as a forward hook."""
+
+    def __init__(self) -> None:
+        self.last: torch.Tensor | None = None
+        self.norms: list[float] = []
+
+    def __call__(self, layer: nn.Module, given: Any, output: torch.Tensor) -> None:
+        self.last = output
+        self.norms.append(len(output))
+
+
+class Recorded(nn.Module):
+    """Has a recorder of one of its layers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first, self.second, self.recorder = nn.Linear(6, width), nn.Linear(width, 3), Recorder()
+        self.first.register_forward_hook(self.recorder)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
 class MonteCarlo(nn.Module):
     """Draws in validation as well."""
 
@@ -100,6 +144,15 @@ def convolving(pick: Pick) -> nn.Module:
     return nn.Sequential(first, nn.Flatten(), nn.Linear(width, 3))
 
 
+def adapted(pick: Pick) -> nn.Module:
+    width = pick("width", [4, 5])
+    return nn.Sequential(Adapted(width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def recorded(pick: Pick) -> nn.Module:
+    return Recorded(pick("width", [4, 5]))
+
+
 def monte_carlo(pick: Pick) -> nn.Module:
     return MonteCarlo(pick("width", [4, 5]))
 
@@ -140,6 +193,13 @@ class Plain(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Trains(Plain):
+    """Goes back to training mode by itself."""
+
+    def on_train_epoch_start(self) -> None:
+        self.train()
 
 
 class Samples(Plain):

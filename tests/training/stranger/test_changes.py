@@ -71,6 +71,18 @@ def test_merged_is_solo(how: str, kind: str, tmp_path: Path) -> None:
     assert set(alone.values()) == ({why} if why else set())
 
 
+def test_what_a_hook_keeps_is_no_setting(tmp_path: Path) -> None:
+    config = evaluator(**own("Plain"), precision="64-true")
+    events = fused_and_apart(f"{MODULES}:recorded", config, tmp_path, 3)
+    assert fused_members(events) == {0, 1, 2}
+    assert not [event.alone for event in events if isinstance(event, Planned)][-1]
+
+
+def test_an_adapter_that_is_merged_in_evaluation_mode(tmp_path: Path) -> None:
+    config = evaluator(**own("Trains"), precision="64-true")
+    assert not evictions(fused_and_apart(f"{MODULES}:adapted", config, tmp_path, 3, all_fused=False))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_that_stays_in_training_mode(kind: str, tmp_path: Path) -> None:
     config = evaluator(**KINDS[kind], precision="64-true")

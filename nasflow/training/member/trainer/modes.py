@@ -57,21 +57,9 @@ class EvaluationModes:
         self._former = []
 
 
-def kept_in_training(model: nn.Module) -> set[nn.Module]:
-    """Return the parts of a model that are in training mode in validation, because methods that it overrides say so."""
-    modules = list(model.modules())
-    if all(map(_is_plain, set(map(type, modules)))):
-        return set()
-    former = [(module, module.training) for module in modules]
-    try:
-        EvaluationModes().enter([model])
-        return {module for module in modules if module.training}
-    finally:
-        for module, mode in former:
-            if "training" in vars(module):  # whatever its class does where that is set
-                vars(module)["training"] = mode
-            else:
-                module.training = mode
+def has_own_modes(model: nn.Module) -> bool:
+    """Whether `train()` or `eval()` of a part of the model may do more than set modes."""
+    return not all(map(_is_plain, set(map(type, model.modules()))))
 
 
 @functools.cache
