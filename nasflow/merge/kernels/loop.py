@@ -140,13 +140,27 @@ def call(node: Node, values: list[Any], training: bool) -> Any:
     return node.target(*args, **kwargs)
 
 
-def _nothing(node: Node, values: list[Any]) -> torch.Tensor:
-    """Return NaN in the shape of the node's output."""
-    if not isinstance(node.spec, Spec):
-        raise TypeError(f"{node.name} does not return a single tensor")
-    batch = values[0].shape[0]
-    sizes = [batch if a != b else a for a, b in zip(node.spec.shape, node.spec.other, strict=True)]
-    return torch.full(sizes, torch.nan, dtype=node.spec.dtype, device=values[0].device)
+def _nothing(node: Node, values: list[Any]) -> Any:
+    """Return NaN in the shape of the node's output, by the sizes that its inputs have now; zeros for whole numbers."""
+    sizes: dict[tuple[int, int], int] = {}  # by those at both traced batch sizes
+    tensors = [pair for pair in zip(node.inputs, values, strict=True) if isinstance(pair[1], torch.Tensor)]
+    for source, value in tensors:
+        if isinstance(source.spec, Spec):
+            for *traced, size in zip(source.spec.shape, source.spec.other, value.shape, strict=True):
+                if size != traced[0] or tuple(traced) not in sizes:  # a length that differs now counts
+                    sizes[traced[0], traced[1]] = size
+    more = next((size - a for (a, b), size in sizes.items() if b - a == 1), 0)  # samples than were traced
+
+    def nothing(spec: Any) -> Any:
+        if isinstance(spec, tuple | list):
+            return tuple(map(nothing, spec))
+        if not isinstance(spec, Spec):
+            raise TypeError(f"{node.name} does not return tensors only")
+        shape = [sizes.get((a, b), a + (b - a) * more) for a, b in zip(spec.shape, spec.other, strict=True)]
+        fill = torch.nan if spec.dtype.is_floating_point else 0
+        return torch.full(shape, fill, dtype=spec.dtype, device=tensors[0][1].device if tensors else None)
+
+    return nothing(node.spec)
 
 
 def _nothing_like(value: Any) -> Any:

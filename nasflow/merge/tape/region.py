@@ -12,7 +12,7 @@ from nasflow.merge.tape.tape_values import Spot
 from nasflow.merge.values.layout import Layout
 
 _MOST_SIZES = 8  # of batches, as many as keep their recordings
-_MOST_CALLS = 64  # before a backward, as many as keep a recording each for every size
+_MOST_CALLS = 64  # before a backward, as many as keep a recording each, of one size or of several together
 
 OUTPUTS = -1
 """Stands for the model's outputs where a batch's index is expected."""
@@ -131,10 +131,13 @@ class Region:
                 spot.data.copy_(value)
             recording.tape.forward()
         self._recordings[key] = calls  # the newest is last
-        if len(self._recordings) > _MOST_SIZES:
+        while len(self._recordings) > _MOST_SIZES or self._are_too_many():
             del self._recordings[next(iter(self._recordings))]
         recording.runs += 1
         return recording
+
+    def _are_too_many(self) -> bool:
+        return len(self._recordings) > 1 and sum(map(len, self._recordings.values())) > _MOST_CALLS
 
     def finish(self, recording: _Recording, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Run the backward: set the gradients of parameters, and return those of `imports`."""

@@ -106,25 +106,33 @@ class Turned(nn.Module):
     """An opaque part that reads words `[length, batch, width]`."""
 
     class Inner(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, width: int) -> None:
             super().__init__()
-            self.body = nn.Linear(6, 6)
+            self.body, self.back = nn.Linear(6, width), nn.Linear(width, 6)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             if not bool(self.body.weight.isfinite().all()):
                 raise ValueError("spoilt")
-            return torch.tanh(self.body(x))
+            y = self.back(torch.tanh(self.body(x)))
+            return y, y.flatten(0, 1).argmax(1)
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 6) -> None:
         super().__init__()
-        self.table, self.inner, self.head = nn.Embedding(11, 6), self.Inner(), nn.Linear(6, 4)
+        self.table, self.inner, self.head = nn.Embedding(11, 6), self.Inner(width), nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.inner(self.table(x).transpose(0, 1))).transpose(0, 1)
+        words = self.table(x).transpose(0, 1)
+        found, most = self.inner(words)
+        return self.head(found + words).transpose(0, 1) * most.reshape(-1, len(x)).T.unsqueeze(-1)
 
 
-def test_one_that_left_is_a_row_of_any_length() -> None:
-    sound, bad = (group_of(Turned, tokens, 3, torch.float64) for _ in range(2))
+@pytest.mark.parametrize("widths", [(6, 6, 6), (6, 7, 8)], ids=["one loop", "loops of one row"])
+def test_one_that_left_is_a_row_of_any_length(widths: tuple[int, ...]) -> None:
+    def group() -> Group:
+        seeds = iter(widths * 2)  # each model is made twice
+        return group_of(lambda: Turned(next(seeds)), tokens, 3, torch.float64)
+
+    sound, bad = group(), group()
     spoil(bad.models[BAD].inner)
     for x in (tokens(6, 5), tokens(6, 9), tokens(3, 2)):
         expected, found = sound.merged(x, True), bad.merged(x, True)
