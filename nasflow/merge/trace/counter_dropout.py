@@ -1,10 +1,14 @@
 """Dropout whose masks are computed from a seed and a count, so that a captured step draws new ones in each replay."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import ClassVar
 
 import torch
 from torch import nn
+from torch._jit_internal import is_scripting
+from torch.nn import functional as F
 
 _LOW = 0xFFFFFFFF
 
@@ -13,7 +17,8 @@ class CounterDropout(nn.Dropout):
     """`nn.Dropout` that draws from no generator: a mask depends on the layer's seed and on how often it was called.
 
     So masks of several members can be computed as one, equal to those of each alone, on any device and without asking
-    the host. They are other ones than torch's generators give.
+    the host. They are other ones than torch's generators give. Within `torch.utils.checkpoint`, which computes them
+    again in the backward, and transforms of `torch.func`, it draws as `nn.Dropout` does.
 
     Attributes:
         stream: `[2]` integers on the layer's device: its seed, and the calls that have drawn. It is not part of the
@@ -54,12 +59,24 @@ class CounterDropout(nn.Dropout):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """As for `nn.Dropout`."""
+        if is_scripting():  # by a hook that exports the model
+            return F.dropout(input, self.p, self.training, self.inplace)
         if not self.training or not self.p:
             return input
+        if is_checkpointed() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return super().forward(input)
         keep = 1.0 - float(self.p)
         masks = _masks(self.stream.unsqueeze(0), input.shape, input.dtype, _bound(keep), _scale(keep))
         self.stream[1].add_(1)
         return input.mul_(masks.squeeze(0)) if self.inplace else input * masks.squeeze(0)
+
+
+def is_checkpointed() -> bool:
+    """Whether torch.utils.checkpoint runs the caller, and will again in the backward: it restores generators only."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None
 
 
 class Masks:

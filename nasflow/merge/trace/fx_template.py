@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nasflow.merge.trace.counter_dropout import CounterDropout
+from nasflow.merge.trace.counter_dropout import CounterDropout, is_checkpointed
 from nasflow.merge.trace.node import IN_PLACE_OPERATORS, nodes_in
 from nasflow.merge.trace.own_gradients import has_own_gradients
 from nasflow.merge.trace.signature import freeze, has_own_call, hidden_state, is_hooked, own_structure, untouched
@@ -136,6 +136,8 @@ class _Tracer(fx.Tracer):
         """Refuse a child whose own `__call__` was traced up to here, and would run again where the child is called."""
         if has_own_call(type(m)):
             raise ValueError("a part does more in its call than in its forward")
+        if is_checkpointed() and any(isinstance(part, CounterDropout) for part in m.modules()):
+            raise ValueError("its masks are drawn again in the backward")
         return super().call_module(m, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:

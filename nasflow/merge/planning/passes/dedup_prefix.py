@@ -7,6 +7,7 @@ normalization, and a frozen trunk with equal weights. Autograd records none of i
 from collections.abc import Hashable
 
 from nasflow.merge.planning.logical_plan import LogicalPlan, Operation
+from nasflow.merge.trace.counter_dropout import CounterDropout
 from nasflow.merge.trace.node import Node
 from nasflow.merge.trace.op_properties import is_pure
 from nasflow.tensors import address
@@ -40,7 +41,7 @@ def _tensors(node: Node) -> Hashable:
     """Where the node's own tensors are stored: equal frozen weights share storage since the members were made."""
     if node.op == "attribute":
         tensors = [node.args[0]]
-    elif node.module is not None:
+    elif node.module is not None and not isinstance(node.module, CounterDropout):  # a pure one reads nothing
         tensors = [*node.module.parameters(), *node.module.buffers()]
     else:
         tensors = []
