@@ -42,7 +42,7 @@ def summed(parts: Sequence[Sums], how: Mapping[str, str]) -> Sums:
 def share_buffers(module: nn.Module) -> None:
     """Give all ranks the buffers of rank 0, as the statistics of batch norms, which each took of its own samples."""
     for buffer in module.buffers():
-        values = buffer.contiguous()  # others are sent in the order in which they lie in memory
+        values = buffer.contiguous()  # others are sent in the order of their memory
         dist.broadcast(values, src=0)
         if values is not buffer:
             buffer.copy_(values)
