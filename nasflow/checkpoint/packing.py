@@ -3,20 +3,20 @@
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 
+from nasflow.checkpoint.json_text import MisfitError, text_of
+from nasflow.checkpoint.kinds import Kind, kind_of, refuse_unstorable
+from nasflow.checkpoint.layout import JsonText, LaidOut
 from nasflow.errors import CheckpointError
 from nasflow.tensors import address
 
 _FEW_BYTES = 2**25
 
-Kind = tuple[torch.dtype, torch.device]
 _Places = dict[tuple[int, torch.Size], tuple[torch.Tensor, str, str]]
 """A tensor, its block, and its place in that block as JSON; by address and shape."""
 
@@ -52,15 +52,16 @@ class Packer:
     def pack(self, tree: Any) -> str:
         """Return the JSON text of a tree of dicts, lists, tuples, tensors and JSON scalars.
 
-        Keys that are not strings, tuples, NaN and infinity are preserved.
+        Keys that are not strings, tuples, NaN and infinity are preserved. Parts of the tree may be `LaidOut` or
+        `JsonText`.
 
         Raises:
             CheckpointError: the tree contains something else; the message says where. Nothing of the tree is stored.
         """
         tensors = _Tensors(len(self.blocks), self._places)
         try:
-            text = _pack(tree, tensors.place)
-        except _MisfitError as misfit:
+            text = text_of(tree, tensors.place)
+        except MisfitError as misfit:
             raise CheckpointError(
                 f"state at '{misfit.path}' is a {misfit}, which a checkpoint can't hold; it takes dense tensors, "
                 "numbers, text, and dicts, lists and tuples of these"
@@ -73,7 +74,7 @@ class Packer:
 
     def keep(self, tensor: torch.Tensor) -> str:
         """Add a flat tensor as a block, and return the block's name."""
-        return self._keep((tensor.dtype, tensor.device), _Group(str(len(self.blocks)), len(tensor), [tensor]))
+        return self._keep(kind_of(tensor), _Group(str(len(self.blocks)), len(tensor), [tensor]))
 
     def flat(self) -> dict[str, torch.Tensor]:
         """Return copies of all blocks on the CPU, in one flat tensor for each dtype and device."""
@@ -149,17 +150,38 @@ class _Tensors:
         self.places: _Places = {}
         self.used: set[str] = set()
 
-    def place(self, tensor: torch.Tensor) -> str:
-        """Return a tensor's place, as JSON."""
+    def place(self, item: Any) -> str:
+        """Return as JSON a tensor's place, or a part that is laid or written."""
+        if isinstance(item, torch.Tensor):
+            return self._place(item)
+        if isinstance(item, LaidOut):
+            return self._lay(item)
+        if isinstance(item, JsonText):
+            return item.text
+        raise MisfitError(type(item).__name__)
+
+    def _lay(self, laid: LaidOut) -> str:
+        layout, parts = laid.layout, laid.layout.split(laid.tensors)
+        groups = [
+            self.groups.get(kind) or self._new_group(kind, tensors[0])
+            for kind, tensors in zip(layout.kinds, parts, strict=True)
+        ]
+        text = layout.text([group.name for group in groups], tuple(group.length for group in groups))
+        for group, tensors, length in zip(groups, parts, layout.lengths, strict=True):
+            group.tensors += tensors
+            group.length += length
+        return text
+
+    def _place(self, tensor: torch.Tensor) -> str:
         if tensor.layout is not torch.strided:
-            raise _misfit(tensor)
+            refuse_unstorable(tensor)
         shape = tensor.shape
         memory = (address(tensor), shape)
         seen = self._known.get(memory) or self.places.get(memory)
         if seen is not None and _same(seen[0], tensor):
             self.used.add(seen[1])
             return seen[2]
-        kind = (tensor.dtype, tensor.device)
+        kind = kind_of(tensor)
         group = self.groups.get(kind) or self._new_group(kind, tensor)
         length, shape_text = _shape(shape)
         text = f'{{"$tensor":["{group.name}",{group.length},{shape_text}]}}'
@@ -169,8 +191,7 @@ class _Tensors:
         return text
 
     def _new_group(self, kind: Kind, tensor: torch.Tensor) -> _Group:
-        if tensor.is_meta or not _storable(tensor.dtype):
-            raise _misfit(tensor)
+        refuse_unstorable(tensor)
         group = self.groups[kind] = _Group(str(self._number + len(self.groups)))
         self.used.add(group.name)
         return group
@@ -182,28 +203,11 @@ def _shape(shape: torch.Size) -> tuple[int, str]:
     return shape.numel(), str([*shape])
 
 
-def _misfit(tensor: torch.Tensor) -> "_MisfitError":
-    kind = f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device}"
-    return _MisfitError(kind.replace("torch.", ""))
-
-
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of equal shape and address have the same elements."""
     return (one.dtype, one.device, one.stride(), one.is_conj(), one.is_neg()) == (
         *(other.dtype, other.device, other.stride(), other.is_conj(), other.is_neg()),
     )
-
-
-class _MisfitError(Exception):
-    """A value that a checkpoint can't hold, and the keys that lead to it, the innermost first."""
-
-    def __init__(self, what: str):
-        super().__init__(what)
-        self.keys: list[Any] = []
-
-    @property
-    def path(self) -> str:
-        return "".join(f"/{key}" for key in reversed(self.keys)) or "/"
 
 
 @torch.no_grad()
@@ -213,82 +217,3 @@ def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
         flat = [tensor if tensor.dim() == 1 else tensor.flatten() for tensor in tensors]  # there are thousands
         return torch.cat(flat).cpu()
     return torch.cat([tensor.cpu().flatten() for tensor in tensors])
-
-
-@functools.cache
-def _storable(dtype: torch.dtype) -> bool:
-    """Whether a safetensors file can hold this dtype."""
-    try:
-        safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
-    except (KeyError, RuntimeError, safetensors.SafetensorError):
-        return False
-    return True
-
-
-def _pack(tree: Any, place: Callable[[torch.Tensor], str]) -> str:
-    """Return JSON text directly: building lists and dicts for an encoder takes a tenth longer."""
-    if isinstance(tree, torch.Tensor):
-        return place(tree)
-    for kind, write in _WRITERS.items():
-        if isinstance(tree, kind):
-            return write(tree)
-    if isinstance(tree, dict):
-        return _pack_dict(tree, place)
-    if isinstance(tree, list):
-        return f"[{','.join(_pack_items(tree, place))}]"
-    if isinstance(tree, tuple):
-        return f'{{"$tuple":[{",".join(_pack_items(tree, place))}]}}'
-    raise _MisfitError(type(tree).__name__)
-
-
-def _pack_dict(tree: dict[Any, Any], place: Callable[[torch.Tensor], str]) -> str:
-    key = None
-    try:
-        if _are_plain(tuple(tree)):
-            pairs = [
-                # most values have a writer, so looking it up here saves many calls
-                f"{_quoted(key := own)}:{write(value) if (write := _WRITERS.get(type(value))) else _pack(value, place)}"
-                for own, value in tree.items()
-            ]
-            return f"{{{','.join(pairs)}}}"
-        pairs = [f"[{_pack((key := own), _refuse)},{_pack(value, place)}]" for own, value in tree.items()]
-        return f'{{"$dict":[{",".join(pairs)}]}}'
-    except _MisfitError as misfit:
-        misfit.keys.append(key)
-        raise
-
-
-def _pack_items(items: Iterable[Any], place: Callable[[torch.Tensor], str]) -> list[str]:
-    packed: list[str] = []
-    try:
-        for item in items:
-            packed.append(write(item) if (write := _WRITERS.get(type(item))) else _pack(item, place))
-    except _MisfitError as misfit:
-        misfit.keys.append(len(packed))
-        raise
-    return packed
-
-
-def _pack_float(number: float) -> str:
-    text = float.__repr__(number)
-    return text if math.isfinite(number) else f'{{"$float":"{text}"}}'
-
-
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    bool: {False: "false", True: "true"}.__getitem__,
-    type(None): {None: "null"}.__getitem__,
-    float: _pack_float,
-    int: int.__repr__,
-    str: _quoted,
-}
-"""bool comes before int, because it is a subclass of int."""
-
-
-@functools.lru_cache(maxsize=4_096)
-def _are_plain(keys: tuple[Any, ...]) -> bool:
-    """Whether the keys can be JSON keys, and none of them has a special meaning here."""
-    return all(type(key) is str and key[:1] != "$" for key in keys)
-
-
-def _refuse(_: torch.Tensor) -> str:
-    raise _MisfitError("dict with a tensor in a key")

@@ -370,7 +370,7 @@ def _state_within(member: Member | RepeatedTrial, batches: int) -> dict[str, Any
 
 def _state(member: Reported) -> dict[str, Any]:
     with activity.running(member.number):  # its modules may have a `state_dict` of their own
-        return member.state_dict()
+        return member.state_to_save()
 
 
 def _ranking(best: Objective | None, history: Sequence[Mapping[str, float]]) -> list[int]:

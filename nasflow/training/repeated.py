@@ -125,9 +125,9 @@ class RepeatedTrial:
         """The number of the model's parameters."""
         return int(self._each("parameters")[0])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue exactly."""
-        return self._state(Member.state_dict)
+    def state_to_save(self) -> dict[str, Any]:
+        """Return all that is needed to continue exactly, for `Packer.pack`."""
+        return self._state(Member.state_to_save)
 
     def state_within(self, batches: int) -> dict[str, Any]:
         """Return all that is needed to continue after so many batches of the running epoch."""

@@ -23,6 +23,7 @@ from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.optimization import EarlyStop, Fitting
 from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
+from nasflow.training.member.saved_layout import SavedLayout
 from nasflow.training.member.trained import where_model_is
 from nasflow.training.member.trainer.hooks import AFTER_BATCHES, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.trainer.modes import freeze_only, frozen_in
@@ -87,7 +88,7 @@ class Member:
         self.finished = self.stopped_early = self.pruned = self.is_joint = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
-        self.rng, self._candidate, self.config = rng, candidate, config
+        self.rng, self._candidate, self.config, self._layout = rng, candidate, config, SavedLayout()
         self.book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
@@ -276,10 +277,6 @@ class Member:
             self.book.log(name, value, batch_size=1)
         self._busy += seconds
 
-    def take_sums(self, name: str) -> tuple[float, int]:
-        """Return, and forget, the sum and the weight of what was logged under a name before an interruption."""
-        return self.book.take(name)
-
     def give_sums(self, sums: Mapping[str, Sequence[float | int]], seconds: float) -> None:
         """Take from its unit what the running epoch's batches have logged and how long they took, before a save."""
         self.book.go_on(sums)
@@ -288,10 +285,6 @@ class Member:
     def add_seconds(self, seconds: float) -> None:
         """Take its share of the time of a unit's steps."""
         self._busy += seconds
-
-    def logged(self) -> dict[str, list[float | int]]:
-        """Return of each number that was logged in this epoch the weighted sum and the sum of the weights."""
-        return self.book.sums()
 
     def logged_so_far(self) -> dict[str, float]:
         """Return what it logged in its last epoch, and means since; after the batches, torchmetrics, too."""
@@ -303,16 +296,19 @@ class Member:
         """Return what was logged since the last call."""
         return self.book.close_epoch()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue exactly; `packing.pack` takes it."""
-        weights = dict(self.module.state_dict())
+    def state_dict(self, layout: SavedLayout | None = None) -> dict[str, Any]:
+        """Return all that is needed to continue exactly; with a `layout`, for `Packer.pack` only."""
+        if layout is None or self.average.tensors or self.hooks.have_state:
+            weights: Any = dict(self.module.state_dict())
+        else:
+            weights = layout.weights(self.module)
         own = self.average.split(self.module, weights)
         hooks = self.hooks.state_dict(self._checkpoint(weights, self.steps))
         return {
             **record_of(self),
             "module": weights,
-            "frozen": frozen_in(self.module),
-            "fitting": self.fitting.state_dict(),
+            "frozen": frozen_in(self.module) if isinstance(weights, dict) else [],
+            "fitting": self.fitting.state_dict(layout),
             "early_stop": self._early_stop.state_dict() if self._early_stop else None,
             "should_stop": bool(self.module.trainer.should_stop),
             "rng": self.rng.state_dict(),
@@ -321,6 +317,10 @@ class Member:
             **({"not_averaged": own} if own else {}),
             **where_model_is(self._candidate.model, self.module),
         }
+
+    def state_to_save(self) -> dict[str, Any]:
+        """Return what `state_dict` returns, for `Packer.pack`: what is the same at each checkpoint is made once."""
+        return {**self.state_dict(self._layout), **self._layout.lists(history=self.history, seconds=self.seconds)}
 
     def twin(self) -> "Member":
         """Return a member that trains as this one would, and shares nothing with it that training changes.

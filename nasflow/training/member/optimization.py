@@ -17,6 +17,7 @@ from nasflow.config.evaluator.training import EarlyStoppingConfig
 from nasflow.errors import TrialError
 from nasflow.evaluator.ready_made.optimizers import Schedule
 from nasflow.training.member.loss_scale import LossScale
+from nasflow.training.member.saved_layout import SavedLayout
 
 _WITHOUT_OWN_CODE = (
     *(Schedule, lr_scheduler.StepLR, lr_scheduler.MultiStepLR, lr_scheduler.ConstantLR, lr_scheduler.LinearLR),
@@ -185,12 +186,19 @@ class Fitting:
         else:
             schedule.step(metric)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of optimizer and schedules, and the number of steps."""
-        optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
+    def state_dict(self, layout: SavedLayout | None = None) -> dict[str, Any]:
+        """Return the states of optimizer and schedules, and the number of steps; with a `layout` for `Packer.pack`."""
+        optimizers: list[Any] = (
+            [own.state_dict() for own in self.optimizers]
+            if layout is None
+            else [layout.optimizer(position, own) for position, own in enumerate(self.optimizers)]
+        )
+        schedules: list[Any] = [entry["scheduler"].state_dict() for entry in self.schedules]
+        if layout is not None:
+            schedules = [layout.scalars(f"schedule {position}", own) for position, own in enumerate(schedules)]
         return {
             "optimizer": optimizers if self._is_manual else optimizers[0],
-            "schedules": [entry["scheduler"].state_dict() for entry in self.schedules],
+            "schedules": schedules,
             "steps": self.steps,
             "scheduled": self._scheduled,
             **({"loss_scale": self.scale.state_dict()} if self.scale else {}),

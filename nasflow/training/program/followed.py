@@ -25,6 +25,10 @@ class FollowedTrial(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue."""
 
+    def state_to_save(self) -> dict[str, Any]:
+        """Return what `state_dict` returns."""
+        return self.state_dict()
+
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""

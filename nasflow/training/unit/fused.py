@@ -190,7 +190,7 @@ class FusedUnit(StackedUnit):
         if index == 0:
             if self._compare is not None:
                 self._compare(self, batch)
-            self._group.go_on([member.take_sums("train_loss") for member in self._rows])
+            self._group.go_on([member.book.take("train_loss") for member in self._rows])
         self._see(True, *batch)
 
     def stop_within(self) -> None:

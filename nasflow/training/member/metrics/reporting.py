@@ -47,8 +47,8 @@ class Reported(Protocol):
     def parameters(self) -> int:
         """The number of its model's parameters."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue, at least what `replayed` takes."""
+    def state_to_save(self) -> dict[str, Any]:
+        """Return all that is needed to continue, at least what `replayed` takes; `Packer.pack` takes it."""
 
 
 def record_of(trial: Reported) -> dict[str, Any]:

@@ -126,9 +126,14 @@ class Hooks:
                 raise EndsEpochError
         return batch
 
+    @property
+    def have_state(self) -> bool:
+        """Whether hooks or callbacks may keep something beside a checkpoint."""
+        return bool(self.callbacks) or "on_save_checkpoint" in self.names
+
     def state_dict(self, checkpoint: dict[str, Any]) -> dict[str, Any] | None:
         """Return what hooks and callbacks keep beside a Lightning `checkpoint`; None for nothing."""
-        if not self.callbacks and "on_save_checkpoint" not in self.names:
+        if not self.have_state:
             return None
         known = dict(checkpoint)
         states = [callback.state_dict() for callback in self.callbacks]

@@ -15,7 +15,7 @@ def whole_step(member: Member, loss: torch.Tensor, gradients: Mapping[nn.Paramet
     trained = {name: parameter for name, parameter in member.module.named_parameters() if parameter.requires_grad}
     changed = {name: buffer.detach().clone() for name, buffer in member.module.named_buffers()}
     precision = next(iter(trained.values())).dtype  # in which logged numbers were computed, before they were summed up
-    for name, (total, weight) in member.logged().items():
+    for name, (total, weight) in member.book.sums().items():
         changed[f"its logged '{name}'"] = torch.tensor([total, weight], dtype=precision)
     grads = {name: gradients.get(parameter) for name, parameter in trained.items()}
     return Step(loss, loss, grads, changed, member.rng.position())

@@ -188,8 +188,8 @@ class JointUnit(LockstepUnit):
         member = self.members[0]
         try:
             self._call_own(twin, self.row_of(member), VALIDATION, batch, index)
-            logged = twin.logged()
-            same = _is_close(logged, {name: sums for name, sums in member.logged().items() if name in logged})
+            logged = twin.book.sums()
+            same = _is_close(logged, {name: sums for name, sums in member.book.sums().items() if name in logged})
             same &= _is_close(metric_states(twin.module), metric_states(member.module))
         except (Exception, SystemExit) as error:  # of the member's own code, which fails again by itself
             raise NotJointError(f"{type(error).__name__}: {error}") from error
