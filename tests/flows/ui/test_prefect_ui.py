@@ -30,7 +30,7 @@ PREFECTS_OWN = {"Run Name", "Enforce Parameter Schema", "Start"}  # labels of th
 
 PARAMETERS = [  # of the flow, as its docstring tells them
     ("config", "everything about the search"),
-    ("budget (Optional)", "when it ends, instead of the config's budget"),
+    ("budget (Optional)", "when it ends; the keys that are set in it replace those of the config's budget"),
 ]
 
 # kinds whose keys are all keys of another kind, too
