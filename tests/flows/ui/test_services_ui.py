@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
@@ -78,9 +79,16 @@ def page(chromium: "Browser") -> Iterator["Page"]:
 
 
 def open_run(page: "Page", searches: Searches, name: str) -> None:
-    """The page of a flow run, from the list of runs."""
-    page.goto(urljoin(searches.server.url, "/v2/runs"))
-    page.locator("a[href*='/runs/flow-run/']").get_by_text(name, exact=True).first.click()
+    """The page of a flow run, from the list of runs, which does not ask again if a request of it has failed."""
+    from playwright.sync_api import TimeoutError as TooLateError
+
+    link = page.locator("a[href*='/runs/flow-run/']").get_by_text(name, exact=True).first
+    for wait in (PATIENCE / 4, PATIENCE):
+        page.goto(urljoin(searches.server.url, "/v2/runs"))
+        with suppress(TooLateError) if wait < PATIENCE else nullcontext():
+            link.wait_for(timeout=wait)
+            break
+    link.click()
     page.wait_for_url(re.compile("/runs/flow-run/"))
 
 
