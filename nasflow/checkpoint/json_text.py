@@ -35,17 +35,17 @@ def text_of(tree: Any, place: Place) -> str:
     Raises:
         MisfitError: the tree contains something else.
     """
-    if isinstance(tree, torch.Tensor):
-        return place(tree)
-    for kind, write in _WRITERS.items():
-        if isinstance(tree, kind):
-            return write(tree)
+    if (write := _WRITERS.get(type(tree))) is not None:
+        return write(tree)
     if isinstance(tree, dict):
         return _dict(tree, place)
     if isinstance(tree, list):
         return f"[{','.join(_items(tree, place))}]"
     if isinstance(tree, tuple):
         return f'{{"$tuple":[{",".join(_items(tree, place))}]}}'
+    for kind, write in _WRITERS.items():
+        if isinstance(tree, kind):
+            return write(tree)
     return place(tree)
 
 

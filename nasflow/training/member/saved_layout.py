@@ -81,21 +81,19 @@ class _Weights:
         if not all(map(_is_plain, parts)):
             return
         # these objects stay as long as their modules; looking them up again would take longer than all else
-        self._hooks = [hooks for part in parts for hooks in _hooks_of(part)]
-        self._nested = [part._modules for part in parts]
-        self._parameters = [part._parameters for part in parts]
-        self._held: list[tuple[dict[str, Any], Collection[str]]] = []
-        for part in parts:
-            self._held += [(part._parameters, ()), (part._buffers, part._non_persistent_buffers_set)]
-        self._names = self._find()
-        self._children = self._nest()
-        if not any(self._hooks) and not self._has_frozen():
+        hooks = [found for part in parts for found in (part._state_dict_hooks, part._state_dict_pre_hooks)]
+        nested, held = [part._modules for part in parts], [pair for part in parts for pair in _held_by(part)]
+        self._empty = [*hooks, *(own for own in [*nested, *(own for own, _ in held)] if not own)]
+        self._nested, self._held = list(filter(None, nested)), [(own, skipped) for own, skipped in held if own]
+        self._parameters = [part._parameters for part in parts if part._parameters]
+        self._names, self._children = self._find(), self._nest()
+        if not any(hooks) and not self._has_frozen():
             saved = module.state_dict(keep_vars=True)
             self.layout = _layout_of(saved, list(saved.values()), self._tensors())
 
     def laid(self, module: nn.Module) -> LaidOut | None:
         """Return the module's state now; None if it has another layout, or frozen weights."""
-        if self.layout is None or module is not self._module or any(self._hooks):
+        if self.layout is None or module is not self._module or any(self._empty):
             return None
         if self._find() != self._names or self._has_frozen() or not _are_same(self._nest(), self._children):
             return None
@@ -208,8 +206,9 @@ def _is_plain(part: nn.Module) -> bool:
     return is_changed or part._buffers.keys() <= part._non_persistent_buffers_set
 
 
-def _hooks_of(part: nn.Module) -> tuple[Collection[Any], ...]:
-    return part._state_dict_hooks, part._state_dict_pre_hooks
+def _held_by(part: nn.Module) -> Iterable[tuple[dict[str, Any], Collection[str]]]:
+    """Return what a module holds in the order of `state_dict`, each with the names that are not saved."""
+    return (part._parameters, ()), (part._buffers, part._non_persistent_buffers_set)
 
 
 def _trained_by(optimizer: Optimizer) -> list[nn.Parameter]:
