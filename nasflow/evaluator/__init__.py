@@ -3,3 +3,7 @@
 `supervised` is classification and regression, `lightning` a user's LightningModule; `make` builds the one of a config.
 Imports `config`, `space` and leaves.
 """
+
+from nasflow.system.scipy_signal import put_off
+
+put_off()

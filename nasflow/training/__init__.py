@@ -3,3 +3,7 @@
 The rooms: a `member` is one trial, a `unit` steps several at once, `optim` holds their optimizers, and `schedule`
 decides which members train in each epoch. Imports evaluators, `merge`, `checkpoint`, `job` and what is below them.
 """
+
+from nasflow.system.scipy_signal import put_off
+
+put_off()
