@@ -1,6 +1,7 @@
 """Removes the old studies of a store, with their folders and checkpoints."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from nasflow.config.job_secrets import JobSecrets, job_secrets
 from nasflow.config.search import SearchConfig
 from nasflow.errors import NasflowError, StudyError, UserError
 from nasflow.study.database.store_url import StoreUrl
-from nasflow.study.retention import OldStudy, old_studies, remove_study
+from nasflow.study.retention import OldStudy, old_studies, own_folder, remove_study
 from nasflow.study.study import Study
 
 from .server.secrets import use_prefect_blocks
@@ -66,16 +67,15 @@ def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
     except StudyError as error:  # it can't be read, or another process has removed it
         say(f"{name}: could not be removed: {error}")
         return False
-    try:
+    with closing(study):
         holder = study.controller()
-    finally:
-        study.close()
+        why_not = _why_not(study) if purge.dry_run else ""
     if holder is not None:
         say(f"{name}: stays, {holder} runs it")
         return True
     if purge.dry_run:
-        say(f"{name}: would be removed, {since}")
-        return True
+        say(f"{name}: could not be removed: {why_not}" if why_not else f"{name}: would be removed, {since}")
+        return not why_not
     exported: list[Path] = []
 
     def before(study: Study) -> None:
@@ -95,6 +95,15 @@ def _purge_one(store: StoreUrl, old: OldStudy, purge: Purge, say: Say) -> bool:
         return False
     say(f"{name}: removed, {since}" + "".join(f"; its best model is in {folder}" for folder in exported))
     return True
+
+
+def _why_not(study: Study) -> str:
+    """Return why the study's folder can't be removed here; empty if it can."""
+    try:
+        own_folder(study)
+    except (NasflowError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _export(study: Study, out: Path) -> list[Path]:

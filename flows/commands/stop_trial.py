@@ -1,8 +1,6 @@
 """`nasflow stop-trial`: ends one trial; the others of its job train on."""
 
-from nasflow.errors import UserError
 from nasflow.study.study import Study
-from nasflow.trial import TrialStatus
 
 from ..pool.make import make_service
 from ..server.secrets import use_prefect_blocks
@@ -15,11 +13,7 @@ def stop_trial(study: Study, number: int) -> None:
     Raises:
         UserError: there is no such trial, it is not in training, or its service can't do that.
     """
-    status = study.trial(number).status
-    if status not in (TrialStatus.SUBMITTED, TrialStatus.RUNNING):
-        raise UserError(
-            f"trial {number} of study '{study.config.name}' is {status}: only one in training can be stopped"
-        )
+    study.refuse_ended(number)
     use_prefect_blocks()
     config = study.config
     make_service(config.training_service, config.study_dir, config.base_dir).stop_trial(number)

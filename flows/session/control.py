@@ -202,6 +202,7 @@ class Control:
             return
         for number in numbers:
             try:
+                self._session.study.refuse_ended(number)
                 self._session.service.stop_trial(number)
             except NasflowError as error:
                 log.warning("an event asks to stop trial %d: %s", number, error)

@@ -12,6 +12,7 @@ STOP = "nasflow.trial.stop"
 
 
 _MOST = 50  # events of an answer; Prefect refuses more
+_DIGITS = 9  # of the largest number of a trial; not every store takes longer ones
 
 
 class StopEvents:
@@ -33,8 +34,8 @@ class StopEvents:
             found += new
             self._taken.update(event.id for event in new)
             until = min(event.occurred for event in new)  # an answer has the newest ones up to then
-        numbers = [event.resource.id.removeprefix(self._prefix) for event in found]
-        return [int(number) for number in numbers if number.isdecimal()]  # others are of a study with a longer name
+        numbers = [event.resource.id.removeprefix(self._prefix) for event in found]  # or of a study with a longer name
+        return [int(number) for number in numbers if number.isdecimal() and len(number) <= _DIGITS]
 
     def _new(self, client: SyncPrefectClient, until: datetime) -> list[ReceivedEvent]:
         wanted = EventFilter(

@@ -226,7 +226,8 @@ class SearchConfig(Section):
 
     @model_validator(mode="after")
     def _like_devices(self) -> "SearchConfig":
-        if not isinstance(self.evaluator, ProgramConfig):
+        """Refuse services on which a merged job would have unlike numbers of devices, unless they follow from one."""
+        if not isinstance(self.evaluator, ProgramConfig) and self.evaluator.parallel is None:
             refuse_unlike(self.training_service)
         return self
 
@@ -235,7 +236,7 @@ class SearchConfig(Section):
         """Over how many devices a job spreads its merged trials; 1 for programs, which use them as they like."""
         if isinstance(self.evaluator, ProgramConfig):
             return 1
-        return devices_of_a_job(sections_of(self.training_service)[0])
+        return max(map(devices_of_a_job, sections_of(self.training_service)))  # unlike only with evaluator.parallel
 
     @model_validator(mode="after")
     def _room_for_a_date(self) -> "SearchConfig":

@@ -95,7 +95,7 @@ def remove_study(
     study = Study.open(config, lease)
     try:
         with lease.kept(lambda: None):
-            folder = _own_folder(study)
+            folder = own_folder(study)
             if folder is None:
                 erase_record(store_url, name, lease)
                 return
@@ -122,7 +122,7 @@ def _signs_of_life(session: Session, key: int) -> Iterator[datetime]:
         yield at
 
 
-def _own_folder(study: Study) -> Path | None:
+def own_folder(study: Study) -> Path | None:
     """Return the study's folder; None if it is another study's and this one has no trials, and so no files.
 
     Raises:

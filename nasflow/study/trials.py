@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, insert, literal, null, or_, select
 from sqlalchemy.orm import Session
 
+from nasflow.errors import StudyError
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
 from nasflow.study.base import FINISHED, OF_TRIAL, SCORED, StudyBase, best_first, chunks, now, to_trial, trial_of
@@ -78,6 +79,12 @@ class TrialLog(StudyBase):
         """Return one trial. Raises StudyError if no trial has this number."""
         with self._read() as session:
             return to_trial(self._trial_rows(session, [number])[number])
+
+    def refuse_ended(self, number: int) -> None:
+        """Raise StudyError if no trial has this number, or it has ended, so that nothing can stop it."""
+        status = self.trial(number).status
+        if status.finished:
+            raise StudyError(f"trial {number} of study '{self.name}' is {status}: only one in training can be stopped")
 
     def stopped_before(self, trial: Trial) -> Trial | None:
         """Return the scored trial that `trial` can go on from: it differs only in that it ended before.

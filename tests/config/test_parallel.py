@@ -45,6 +45,12 @@ def test_only_large_trials_are_not_merged() -> None:
     assert not config({"parallel": None}).is_wide(10**9)
 
 
+def test_merged_trials_are_spread_as_on_the_service_that_says_how() -> None:
+    evaluator = {"parallel": {"devices": 2, "min_parameters": 1000}}
+    for services in ([LOCAL, {"kind": "slurm"}], [{"kind": "slurm"}, LOCAL]):
+        assert config(evaluator, training_service=services).devices_of_job == 2
+
+
 @pytest.mark.parametrize(
     ("parallel", "gpus"), [({"devices": 1, "nodes": 3}, 0), ({"devices": 4, "nodes": 2}, 4), ({"devices": 2}, 2)]
 )
@@ -74,11 +80,15 @@ def test_several_machines_of_a_cluster(parallel: dict[str, Any], gpus: int) -> N
         {"kind": "prefect", "work_pool": "gpus", "gpus_per_job": 2},
         [LOCAL, {**HOSTS, "devices_per_job": 2}],
         [{"kind": "slurm", "gpus_per_job": 2}, HOSTS],
+        [LOCAL, {"kind": "slurm"}],
+        [{"kind": "dask"}, LOCAL],
+        [LOCAL, {"kind": "custom", "target": "own.py:Service"}],
     ],
     ids=str,
 )
-def test_several_devices_of_one_machine_on_any_service(service: Any) -> None:
-    parsed = config(training_service=service)
+@pytest.mark.parametrize("min_parameters", [0, 1000])
+def test_several_devices_of_one_machine_on_any_service(service: Any, min_parameters: int) -> None:
+    parsed = config({"parallel": {"devices": 2, "min_parameters": min_parameters}}, training_service=service)
     assert parse_config(parsed.model_dump(mode="json")) == parsed
     of_each = sections_of(parsed.training_service)
     assert all(section.devices_per_job == 2 for section in of_each if section.kind in ("local", "ssh"))

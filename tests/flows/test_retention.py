@@ -10,6 +10,7 @@ import pytest
 from nasflow.config.search import load_config, parse_config
 from nasflow.errors import CheckpointError, UserError
 from nasflow.flows.purge import Purge, purge_studies
+from nasflow.space.architecture import Architecture
 from nasflow.study import retention
 from nasflow.study.lease import Lease
 from nasflow.study.study import Study, list_studies
@@ -124,3 +125,22 @@ def test_a_file_that_can_not_be_removed_and_a_study_that_is_gone_stop_nothing(tm
     assert said[0].startswith("a-gone: could not be removed: there is no study 'removed'")
     assert said[1] == "b-stuck: could not be removed: [Errno 13] Permission denied: 'b-stuck/model.ckpt'"
     assert said[2].startswith("c-good: removed")
+
+
+def test_a_dry_run_says_what_would_stay(tmp_path):
+    """As the run after it: a study with trials whose folder is not on this machine."""
+    for name in ("away", "here"):
+        opened = study(tmp_path, name)
+        if name == "away":
+            opened.begin_round(0)
+            opened.submit_trials(0, [Architecture({"width": 1})])
+        opened.close()
+    store = f"sqlite:///{tmp_path}/s.db"
+    for dry_run, then in ((True, "would be removed"), (False, "removed")):
+        gone, said = lines_of(store, Purge("*", keep=0, dry_run=dry_run))
+        assert not gone
+        told = {line.partition(": ")[0]: line.partition(": ")[2] for line in said}
+        why = f"this machine does not have its folder {tmp_path}/away: remove it there"
+        assert told["away"] == f"could not be removed: study 'away': {why}"
+        assert told["here"].startswith(f"{then}, last active")
+    assert names(store) == ["away"]

@@ -15,6 +15,7 @@ from nasflow.training_service.check.service_check import CheckedService, SlotRep
 
 from ...pool.make import make_service
 from ...server.client import set_up_prefect
+from ...server.own_server import use_kept_server
 from ...server.secrets import use_prefect_blocks
 from .problems import problems_json
 
@@ -29,6 +30,7 @@ def check_all(config: SearchConfig, seconds: float) -> list[CheckedService]:
         seconds: that a job may wait for a place.
     """
     set_up_prefect(verbose=False)
+    use_kept_server()
     use_prefect_blocks()
     secrets = job_secrets(config)
 

@@ -9,7 +9,7 @@ from nasflow.errors import ConfigError
 from ...server.secrets import use_prefect_blocks
 from .findings import Finding, Level, examined
 from .machine import check_folder, check_kernels, check_packages, check_slots, check_store
-from .prefect import check_prefect
+from .prefect import check_prefect, find_server
 
 
 def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
@@ -20,6 +20,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
         store: SQLAlchemy URL, used if there is no config.
         pool: name of the work pool.
     """
+    is_kept = find_server()
     use_prefect_blocks()
     findings = examined("packages", check_packages) + examined("kernels", check_kernels)
     config = None
@@ -33,7 +34,7 @@ def examine(config_file: Path | None, store: str, pool: str) -> list[Finding]:
             findings += _check_config(config)
     url = SecretUrl(store) if config is None else config.store
     findings += examined("store", lambda: check_store(url))
-    findings += check_prefect(pool)
+    findings += check_prefect(pool, is_kept)
     return findings
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import SearchConfig
 from nasflow.config.secret.secrets import SecretLocation
 from nasflow.config.services.ssh import SshServiceConfig
@@ -63,7 +64,7 @@ def check_slots(config: SearchConfig) -> Iterator[Finding]:
         if isinstance(section, SshServiceConfig):
             yield from _check_hosts(config)
             continue
-        service = make_service(section, config.study_dir, config.base_dir)
+        service = make_service(section, config.study_dir, config.base_dir, job_secrets(config))
         service.validate()
         if slots := service.slots():
             yield Finding("slots", Level.OK, f"{len(slots)} for each search: {', '.join(slots)}")

@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 KNOWN_TYPES = ("process", "docker", "kubernetes")
 _CLOCK = timedelta(seconds=10)
 _PREFECT = {
-    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # a check must not start a server
     "PREFECT_CLIENT_MAX_RETRIES": "0",
     "PREFECT_API_REQUEST_TIMEOUT": "30",
 }
 
 
-def check_prefect(pool: str) -> list[Finding]:
-    """Check whether Prefect's server can run searches of a work pool. Without a usable server, it stops there."""
+def find_server() -> bool:
+    """Let all checks use the server that searches would find, and return whether it is a kept one."""
     os.environ.update(_PREFECT)
     set_up_prefect(verbose=False)
-    is_kept = use_kept_server()
+    return use_kept_server()
+
+
+def check_prefect(pool: str, is_kept: bool) -> list[Finding]:
+    """Check whether Prefect's server can run searches of a work pool. Without a usable server, it stops there."""
     findings = examined("server", lambda: _check_server(is_kept))
     if any(finding.level is Level.BROKEN for finding in findings) or api_url() is None:
         return findings

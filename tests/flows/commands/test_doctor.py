@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from nasflow.config.search import load_config
+from nasflow.errors import ConfigError
+from nasflow.flows.commands.doctor.machine import check_slots
 from nasflow.flows.commands.doctor.prefect import clock_finding
 from nasflow.flows.server.automations import ZOMBIES
 from nasflow.study.database.store import SchemaRow, Store
@@ -241,6 +244,15 @@ def test_a_gpu_that_is_not_there(patient):
     service = {"kind": "local", "gpus": [64]}
     patient.config = patient.searches.write("search", **SEARCH | {"training_service": service})
     patient.fault("slots", "broken", "there is no GPU 64", "leave the key out to train on the CPU")
+
+
+def test_jobs_that_can_t_be_given_a_secret(tmp_path):
+    """A search would be refused; the command makes a finding of each error of this check."""
+    searches = Searches(tmp_path, PrefectServer("", {}))
+    url = "sftp://user:hush@host/folder"
+    file = searches.write("search", **SEARCH | {"training_service": {"kind": "slurm"}}, checkpoint={"url": url})
+    with pytest.raises(ConfigError, match=r"checkpoint\.url: jobs of training_service 'slurm' can't be given its"):
+        list(check_slots(load_config(file)))
 
 
 def test_a_config_that_is_not_valid(patient):

@@ -61,12 +61,21 @@ def test_the_next_search_uses_the_server_that_a_search_has_kept(alone: Searches,
 
 
 def test_doctor_examines_the_server_that_is_kept(alone: Searches, kept: dict[str, object]) -> None:
-    found = {finding["check"]: finding for finding in json.loads(alone.run("doctor", "--json", code=2))}
+    alone.write("pooled", **ONE_TRIAL | {"training_service": {"kind": "prefect", "work_pool": "none"}})
+    said = alone.run("doctor", "pooled.yaml", "--json", code=2)
+    found = {finding["check"]: finding for finding in json.loads(said)}
+    assert "Prefect has no work pool 'none'" in found["slots"]["saw"], "it was asked, as a search asks it"
     assert found["server"]["level"] == "ok" and str(kept["url"]) in found["server"]["saw"]
     assert "'nasflow server stop' ends it" in found["server"]["saw"]
     assert found["pool"]["level"] == "broken", "a server without a work pool"
     assert str(kept["url"]) in alone.run("server", "start")  # there is one
     assert [one["pid"] for one in alone.json("server", "status")] == [kept["pid"]]
+
+
+def test_services_are_checked_with_the_server_that_is_kept(alone: Searches, kept: dict[str, object]) -> None:
+    alone.write("pooled", **ONE_TRIAL | {"training_service": {"kind": "prefect", "work_pool": "none"}})
+    (service,) = json.loads(alone.run("services", "check", "pooled.yaml", "--json", code=2))
+    assert "Prefect has no work pool 'none'" in service["problems"][0]["text"]
 
 
 def test_its_database_began_as_a_copy_of_a_template_that_the_cache_keeps(

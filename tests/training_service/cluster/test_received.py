@@ -10,7 +10,8 @@ import pytest
 
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.services.storage import ObjectStoreConfig
-from nasflow.job.spec import job_dir, trial_dir
+from nasflow.job.events import Evicted, Final
+from nasflow.job.spec import job_dir, stop_mark, trial_dir
 from nasflow.testing.training_service import script
 from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.cluster.runs import ClusterRecords
@@ -171,6 +172,36 @@ def test_a_disk_that_is_full_here_is_waited_for(run, tmp_path, monkeypatch, capl
     store._next = float("-inf")
     store.collect([run])
     assert (job_dir(run.root, "job") / "job.log").read_text() == "log\n"
+
+
+def test_the_stop_marks_of_trials_that_have_ended_go_with_their_run(run, tmp_path):
+    """On the node, its program has removed them; here they would end the trials early when they are retried."""
+    members = [SPEC.members[0].model_copy(update={"trial": trial}) for trial in range(3)]
+    spec = SPEC.model_copy(update={"members": members})
+    (job_dir(run.root, "job") / "job.json").write_text(spec.model_dump_json())
+    for trial in range(4):
+        stop_mark(run.root, trial).parent.mkdir(parents=True)
+        stop_mark(run.root, trial).touch()
+    config = ObjectStoreConfig(url=SecretUrl(f"file://{tmp_path}/storage"), poll_seconds=0.001)
+    store = ObjectStore(config, run.root, RunOptions("module:function", 60.0, run.root / "test" / "controller"))
+    store.give(run)
+    (bucket,) = (tmp_path / "storage").iterdir()
+    ends = [
+        Final(trial=0, epochs=1, metrics={"loss": 1.0}, stopped_early=True),
+        Evicted(trial=1, epoch=1, error="it diverges"),
+    ]
+    exits = [None, JobState(status=JobStatus.EXITED, exit_code=1)]
+    at, folder = 0, bucket / run.name / SENDER
+    folder.mkdir()
+    for number, (event, end) in enumerate(zip(ends, exits, strict=True)):
+        line = event.model_dump_json().encode() + b"\n"
+        part = Part(events_at=at, log_at=0, events=len(line), log=0, files=[], exit=end)
+        parcel.write(folder / f"{number:08d}", part, [line, b""])
+        at += len(line)
+    store._next = float("-inf")
+    store.collect([run])
+    assert run.ended() is not None
+    assert [stop_mark(run.root, trial).exists() for trial in range(4)] == [False, False, True, True]
 
 
 def test_files_that_trials_share_are_sent_once_and_put_together_beside_the_records(run, tmp_path, monkeypatch):

@@ -219,6 +219,18 @@ def test_cleanup_without_variables_asks_for_no_secret(tmp_path: Path, server: Se
     assert not [path for method, path in server.asked if method == "DELETE"]
 
 
+@pytest.mark.parametrize(("query", "asks"), [("", False), ("?token=hush", True)])
+def test_a_storage_without_secrets_needs_no_right_to_them(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, query: str, asks: bool
+) -> None:
+    """As where pods have a role."""
+    monkeypatch.chdir(tmp_path)
+    service = opened(tmp_path, server, storage={"url": f"file://{tmp_path}/storage{query}"})
+    service.submit(script("job"))
+    service._remove_rest()
+    assert {method for method, path in server.asked if "/secrets" in path} == ({"POST", "DELETE"} if asks else set())
+
+
 def test_cleanup_without_the_storages_secrets_ends_the_jobs_and_says_so(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

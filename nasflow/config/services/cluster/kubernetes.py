@@ -70,7 +70,9 @@ class KubernetesServiceConfig(PodsConfig):
         default=None, description="that a job may take with its time in the queue; then Kubernetes ends it"
     )
     ttl_seconds_after_finished: PositiveInt = Field(
-        default=3600, title="TTL seconds after finished", description="until the cluster removes a Job that has ended"
+        default=3600,
+        title="TTL seconds after finished",
+        description="until the cluster removes a Job that has ended; when the search ends, all are deleted",
     )
     pod_template: dict[str, Any] = Field(
         default={}, description="merged last into the pod template; the job's container is named 'job'"

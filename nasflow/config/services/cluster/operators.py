@@ -27,7 +27,7 @@ class KubeflowServiceConfig(OperatorConfig):
     ttl_seconds_after_finished: PositiveInt = Field(
         default=3600,
         title="TTL seconds after finished",
-        description="until the cluster removes a PyTorchJob that has ended",
+        description="until the cluster removes a PyTorchJob that has ended; when the search ends, all are deleted",
     )
     pod_template: dict[str, Any] = Field(
         default={},

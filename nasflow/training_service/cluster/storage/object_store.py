@@ -22,15 +22,19 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
+
+from pydantic import ValidationError
 
 from nasflow.config.secret.secret_url import SecretUrl
 from nasflow.config.secret.secrets import BlockSecret, EnvironmentSecret, SecretText, secrets_of
 from nasflow.config.services.storage import ObjectStoreConfig
 from nasflow.errors import ConfigError, ServiceError
 from nasflow.job.disk_full import is_full
+from nasflow.job.events import Evicted, Final, each_line, parse_event, read_lines
 from nasflow.job.spec import JobSpec, job_dir, stop_mark, trial_dir
 from nasflow.system.small_files import write_aside
 from nasflow.training_service.cluster.runs import Run
@@ -132,10 +136,10 @@ class ObjectStore(Storage):
         ]
 
     def secrets(self) -> Mapping[str, str]:  # noqa: D102
-        return {SECRETS: json.dumps(self._known_texts())}
+        return {SECRETS: json.dumps(self._known_texts())} if self.has_secrets() else {}
 
     def has_secrets(self) -> bool:  # noqa: D102
-        return True
+        return any(not isinstance(secret, SecretUrl) or secret.has_password for _, secret in secrets_of(self._config))
 
     def why_closed(self) -> str:  # noqa: D102
         if self._id_file.exists():
@@ -224,6 +228,8 @@ class ObjectStore(Storage):
         try:
             for name, run in known.items():
                 complete &= self._take_parts(run, there[name], deadline, garbage)
+                if run.ended() is not None:
+                    self._drop_stop_marks(run)
                 if "input" in there[name]:
                     self._tell(run)
         finally:
@@ -274,6 +280,19 @@ class ObjectStore(Storage):
         finally:
             aside.unlink(missing_ok=True)
         return True
+
+    def _drop_stop_marks(self, run: Run) -> None:
+        """Remove the marks of trials that have ended: the run's program has removed only those on its node."""
+        marks = {member.trial: stop_mark(self._root, member.trial) for member in self._spec(run).members}
+        if not any(mark.exists() for mark in marks.values()):
+            return
+        for line in each_line(partial(read_lines, job_dir(self._root, run.job_id) / "events.jsonl")):
+            try:
+                event = parse_event(line)
+            except ValidationError:  # whoever reads the events says so
+                continue
+            if isinstance(event, Final | Evicted) and event.trial in marks:
+                marks[event.trial].unlink(missing_ok=True)
 
     def _tell(self, run: Run) -> None:
         """Write what a run is to know, if that has changed."""
