@@ -56,7 +56,9 @@ def test_others_do_not_fit(other: list[torch.Tensor]) -> None:
     assert not Layout({"w": torch.zeros(2, 3)}).fits(other)
 
 
-@pytest.mark.parametrize("thing", [object(), torch.zeros(2, device="meta"), torch.eye(2).to_sparse()], ids=str)
+@pytest.mark.parametrize(
+    "thing", [object(), torch.zeros(2, device="meta"), torch.eye(2).to_sparse()], ids=["object", "meta", "sparse"]
+)
 def test_what_a_checkpoint_can_not_hold_has_no_layout(thing: Any) -> None:
     with pytest.raises(MisfitError):
         Layout({"w": torch.zeros(2), "x": [thing]})
