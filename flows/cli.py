@@ -271,14 +271,11 @@ def purge(
 @app.command()
 def validate(config: ConfigFile) -> None:
     """Check a config, its space and its data without training anything."""
-    from nasflow.evaluator.check import check_search  # noqa: PLC0415
-    from nasflow.report.trial_loggers import check_loggers  # noqa: PLC0415
-    from nasflow.training.schedule.pruners import check_pruner  # noqa: PLC0415
+    from .session.checks import check_custom_services, checked  # noqa: PLC0415
 
     parsed = load_search(config)
-    check_pruner(parsed)
-    check_loggers(parsed.loggers)
-    space = check_search(parsed)
+    check_custom_services(parsed)
+    space, _ = checked(parsed)
     count = space.count(limit=100 if space.is_real else 1000)
     console().print(f"{config} is valid: {count} architectures, strategy {parsed.strategy.kind}.", soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,16 @@ OlderThan = Annotated[
 Patience = Annotated[float, typer.Option(min=0, callback=a_number, help="Seconds that a job may wait for a place.")]
 
 DEFAULT_STORE = "sqlite:///nasflow.db"
+
+
+def store_option(store: str) -> list[str]:
+    """Return what a command that is shown needs to find a store, without its password.
+
+    It is empty for the default store and for the environment's, which the command finds by itself.
+    """
+    from nasflow.config.secret.secret_url import SecretUrl  # noqa: PLC0415 - slow
+
+    return [] if store == (os.environ.get("NASFLOW_STORE") or DEFAULT_STORE) else ["--store", str(SecretUrl(store))]
 
 
 def load_study(store: Any, name: str) -> Any:

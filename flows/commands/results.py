@@ -9,7 +9,7 @@ import typer
 from nasflow.errors import UserError
 
 from .console import console
-from .options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, Top, load_study, print_out
+from .options import DEFAULT_STORE, MOST, AsJson, StoreUrl, StudyName, Top, load_study, print_out, store_option
 
 
 def studies(store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
@@ -39,14 +39,14 @@ def show(
 
     opened = load_study(store, study)
     if not as_json:
-        print_out(study_view(opened))
+        print_out(study_view(opened, shlex.join(["nasflow", "retry", study, *store_option(store)])))
         return
     page = study_json(opened, start, limit)
     print_out(page)
     if page["next"] is not None:
-        more = shlex.join(["nasflow", "show", study, "--json", "--from", str(page["next"]), "--limit", str(limit)])
+        again = ["--json", "--from", str(page["next"]), "--limit", str(limit), *store_option(store)]
         shown = f"trials {start} to {page['next'] - 1} of {sum(opened.counts().values())}"
-        console(stderr=True).print(f"{shown}; the next ones: {more}")
+        console(stderr=True).print(f"{shown}; the next ones: {shlex.join(['nasflow', 'show', study, *again])}")
 
 
 def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:

@@ -43,13 +43,19 @@ def studies_json(infos: Sequence[StudyInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def study_view(study: Study) -> Group:
-    """Return the tables of a study: rounds, counts of trials, and what failed and why."""
+def study_view(study: Study, retry: str) -> Group:
+    """Return the tables of a study: rounds, counts of trials, and what failed and why.
+
+    Args:
+        study: its record.
+        retry: the command that trains its failed trials again.
+    """
     rounds = Table("round", "state", "started", "seconds", "what happened", title=f"study {study.name}")
     for record in study.rounds():
         started = f"{record.started_at:%Y-%m-%d %H:%M:%S}"
         rounds.add_row(str(record.number), record.state, started, f"{record.seconds:.1f}", record.message)
-    parts: list[Any] = [rounds, Text(f"trials: {_counts(study.counts())}")]
+    counts = study.counts()
+    parts: list[Any] = [rounds, Text(f"trials: {_counts(counts)}")]
     failed = study.trials(_FAILED, limit=_SHOWN_FAILURES)
     if failed:
         table = Table("trial", "round", "status", "attempts", "error", title="failed trials")
@@ -57,7 +63,9 @@ def study_view(study: Study) -> Group:
             attempts = ", ".join(_attempt(attempt) for attempt in study.attempts(trial=trial.number))
             headline = Text((trial.error or "").partition("\n")[0])
             table.add_row(str(trial.number), str(trial.round), trial.status, attempts, headline)
-        parts += [table, Text(f"train them again with: nasflow retry {study.name}")]
+        parts.append(table)
+    if counts.get(TrialStatus.FAILED):  # of the others, the architecture does not fit
+        parts.append(Text(f"train the failed ones again with: {retry}", no_wrap=True, overflow="ignore"))
     if troubled := study.troubled_attempts(_SHOWN_FAILURES):
         table = Table("job", "trials", "blamed on", "what happened", title="jobs that ended badly")
         for attempt in troubled:

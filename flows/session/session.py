@@ -13,21 +13,17 @@ from nasflow.config.job_secrets import job_secrets
 from nasflow.config.search import DataConfig, SearchConfig
 from nasflow.errors import InterruptedSearchError, ServiceError, StudyError
 from nasflow.evaluator.candidate import Candidate
-from nasflow.evaluator.check import check_search
 from nasflow.job.events import Event
 from nasflow.kernel_costs import CostCache, StudyCosts
-from nasflow.report.trial_loggers import check_loggers
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
-from nasflow.strategy.make import make_strategy, refuse_rounds_ahead
 from nasflow.study.folder import claim_folder
 from nasflow.study.improvements import Gains
 from nasflow.study.lease import Lease
 from nasflow.study.records import Attempt
 from nasflow.study.retention import erase_record
 from nasflow.study.study import Study
-from nasflow.training.schedule.pruners import check_pruner
 from nasflow.training_service.base import TrainingService
 from nasflow.trial import Trial
 
@@ -36,6 +32,7 @@ from ..server.secrets import refuse_recorded_secrets, use_prefect_blocks
 from ..ui.run_page import RunPage
 from ..ui.trial_events import TrialEvents
 from ..ui.trial_loggers import logged_trials
+from .checks import checked
 from .job_turns import JobTurns
 from .proposals import Proposals
 from .running_rounds import RunningRounds
@@ -239,12 +236,7 @@ def search_session(
         return
     use_prefect_blocks()
     refuse_recorded_secrets(config)
-    space = check_search(config)
-    check_pruner(config)
-    check_loggers(config.loggers)
-    first = [Architecture(values) for values in config.begin_with]
-    strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir, first=first)
-    refuse_rounds_ahead(strategy, config)
+    space, strategy = checked(config)
     with ExitStack() as stack:
         session = SearchSession(config, space, strategy, list(listeners or []), service, lease=Lease(take_over))
         stack.callback(session.study.close)

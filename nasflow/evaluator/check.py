@@ -87,6 +87,8 @@ def _refuse_without_validation(config: SearchConfig) -> None:
         places.append(("evaluator.early_stopping", stopping.metric))
     if schedule is not None and "plateau" in getattr(schedule.name, "pick", [schedule.name]):
         places.append(("evaluator.schedule", schedule.metric))
+    if config.checkpoint.best is not None:
+        places.append(("checkpoint.best", config.checkpoint.best.metric))
     for place, metric in places:
         if metric.startswith("val_"):
             raise ConfigError(f"{place}: '{metric}' needs validation data, and evaluator.data gives none")
@@ -160,7 +162,7 @@ def _warn_of_random(config: SearchConfig) -> None:
 
 
 def _check_metrics(config: SearchConfig) -> None:
-    """Check that the ready-made evaluators log the metrics of objectives and early stopping; others may log any."""
+    """Check that the ready-made evaluators log the metrics that something goes by; others may log any."""
     tests = [objective.metric for objective in config.objectives if objective.metric.startswith("test_")]
     if tests and config.evaluator.test_data is not None:
         raise ConfigError(
@@ -177,13 +179,11 @@ def _check_metrics(config: SearchConfig) -> None:
                 f"objectives: no metric '{objective.metric}' is logged; there are: {', '.join(known)}, parameters "
                 "(evaluator.metrics adds more)"
             )
-    schedule = config.evaluator.schedule
-    if schedule.metric not in known:
-        raise ConfigError(
-            f"evaluator.schedule.metric: no metric '{schedule.metric}' is logged; there are: {', '.join(known)}"
-        )
-    stopping = config.evaluator.early_stopping
-    if stopping is not None and stopping.metric not in known:
-        raise ConfigError(
-            f"evaluator.early_stopping.metric: no metric '{stopping.metric}' is logged; there are: {', '.join(known)}"
-        )
+    named = [("evaluator.schedule", config.evaluator.schedule.metric)]
+    if config.evaluator.early_stopping is not None:
+        named.append(("evaluator.early_stopping", config.evaluator.early_stopping.metric))
+    if config.checkpoint.best is not None and config.checkpoint.best.metric not in spreads:
+        named.append(("checkpoint.best", config.checkpoint.best.metric))
+    for place, metric in named:
+        if metric not in known and not (place == "checkpoint.best" and config.evaluator.callbacks):  # which may log any
+            raise ConfigError(f"{place}.metric: no metric '{metric}' is logged; there are: {', '.join(known)}")

@@ -1,7 +1,8 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 from lightning_fabric.utilities.data import sized_len
 from pydantic import TypeAdapter
 from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import WeightAveraging
 from torch import nn
 
 from nasflow.checkpoint.weights_file import read_weights
 from nasflow.clean_text import error_text, one_line
 from nasflow.config.search import EvaluatorConfig, Target
 from nasflow.errors import ConfigError, TrialError
+from nasflow.evaluator.callbacks import make_callbacks
 from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
 from nasflow.evaluator.loading.class_balance import with_class_weights
 from nasflow.evaluator.loading.data_source import Data
@@ -88,11 +91,12 @@ def _score_model(
     evaluator = make_evaluator(with_class_weights(training, lambda: samples_of(data)), base_dir)
     with rng:
         module = evaluator.module(candidate.model)  # which may change the model
+        callbacks = make_callbacks(training.callbacks if _has_callbacks(search) else [], base_dir)
     tensors, others = read_weights(weights), weights.with_name("module.safetensors")
     beside = read_weights(others) if others.exists() else {}
     load_lazy_layers(candidate.model, tensors)  # they have their sizes before set-up, as in training
     load_lazy_layers(module, beside)
-    member = Member(0, module, candidate, rng)
+    member = Member(0, module, candidate, rng, callbacks)
     trainer = make_trainer(candidate.training.precision)
     batches = sized_len(data.train) or math.inf
     member.attach(trainer, "fit", batches, data.module)
@@ -102,6 +106,7 @@ def _score_model(
     with_weights(candidate.model, tensors)
     if beside:
         member.module.load_state_dict(beside, strict=False)
+    _give_averages(member)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
@@ -142,6 +147,20 @@ class _ScoredModule(FedModule):
         with guarding(self._member, _raise):
             self._member.call_hook(f"on_{self._stage}_epoch_end")
             self._member.call_hook(f"on_{self._stage}_end")
+
+
+def _has_callbacks(search: Mapping[str, Any]) -> bool:
+    """Whether an export has the code of its evaluator's callbacks; earlier ones do not."""
+    return search.get("nasflow_export") != 1
+
+
+def _give_averages(member: Member) -> None:
+    """Let callbacks that average weights validate those of the member, which are the averages that they had made."""
+    for callback in member.hooks.callbacks:
+        if isinstance(callback, WeightAveraging):
+            weights = {"state_dict": dict(member.module.state_dict())}
+            with member.rng, warnings.catch_warnings(action="ignore"):  # that these are no averages
+                callback.on_load_checkpoint(member.module.trainer, member.module, weights)
 
 
 def _raise(_: Member, error: BaseException) -> None:

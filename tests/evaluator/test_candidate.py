@@ -176,6 +176,15 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
         ({"evaluator.epochs": 0}, "evaluator.epochs: is 0; it should be at least 1"),
         ({"evaluator.stop_after": 0}, "evaluator.stop_after: is 0; it should be at least 1"),
         ({"evaluator.early_stopping": {"metric": "val_f1"}}, "evaluator.early_stopping.metric: no metric 'val_f1'"),
+        ({"checkpoint.best": {"metric": "val_acc"}}, "checkpoint.best.metric: no metric 'val_acc' is logged"),
+        (
+            {
+                "evaluator.data.target": "targets.py:one_loader",
+                "objectives": [{"metric": "train_loss"}],
+                "checkpoint.best": {"metric": "val_loss"},
+            },
+            "checkpoint.best: 'val_loss' needs validation data",
+        ),
         (
             {
                 "evaluator.data.target": "targets.py:stream",

@@ -177,6 +177,20 @@ def test_files_beside_the_code_come_too(config: SearchConfig, tmp_path: Path, ca
     assert len(caplog.records) == 1 and "blocks only the Python files are exported" in caplog.text
 
 
+def test_the_code_of_callbacks_comes_too(config: SearchConfig, tmp_path: Path) -> None:
+    trial, _ = build(config)
+    (config.base_dir / "watch.py").write_text("import named")
+    (config.base_dir / "named.py").touch()
+    (config.base_dir / "names.txt").touch()
+    callback = {"target": f"{config.base_dir}/watch.py:Watch", "params": {"file": "names.txt"}}
+    values = config.model_dump(exclude_unset=True)
+    config = parse_config({**values, "evaluator": {**values["evaluator"], "callbacks": [callback]}})
+    export_model(tmp_path / "out", trial, config, {})
+    assert {"watch.py", "named.py", "names.txt"} <= {file.name for file in (tmp_path / "out" / "code").iterdir()}
+    record = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert record["evaluator"]["callbacks"] == [{**callback, "target": "watch.py:Watch"}]
+
+
 _READS = """
 import score
 from pathlib import Path

@@ -119,6 +119,29 @@ def test_what_was_recorded(space: str, architecture: dict[str, Any], config: Eva
     assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
 
 
+@pytest.mark.parametrize("how", ["key", "module"])
+def test_what_callbacks_log_and_average(how: str, tmp_path: Path) -> None:
+    """An average of weights is what was exported, not the weights with which a module begins."""
+    averaging = [{"target": "hooked_modules.py:LogsAverage", "params": {"decay": 0.5}}]
+    module = {"target": f"hooked_modules.py:{'Plain' if how == 'key' else 'BringsLogging'}"}
+    config = evaluator(
+        kind="lightning",
+        module=module,
+        data={"target": "spaces.py:blobs"},
+        callbacks=averaging if how == "key" else [],
+        epochs=2,
+    )
+    recorded = exported("spaces.py:linear", config, {"classes": 3}, tmp_path)
+    assert recorded["val_weight"] > 0
+    scores = scored(tmp_path)
+    assert scores.keys() >= {"val_loss", "val_weight"}
+    assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+    search, *rest = parts(tmp_path)
+    if how == "key":  # an export that does not hold the callbacks' code
+        old = json.loads(json.dumps(search).replace("hooked_modules.py:LogsAverage", "gone.py:LogsAverage"))
+        assert "val_weight" not in score_model({**old, "nasflow_export": 1}, *rest)
+
+
 def test_what_a_module_sees_of_its_progress_and_its_data(tmp_path: Path) -> None:
     """As in the last validation of the search."""
     module, data = {"target": "attentive_modules.py:Looks"}, {"target": "spaces.py:TransferAugmented"}

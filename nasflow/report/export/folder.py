@@ -14,7 +14,8 @@ from nasflow.report.export.code_files import collect_code, named_files
 from nasflow.report.export.score_script import SCORE_SCRIPT
 from nasflow.trial import Trial
 
-_FORMAT = 1
+_FORMAT = 2
+"""Of 1, `code/` lacks the code of callbacks."""
 
 
 def export_model(
@@ -85,7 +86,8 @@ def refuse_export(config: SearchConfig) -> None:
 
 def _write(folder: Path, trial: Trial, config: SearchConfig) -> None:
     files, renamed = collect_code(_targets(config), config.base_dir)
-    for section in (config.space, config.evaluator, getattr(config.evaluator, "module", None)):
+    callbacks = getattr(config.evaluator, "callbacks", [])
+    for section in (config.space, config.evaluator, getattr(config.evaluator, "module", None), *callbacks):
         for place, source in named_files(getattr(section, "params", None), config.base_dir):
             files.setdefault(place, source)
     code = folder / "code"
@@ -125,7 +127,7 @@ def _sections_with_targets(parts: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the sections of `space` and `evaluator` that name code by an import path."""
     evaluator = parts["evaluator"]
     sections = [parts["space"], evaluator, *(evaluator.get(key) for key in ("data", "module", "optimizer", "loss"))]
-    for section in [*sections, *evaluator.get("metrics", [])]:
+    for section in [*sections, *evaluator.get("metrics", []), *evaluator.get("callbacks", [])]:
         if isinstance(section, dict) and section.get("target"):
             yield section
 

@@ -35,8 +35,9 @@ def device_settings(config: TrainingConfig, devices: int = 1) -> Iterator[None]:
                 for index in range(min(devices, torch.cuda.device_count())):
                     torch.cuda.set_per_process_memory_fraction(share, index)  # more is this job's own want of memory
             sys.stdout.write(
-                f"{torch.cuda.get_device_name()}: matmul_precision {config.matmul_precision}, "
-                f"deterministic {config.deterministic}, {share:.0%} of its memory\n"
+                f"{torch.cuda.get_device_name()}: precision {config.precision}, "
+                f"matmul_precision {config.matmul_precision}, deterministic {config.deterministic}, "
+                f"{share:.0%} of its memory\n"
             )
         yield
 

@@ -11,10 +11,20 @@ from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.training.member.metrics.reporting import refuse_losses
 from nasflow.training.member.optimization import Fitting
 
-_UNCALLED = (
-    *("on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad"),
-    *("on_test_model_eval", "on_test_model_train"),
+_TOGETHER = (
+    "the models of all trials of a job change to evaluation and back together; do it in on_validation_start or "
+    "on_test_start instead"
 )
+_PREPARED = (
+    "each trial of each job would repeat it, also at the same time; do it in setup, or in the prepare_data of a "
+    "LightningDataModule for evaluator.data, instead"
+)
+_UNCALLED = {
+    **dict.fromkeys(("on_validation_model_eval", "on_validation_model_train"), _TOGETHER),
+    **dict.fromkeys(("on_validation_model_zero_grad", "on_test_model_eval", "on_test_model_train"), _TOGETHER),
+    "prepare_data": _PREPARED,
+}
+"""The reason by hook, and what to do."""
 
 
 def callbacks_of(module: LightningModule) -> list[Callback]:
@@ -28,12 +38,9 @@ def callbacks_of(module: LightningModule) -> list[Callback]:
 
 def refuse_uncalled(module: LightningModule) -> None:
     """Raise ConfigError for a hook that no member's is called, so that it does not stay without effect unnoticed."""
-    for name in _UNCALLED:
+    for name, why in _UNCALLED.items():
         if getattr(type(module), name) is not getattr(LightningModule, name):
-            raise ConfigError(
-                f"{type(module).__name__}.{name} is not called: the models of all trials of a job change to evaluation "
-                "and back together; do it in on_validation_start or on_test_start instead"
-            )
+            raise ConfigError(f"{type(module).__name__}.{name} is not called: {why}")
 
 
 def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:

@@ -12,14 +12,12 @@ import torch
 
 from nasflow.clean_text import error_message
 from nasflow.config.search import MergeConfig
-from nasflow.errors import ConfigError
 from nasflow.job import activity
 from nasflow.job.events import DIFFERS
 from nasflow.kernel_costs import Figures
-from nasflow.load_target import load_target
 from nasflow.merge.planning.cost_model import CostModel
-from nasflow.merge.planning.logical_plan import Pass
 from nasflow.merge.planning.memory import members_that_fit
+from nasflow.merge.planning.own_passes import load_passes
 from nasflow.merge.planning.planner import Choices, Planner
 from nasflow.merge.run.merged_model import MergedModel
 from nasflow.merge.run.solo_model import DirectModel
@@ -77,7 +75,7 @@ class Former:
         given: Mapping[str, Figures] | None = None,
     ):
         self._config = config
-        self._limits, self._given, self._passes = limits, given, load_passes(config, base_dir)
+        self._limits, self._given, self._passes = limits, given, load_passes(config.passes, base_dir)
         self._agreed: set[Hashable] = set()
         self._differing: dict[int, str] = {}  # the reason, by trial
         self._apart: set[int] = set()  # trials whose steps can't run as one
@@ -370,17 +368,6 @@ class _Group:
     batch: Any
     failed: Failed
     choices: Choices = field(default_factory=dict)
-
-
-def load_passes(config: MergeConfig, base_dir: Path) -> list[Pass]:
-    """Return the user's own passes. Raises ConfigError for one that can't be imported or called."""
-    passes = []
-    for target in config.passes:
-        found = load_target(target, base_dir)
-        if not callable(found):
-            raise ConfigError(f"merge.passes: {target} is not callable; it should be a function of a LogicalPlan")
-        passes.append(found)
-    return passes
 
 
 def _graphs(member: Member, reading: Reading) -> Graphs:

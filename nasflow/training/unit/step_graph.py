@@ -192,7 +192,7 @@ class StepGraphs:
         self._graphs[key] = StepGraph(*batch, losses, replay, operations.kept)
 
     def _refuse(self, why: str) -> None:
-        logger.info("steps are not captured in CUDA graphs: %s", why)
+        logger.warning("steps are not captured in CUDA graphs: %s", why)
         self._refused = True
         self.clear()
 

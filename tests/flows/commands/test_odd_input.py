@@ -108,6 +108,31 @@ def test_a_path_is_printed_as_it_is(run: Run, tmp_path: Path) -> None:
     assert run("validate", file) == f"{file} is valid: about 1.00e+360 architectures, strategy random.\n"
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"merge": {"passes": ["nowhere:A"]}}, "there is no module 'nowhere'"),
+        ({"merge": {"passes": ["math:pi"]}}, "merge.passes: math:pi is not callable"),
+        ({"strategy": {"kind": "tpe", "params": {"startup": 3}}}, "strategy.params.startup: tpe has no such param"),
+        ({"strategy": {"kind": "custom", "target": "math:pi"}}, "strategy.target: 'math:pi' is no subclass"),
+        (
+            {"strategy": {"kind": "custom", "target": "spaces.py:Waits"}, "budget": {"rounds_ahead": 1}},
+            "budget.rounds_ahead: Waits needs the results of each round",
+        ),
+        ({"training_service": {"kind": "custom", "target": "math:pi"}}, "training_service.target: 'math:pi' is not"),
+    ],
+)
+def test_what_a_search_would_refuse_is_not_valid(run: Run, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    (tmp_path / "spaces.py").write_text(
+        "from nasflow.strategy.base import Strategy\nfrom tests.flows.models.spaces import mixed\n\n"
+        "class Waits(Strategy):\n    def __init__(self, space, objectives, seed): pass\n"
+        "    def ask(self, count): pass\n    def tell(self, trials): pass\n"
+    )
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump({**ONE_TRIAL, "name": "wrong", **changes}))
+    assert said in run("validate", "search.yaml", code=2)
+    assert {file.name for file in tmp_path.iterdir()} - {"__pycache__"} == {"spaces.py", "search.yaml"}
+
+
 def test_the_store_takes_no_tables_of_optuna(study: Study, run: Run, tmp_path: Path) -> None:
     said = run("export", "odd", "--optuna", f"sqlite:///{tmp_path}/nasflow.db", code=2)
     assert f"--optuna: sqlite:///{tmp_path}/nasflow.db holds studies of nasflow: name another database" in said

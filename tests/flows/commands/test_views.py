@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from benchmarks.study.filling import A_BATCH, architecture, fill, study_config
 from nasflow.flows.cli import app
+from nasflow.flows.commands.options import DEFAULT_STORE, store_option
 from nasflow.study.study import Study
+from nasflow.trial import TrialStatus
 
 TRIALS, LIMIT = 250, 120
 
@@ -20,7 +22,7 @@ def store(tmp_path: Path) -> str:
     study = Study.open(config)
     fill(study, TRIALS)
     study.close()
-    return config.store
+    return str(config.store)
 
 
 def show(*arguments: str) -> tuple[dict, str]:
@@ -50,6 +52,39 @@ def test_the_pages_of_a_study(store: str) -> None:
     everything, note = show("--store", store)
     assert (len(everything["trials"]), everything["next"], note) == (TRIALS, None, "")
     assert everything["attempts"] == attempts_of(pages)
+
+
+def test_the_commands_that_are_shown_find_the_store(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*arguments: str) -> str:
+        done = CliRunner(env={"COLUMNS": "1000"}).invoke(app, ["show", "large", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    again = "train the failed ones again with: nasflow retry large"
+    assert f"{again} --store {store}\n" in shown("--store", store)
+    more = f"nasflow show large --json --from 9 --limit 9 --store {store}\n"
+    assert more in shown("--json", "--limit", "9", "--store", store)
+    monkeypatch.setenv("NASFLOW_STORE", store)
+    assert f"{again}\n" in shown()
+    assert "--limit 9\n" in shown("--json", "--limit", "9")
+    monkeypatch.setenv("NASFLOW_STORE", "sqlite:///other.db")
+    assert f"{again} --store {store}\n" in shown("--store", store)
+
+
+def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NASFLOW_STORE", raising=False)
+    assert store_option(DEFAULT_STORE) == []
+    assert store_option("postgresql://me:secret@db/studies") == ["--store", "postgresql://me:***@db/studies"]
+
+
+def test_invalid_trials_are_not_to_be_trained_again(tmp_path: Path) -> None:
+    study = Study.open(study_config(tmp_path))
+    study.begin_round(0)
+    [trial] = study.submit_trials(0, [architecture(0)])
+    study.fail_trial(trial.number, "it does not fit", TrialStatus.INVALID)
+    done = CliRunner().invoke(app, ["show", "large", "--store", study.config.store])
+    assert "invalid" in done.output and "nasflow retry" not in done.output
+    study.close()
 
 
 def attempts_of(pages: list[dict]) -> list[dict]:

@@ -6,7 +6,7 @@ import pytest
 
 from nasflow.config.search import SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
-from nasflow.errors import ServiceError, SpaceError, StudyError
+from nasflow.errors import ConfigError, ServiceError, SpaceError, StudyError
 from nasflow.flows.commands import cleanup
 from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
@@ -64,6 +64,14 @@ def test_what_it_has_not_built_is_checked(session):
     session.check(right)
     with pytest.raises(SpaceError, match="width"):
         session.check(wrong)
+
+
+def test_a_pass_that_is_none_is_refused_before_anything_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = config(merge={"passes": ["math:pi"]})
+    with pytest.raises(ConfigError, match=r"merge.passes: math:pi is not callable"), search_session(wrong):
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_search_with_the_wrong_store_leaves_no_study_there(tmp_path, monkeypatch):

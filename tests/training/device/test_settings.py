@@ -52,6 +52,7 @@ def test_on_a_gpu(
     found: tuple[Any, ...],
     with_gpus: list[tuple[float, int]],
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(GPU_SHARE, "0.5")
     assert settings() == DEFAULTS
@@ -59,6 +60,7 @@ def test_on_a_gpu(
         assert settings() == found
     assert settings() == DEFAULTS
     assert with_gpus == [(0.5, 0)]
+    assert f"precision 32-true, matmul_precision {found[0]}, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("devices", "used"), [(2, 2), (3, 2)])

@@ -290,6 +290,14 @@ class Average(WeightAveraging):
         super().__init__(avg_fn=get_ema_avg_fn(decay))
 
 
+class LogsAverage(Average):
+    """Logs the size of the averaged weights."""
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.log("val_weight", float(sum(p.detach().abs().sum() for p in pl_module.parameters())))
+        super().on_validation_epoch_end(trainer, pl_module)
+
+
 class Stops(Callback):
     """Ends training after two epochs."""
 
@@ -313,6 +321,11 @@ class Saves(ModelCheckpoint):
 class BringsAveraging(Plain):
     def configure_callbacks(self) -> Any:
         return [StochasticWeightAveraging(1e-2)]
+
+
+class BringsLogging(Plain):
+    def configure_callbacks(self) -> Any:
+        return LogsAverage(0.5)
 
 
 class SavesByHand(Plain):
