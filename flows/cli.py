@@ -270,7 +270,7 @@ def purge(
 
 @app.command()
 def validate(config: ConfigFile) -> None:
-    """Check a config, its space and its data without training anything."""
+    """Check a config, its space, its data and its strategy without training anything."""
     from .session.checks import check_custom_services, checked  # noqa: PLC0415
 
     parsed = load_search(config)

@@ -16,8 +16,8 @@ _TOGETHER = (
     "on_test_start instead"
 )
 _PREPARED = (
-    "each trial of each job would repeat it, also at the same time; do it in setup, or in the prepare_data of a "
-    "LightningDataModule for evaluator.data, instead"
+    "jobs call that of a LightningDataModule for evaluator.data; do it there, or in setup, which is called for each "
+    "trial of each job"
 )
 _UNCALLED = {
     **dict.fromkeys(("on_validation_model_eval", "on_validation_model_train"), _TOGETHER),

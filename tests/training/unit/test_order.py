@@ -151,7 +151,7 @@ def test_an_early_stop_waits_for_validations(tmp_path: Path) -> None:
     ("name", "said"),
     [
         ("KeepsDropout", "on_validation_model_eval is not called: .*; do it in on_validation_start or on_test_start"),
-        ("Downloads", "prepare_data is not called: .*; do it in setup"),
+        ("Downloads", "prepare_data is not called: .*; do it there, or in setup"),
     ],
 )
 def test_a_hook_that_is_not_called_is_refused(name: str, said: str, tmp_path: Path) -> None:
