@@ -17,7 +17,6 @@ from nasflow.checkpoint.layout import DictText, JsonText, LaidOut, Layout, ListT
 from nasflow.tensors import address
 
 _TENSORS = {torch.Tensor, nn.Parameter}
-_MODULE = -1
 _MOST_CHANGES = 5  # of a layout, which takes longer to make than to pack without
 _OF_MODULE = ("state_dict", "_save_to_state_dict", "get_extra_state")
 
@@ -31,19 +30,19 @@ class SavedLayout:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Weights | _States] = {}  # by an optimizer's position, and _MODULE
-        self._changes: Counter[int] = Counter()
+        self._known: dict[str, _Weights | _States] = {}
+        self._changes: Counter[str] = Counter()
         self._lists: dict[str, ListText] = {}
         self._dicts: dict[str, DictText] = {}
 
     def weights(self, module: nn.Module) -> LaidOut | dict[str, Any]:
         """Return what `module.state_dict()` returns, for `Packer.pack`; no `LaidOut` has frozen weights."""
-        laid = self._laid(_MODULE, module, _Weights)
+        laid = self._laid("module", module, _Weights)
         return dict(module.state_dict()) if laid is None else laid
 
     def optimizer(self, position: int, optimizer: Optimizer) -> dict[str, Any]:
         """Return what `optimizer.state_dict()` returns, for `Packer.pack`."""
-        laid = self._laid(position, optimizer, _States)
+        laid = self._laid(f"optimizer {position}", optimizer, _States)
         if laid is None:
             return optimizer.state_dict()
         groups = [self.scalars(f"group {position}.{number}", group) for number, group in enumerate(_groups(optimizer))]
@@ -57,7 +56,7 @@ class SavedLayout:
         """Return lists that grow at their ends only, for `Packer.pack`."""
         return {name: self._lists.setdefault(name, ListText()).written(items) for name, items in lists.items()}
 
-    def _laid(self, key: int, thing: Any, kind: Callable[[Any], "_Weights | _States"]) -> LaidOut | None:
+    def _laid(self, key: str, thing: Any, kind: Callable[[Any], "_Weights | _States"]) -> LaidOut | None:
         known = self._known.get(key)
         laid = known.laid(thing) if known is not None else None
         if laid is None and self._changes[key] < _MOST_CHANGES and (known is None or known.layout is not None):

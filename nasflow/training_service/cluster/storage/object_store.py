@@ -289,7 +289,7 @@ class ObjectStore(Storage):
         for line in each_line(partial(read_lines, job_dir(self._root, run.job_id) / "events.jsonl")):
             try:
                 event = parse_event(line)
-            except ValidationError:  # whoever reads the events says so
+            except ValidationError:  # reported where events are read
                 continue
             if isinstance(event, Final | Evicted) and event.trial in marks:
                 marks[event.trial].unlink(missing_ok=True)
