@@ -9,7 +9,9 @@ from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.base import Strategy
 from nasflow.strategy.make import make_strategy, refuse_rounds_ahead
+from nasflow.system.present_folder import in_folder
 from nasflow.training.schedule.pruners import check_pruner
+from nasflow.training_service.make import one_of_several
 
 from ..pool.make import make_service
 
@@ -22,8 +24,9 @@ def checked(config: SearchConfig) -> tuple[Space, Strategy]:
     """
     check_pruner(config)
     check_loggers(config.loggers)
-    load_passes(config.merge.passes, config.base_dir)
     space = check_search(config)
+    with in_folder(config.base_dir):  # where jobs import them, too
+        load_passes(config.merge.passes, config.base_dir)
     first = [Architecture(values) for values in config.begin_with]
     strategy = make_strategy(config.strategy, space, config.objectives, config.seed, config.base_dir, first=first)
     refuse_rounds_ahead(strategy, config)
@@ -32,6 +35,9 @@ def checked(config: SearchConfig) -> tuple[Space, Strategy]:
 
 def check_custom_services(config: SearchConfig) -> None:
     """Raise ConfigError if a training service of the user's own can't be made. A session makes its services itself."""
-    for section in each_service(config.training_service):
+    sections = each_service(config.training_service)
+    for place, section in enumerate(sections):
         if section.kind == "custom":
-            make_service(section, config.study_dir, config.base_dir)
+            service = make_service(section, config.study_dir, config.base_dir)
+            if len(sections) > 1:
+                one_of_several(place, service)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric.utilities.data import sized_len
 from pydantic import TypeAdapter
 from pytorch_lightning import Trainer
@@ -96,6 +97,9 @@ def _score_model(
     beside = read_weights(others) if others.exists() else {}
     load_lazy_layers(candidate.model, tensors)  # they have their sizes before set-up, as in training
     load_lazy_layers(module, beside)
+    if callbacks:  # they may copy weights as they are set up
+        _load_fitting(candidate.model, tensors)
+        _load_fitting(module, beside)
     member = Member(0, module, candidate, rng, callbacks)
     trainer = make_trainer(candidate.training.precision)
     batches = sized_len(data.train) or math.inf
@@ -147,6 +151,16 @@ class _ScoredModule(FedModule):
         with guarding(self._member, _raise):
             self._member.call_hook(f"on_{self._stage}_epoch_end")
             self._member.call_hook(f"on_{self._stage}_end")
+
+
+def _load_fitting(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Load the weights that the model has before its set-up, which may change it."""
+    own = {name: tensor.shape for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    model.load_state_dict({name: weights[name] for name in own if own[name] == _shape(weights, name)}, strict=False)
+
+
+def _shape(weights: Mapping[str, Any], name: str) -> torch.Size | None:
+    return getattr(weights.get(name), "shape", None)
 
 
 def _has_callbacks(search: Mapping[str, Any]) -> bool:

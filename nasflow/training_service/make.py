@@ -120,13 +120,18 @@ def _several(
     services: dict[str, RootHere] = {}
     for place, section in enumerate(config.services):
         service = make_service(section, root, base_dir, secrets, runner=runner)
-        if not isinstance(service, RootHere):
-            raise ConfigError(
-                f"training_service.{place}: one of several services has its jobs' files on this machine; derive the "
-                "class from nasflow.training_service.files.shared_root.RootHere"
-            )
-        services[section.kind] = service
+        services[section.kind] = one_of_several(place, service)
     return SeveralServices(services, root)
+
+
+def one_of_several(place: int, service: TrainingService) -> RootHere:
+    """Return one of several services, of which `place` is the number in the config. Raises ConfigError for a misfit."""
+    if not isinstance(service, RootHere):
+        raise ConfigError(
+            f"training_service.{place}: one of several services has its jobs' files on this machine; derive the "
+            "class from nasflow.training_service.files.shared_root.RootHere"
+        )
+    return service
 
 
 def _custom(config: CustomServiceConfig, root: Path, base_dir: Path, runner: str) -> TrainingService:

@@ -142,6 +142,17 @@ def test_what_callbacks_log_and_average(how: str, tmp_path: Path) -> None:
         assert "val_weight" not in score_model({**old, "nasflow_export": 1}, *rest)
 
 
+def test_a_callback_that_copies_weights_as_it_is_set_up(tmp_path: Path) -> None:
+    own = [{"target": "hooked_modules.py:Shadows"}]
+    data = {"target": "spaces.py:blobs"}
+    config = evaluator(
+        kind="lightning", module={"target": "hooked_modules.py:Plain"}, data=data, callbacks=own, epochs=2
+    )
+    recorded = exported("spaces.py:linear", config, {"classes": 3}, tmp_path)
+    scores = scored(tmp_path)
+    assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+
+
 def test_what_a_module_sees_of_its_progress_and_its_data(tmp_path: Path) -> None:
     """As in the last validation of the search."""
     module, data = {"target": "attentive_modules.py:Looks"}, {"target": "spaces.py:TransferAugmented"}

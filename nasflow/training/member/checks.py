@@ -11,20 +11,10 @@ from nasflow.evaluator.callbacks import refuse_unfit
 from nasflow.training.member.metrics.reporting import refuse_losses
 from nasflow.training.member.optimization import Fitting
 
-_TOGETHER = (
-    "the models of all trials of a job change to evaluation and back together; do it in on_validation_start or "
-    "on_test_start instead"
+_UNCALLED = (
+    *("on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad"),
+    *("on_test_model_eval", "on_test_model_train"),
 )
-_PREPARED = (
-    "jobs call that of a LightningDataModule for evaluator.data; do it there, or in setup, which is called for each "
-    "trial of each job"
-)
-_UNCALLED = {
-    **dict.fromkeys(("on_validation_model_eval", "on_validation_model_train"), _TOGETHER),
-    **dict.fromkeys(("on_validation_model_zero_grad", "on_test_model_eval", "on_test_model_train"), _TOGETHER),
-    "prepare_data": _PREPARED,
-}
-"""The reason by hook, and what to do."""
 
 
 def callbacks_of(module: LightningModule) -> list[Callback]:
@@ -38,9 +28,12 @@ def callbacks_of(module: LightningModule) -> list[Callback]:
 
 def refuse_uncalled(module: LightningModule) -> None:
     """Raise ConfigError for a hook that no member's is called, so that it does not stay without effect unnoticed."""
-    for name, why in _UNCALLED.items():
+    for name in _UNCALLED:
         if getattr(type(module), name) is not getattr(LightningModule, name):
-            raise ConfigError(f"{type(module).__name__}.{name} is not called: {why}")
+            raise ConfigError(
+                f"{type(module).__name__}.{name} is not called: the models of all trials of a job change to evaluation "
+                "and back together; do it in on_validation_start or on_test_start instead"
+            )
 
 
 def refuse_for_manual(module: LightningModule, config: TrainingConfig) -> None:

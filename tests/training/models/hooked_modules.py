@@ -368,3 +368,29 @@ class Thaws(BaseFinetuning):
 class OnlyTrained(Plain):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=self.lr)
+
+
+class Shadows(Callback):
+    """Averages weights in a way of the user's: from set-up on, shown in validation, and kept at the end."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.shadow = {name: weight.detach().clone() for name, weight in pl_module.named_parameters()}
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        for name, weight in pl_module.named_parameters():
+            self.shadow[name].lerp_(weight.detach(), 0.5)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self.trained = {name: weight.detach().clone() for name, weight in pl_module.named_parameters()}
+        self._put(pl_module, self.shadow)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._put(pl_module, self.trained)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._put(pl_module, self.shadow)
+
+    def _put(self, pl_module: Any, weights: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in pl_module.named_parameters():
+                weight.copy_(weights[name])

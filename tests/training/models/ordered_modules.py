@@ -289,13 +289,6 @@ class StepsPlateau(Schedules):
         scheduler.step(1.0)
 
 
-class Downloads(Plain):
-    """Gets ready what its `setup` reads."""
-
-    def prepare_data(self) -> None:
-        raise AssertionError
-
-
 class KeepsDropout(Plain):
     """Validates in training mode."""
 

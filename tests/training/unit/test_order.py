@@ -1,6 +1,5 @@
 """What Lightning promises of the order of hooks and of its Trainer, merged and alone."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -147,17 +146,10 @@ def test_an_early_stop_waits_for_validations(tmp_path: Path) -> None:
     assert max(event.epoch for event in events if isinstance(event, Epoch)) == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("KeepsDropout", "on_validation_model_eval is not called: .*; do it in on_validation_start or on_test_start"),
-        ("Downloads", "prepare_data is not called: .*; do it there, or in setup"),
-    ],
-)
-def test_a_hook_that_is_not_called_is_refused(name: str, said: str, tmp_path: Path) -> None:
-    config = ordered(name)
+def test_a_hook_that_is_not_called_is_refused(tmp_path: Path) -> None:
+    config = ordered("KeepsDropout")
     events = train(make_job(SPACE, config, sample(SPACE, config, 1)), tmp_path)
-    assert re.search(f"{name}.{said}", evictions(events)[0].error)
+    assert "KeepsDropout.on_validation_model_eval is not called" in evictions(events)[0].error
 
 
 def test_a_data_module_sees_the_pass_over_its_data(tmp_path: Path) -> None:
