@@ -120,13 +120,20 @@ def test_a_path_is_printed_as_it_is(run: Run, tmp_path: Path) -> None:
             "budget.rounds_ahead: Waits needs the results of each round",
         ),
         ({"training_service": {"kind": "custom", "target": "math:pi"}}, "training_service.target: 'math:pi' is not"),
+        (
+            {"training_service": [{"kind": "local"}, {"kind": "custom", "target": "spaces.py:Elsewhere"}]},
+            "training_service.1: one of several services has its jobs' files on this machine",
+        ),
     ],
 )
 def test_what_a_search_would_refuse_is_not_valid(run: Run, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     (tmp_path / "spaces.py").write_text(
         "from nasflow.strategy.base import Strategy\nfrom tests.flows.models.spaces import mixed\n\n"
         "class Waits(Strategy):\n    def __init__(self, space, objectives, seed): pass\n"
-        "    def ask(self, count): pass\n    def tell(self, trials): pass\n"
+        "    def ask(self, count): pass\n    def tell(self, trials): pass\n\n"
+        "from nasflow.training_service.base import TrainingService\n"
+        "class Elsewhere(TrainingService):\n    def __init__(self, root): pass\n"
+        "    validate = prepare = submit = status = events = log_tail = fetch = cancel = list = slots = cleanup = None\n"
     )
     (tmp_path / "search.yaml").write_text(yaml.safe_dump({**ONE_TRIAL, "name": "wrong", **changes}))
     assert said in run("validate", "search.yaml", code=2)
