@@ -133,7 +133,8 @@ def test_what_a_search_would_refuse_is_not_valid(run: Run, tmp_path: Path, chang
         "    def ask(self, count): pass\n    def tell(self, trials): pass\n\n"
         "from nasflow.training_service.base import TrainingService\n"
         "class Elsewhere(TrainingService):\n    def __init__(self, root): pass\n"
-        "    validate = prepare = submit = status = events = log_tail = fetch = cancel = list = slots = cleanup = None\n"
+        "    validate = prepare = submit = status = events = log_tail = fetch = None\n"
+        "    cancel = list = slots = cleanup = None\n"
     )
     (tmp_path / "search.yaml").write_text(yaml.safe_dump({**ONE_TRIAL, "name": "wrong", **changes}))
     assert said in run("validate", "search.yaml", code=2)
