@@ -33,18 +33,17 @@ class Layout:
 
         def place(item: Any) -> str:
             if not isinstance(item, torch.Tensor):
-                raise MisfitError(type(item).__name__)
+                return known_text(item)
             refuse_unstorable(item)
             found.append(item)
             return _MARK
 
         self._pieces = text_of(tree, place).split(_MARK)
         self._forms = list(map(_form, found))
-        self._shapes = [tensor.shape for tensor in found]
         self._kinds = [kind_of(tensor) for tensor in found]
         sizes = dict.fromkeys(self._kinds, 0)
-        for kind, shape in zip(self._kinds, self._shapes, strict=True):
-            sizes[kind] += shape.numel()
+        for kind, tensor in zip(self._kinds, found, strict=True):
+            sizes[kind] += tensor.numel()
         self.kinds, self.lengths = tuple(sizes), tuple(sizes.values())
         self._last: tuple[tuple[int, ...], str] | None = None  # starts, and the text with marks for blocks' names
 
@@ -75,7 +74,7 @@ class Layout:
 
     def _marked(self, ends: dict[Kind, int]) -> str:
         parts = [self._pieces[0]]
-        for shape, kind, piece in zip(self._shapes, self._kinds, self._pieces[1:], strict=True):
+        for (shape, *_), kind, piece in zip(self._forms, self._kinds, self._pieces[1:], strict=True):
             block = f"{_MARK}{self.kinds.index(kind)}{_MARK}"
             parts += [f'{{"$tensor":["{block}",{ends[kind]},{[*shape]}]}}', piece]
             ends[kind] += shape.numel()
@@ -97,6 +96,13 @@ class JsonText:
     text: str
 
 
+def known_text(item: Any) -> str:
+    """Return the text of a part that is given as `JsonText`. Raises MisfitError for anything else."""
+    if isinstance(item, JsonText):
+        return item.text
+    raise MisfitError(type(item).__name__)
+
+
 class ListText:
     """The JSON text of a list that grows at its end only."""
 
@@ -109,7 +115,7 @@ class ListText:
         if items is not self._items or len(items) < len(self._texts):
             self._items, self._texts = items, []
         try:
-            self._texts += [text_of(item, _refuse) for item in items[len(self._texts) :]]
+            self._texts += [text_of(item, known_text) for item in items[len(self._texts) :]]
         except MisfitError:
             return items
         return JsonText(f"[{','.join(self._texts)}]")
@@ -134,7 +140,7 @@ class DictText:
         try:
             for position, value in enumerate(tree.values()):
                 if value is not values[position] or type(value) not in _IMMUTABLE:
-                    texts[position] = f"{quoted(keys[position])}:{text_of(value, _refuse)}"
+                    texts[position] = f"{quoted(keys[position])}:{text_of(value, known_text)}"
                     values[position] = value
         except MisfitError:
             return tree
@@ -143,9 +149,3 @@ class DictText:
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device, tensor.layout
-
-
-def _refuse(item: Any) -> str:
-    if isinstance(item, JsonText):
-        return item.text
-    raise MisfitError(type(item).__name__)

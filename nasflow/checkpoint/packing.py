@@ -11,7 +11,7 @@ import torch
 
 from nasflow.checkpoint.json_text import MisfitError, text_of
 from nasflow.checkpoint.kinds import Kind, kind_of, refuse_unstorable
-from nasflow.checkpoint.layout import JsonText, LaidOut
+from nasflow.checkpoint.layout import LaidOut, known_text
 from nasflow.errors import CheckpointError
 from nasflow.tensors import address
 
@@ -156,9 +156,7 @@ class _Tensors:
             return self._place(item)
         if isinstance(item, LaidOut):
             return self._lay(item)
-        if isinstance(item, JsonText):
-            return item.text
-        raise MisfitError(type(item).__name__)
+        return known_text(item)
 
     def _lay(self, laid: LaidOut) -> str:
         layout, parts = laid.layout, laid.layout.split(laid.tensors)

@@ -1,7 +1,6 @@
 """Score a trained model again, by the same code and on the same batches as its search did."""
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from lightning_fabric.utilities.data import sized_len
 from pydantic import TypeAdapter
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import WeightAveraging
 from torch import nn
 
 from nasflow.checkpoint.weights_file import read_weights
@@ -97,10 +95,10 @@ def _score_model(
     beside = read_weights(others) if others.exists() else {}
     load_lazy_layers(candidate.model, tensors)  # they have their sizes before set-up, as in training
     load_lazy_layers(module, beside)
-    if callbacks:  # they may copy weights as they are set up
+    member = Member(0, module, candidate, rng, callbacks)
+    if member.hooks.callbacks:  # they may copy weights as they are set up, as those do that average them
         _load_fitting(candidate.model, tensors)
         _load_fitting(module, beside)
-    member = Member(0, module, candidate, rng, callbacks)
     trainer = make_trainer(candidate.training.precision)
     batches = sized_len(data.train) or math.inf
     member.attach(trainer, "fit", batches, data.module)
@@ -110,7 +108,6 @@ def _score_model(
     with_weights(candidate.model, tensors)
     if beside:
         member.module.load_state_dict(beside, strict=False)
-    _give_averages(member)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
@@ -166,15 +163,6 @@ def _shape(weights: Mapping[str, Any], name: str) -> torch.Size | None:
 def _has_callbacks(search: Mapping[str, Any]) -> bool:
     """Whether an export has the code of its evaluator's callbacks; earlier ones do not."""
     return search.get("nasflow_export") != 1
-
-
-def _give_averages(member: Member) -> None:
-    """Let callbacks that average weights validate those of the member, which are the averages that they had made."""
-    for callback in member.hooks.callbacks:
-        if isinstance(callback, WeightAveraging):
-            weights = {"state_dict": dict(member.module.state_dict())}
-            with member.rng, warnings.catch_warnings(action="ignore"):  # that these are no averages
-                callback.on_load_checkpoint(member.module.trainer, member.module, weights)
 
 
 def _raise(_: Member, error: BaseException) -> None:

@@ -22,12 +22,8 @@ class FollowedTrial(ABC):
         self.finished = self.stopped_early = self.pruned = self.is_ahead = False
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue."""
-
     def state_to_save(self) -> dict[str, Any]:
-        """Return what `state_dict` returns."""
-        return self.state_dict()
+        """Return all that is needed to continue."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:

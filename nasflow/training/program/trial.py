@@ -48,7 +48,7 @@ class ProgramTrial(FollowedTrial):
         self._process: Process | None = None
         self._reports = self._new_reports()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_to_save(self) -> dict[str, Any]:
         """Return its record, and what its function saved last."""
         return {
             **record_of(self),

@@ -45,7 +45,7 @@ class WideTrial(FollowedTrial):
         self._meeting = Path()
         self._told: dict[str, Any] = {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_to_save(self) -> dict[str, Any]:
         """Return its record, with the weights if it has ended."""
         record = record_of(self)
         if not self.finished:

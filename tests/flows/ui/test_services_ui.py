@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
@@ -83,11 +82,11 @@ def open_run(page: "Page", searches: Searches, name: str) -> None:
     from playwright.sync_api import TimeoutError as TooLateError
 
     link = page.locator("a[href*='/runs/flow-run/']").get_by_text(name, exact=True).first
-    for wait in (PATIENCE / 4, PATIENCE):
-        page.goto(urljoin(searches.server.url, "/v2/runs"))
-        with suppress(TooLateError) if wait < PATIENCE else nullcontext():
-            link.wait_for(timeout=wait)
-            break
+    page.goto(urljoin(searches.server.url, "/v2/runs"))
+    try:
+        link.wait_for(timeout=PATIENCE / 4)
+    except TooLateError:
+        page.reload()
     link.click()
     page.wait_for_url(re.compile("/runs/flow-run/"))
 
