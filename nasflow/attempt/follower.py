@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -129,8 +130,9 @@ class AttemptFollower:
             handle = JobHandle.model_validate(attempt.handle)
             if self._service.status(handle).status not in (JobStatus.LOST, JobStatus.CANCELLED):
                 return attempt, handle
+        at = datetime.now(UTC)  # a job may have trained before its submission is on record
         handle = self._service.submit(make_spec(job_id(attempt, self._study.generation)))
-        return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json")), handle
+        return self._study.start_attempt(attempt.id, handle.job_id, handle.model_dump(mode="json"), at=at), handle
 
     def _take(self, attempt: Attempt, lines: list[str], reported: _Reported) -> list[Event]:
         events = [event for line in lines if (event := _parse(line)) is not None]

@@ -58,8 +58,10 @@ class AttemptLog(StudyBase):
             row = self._new_attempt(session, round, kind, number, [trial_number])
             return _to_record(row, [trial_number])
 
-    def start_attempt(self, id: int, job_id: str, handle: Mapping[str, Any] | None = None) -> Attempt:
-        """Record that an attempt's job is submitted; its unfinished members are RUNNING.
+    def start_attempt(
+        self, id: int, job_id: str, handle: Mapping[str, Any] | None = None, *, at: datetime | None = None
+    ) -> Attempt:
+        """Record that an attempt's job was submitted, at that time or else now; its unfinished members are RUNNING.
 
         Repeated on a running attempt it only records the new handle. An attempt that had failed or was cancelled starts
         again, which `restarts` counts; one that succeeded is a StudyError.
@@ -70,7 +72,7 @@ class AttemptLog(StudyBase):
                 raise StudyError(f"study '{self.name}': attempt {id} has succeeded and can't start again")
             row.restarts += row.state.finished
             if row.state is not AttemptState.RUNNING:
-                row.started_at = now()
+                row.started_at = at or now()
             row.state, row.ended_at, row.failure, row.error = AttemptState.RUNNING, None, None, None
             row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), None
             members = self._members(session, [id])[id]

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ def test_a_job_lost_under_an_earlier_controller_is_replaced_by_another(tmp_path:
     assert follow(second, attempt, tmp_path, []).job_id == "r000-batch-000-0-g1"
     for study in (first, second):
         study.close()
+
+
+def test_a_job_starts_when_it_is_submitted_not_when_that_is_recorded(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    service = DebugService(DebugServiceConfig(), tmp_path / "root", f"{__name__}:run_hostile_job")
+    submitted: list[datetime] = []
+
+    def make_spec(job_id: str) -> JobSpec:
+        submitted.append(datetime.now(UTC))
+        members = [MemberSpec(trial=MEMBER, architecture=study.trial(MEMBER).architecture, seed=0)]
+        return JobSpec.of_search(study.config, job_id, study.config.evaluator.data, members)
+
+    ended = AttemptFollower(study, service, threading.Event()).follow(planned(study), make_spec, lambda event: None)
+    assert ended.started_at is not None and ended.started_at <= submitted[0]
+    study.close()
 
 
 def test_the_end_of_a_process_is_forgotten_when_the_job_starts_again(tmp_path: Path) -> None:
