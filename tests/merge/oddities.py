@@ -171,8 +171,23 @@ class Varied(Odd):
 
 
 class Defaults(Odd):
-    def forward(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
-        return self.head(torch.tanh(self.body(x)) * scale)
+    """Has arguments with defaults."""
+
+    def forward(
+        self, x: torch.Tensor, scale: float = 2.0, mask: torch.Tensor | None = None, *, features: bool = False
+    ) -> torch.Tensor:
+        found = torch.tanh(self.body(x)) * scale
+        if mask is not None:
+            found = found * mask
+        return found if features else self.head(found)
+
+
+class ListByDefault(Odd):
+    """Counts its calls in a default, which all calls share."""
+
+    def forward(self, x: torch.Tensor, calls: list[int] = []) -> torch.Tensor:  # noqa: B006
+        calls.append(1)
+        return self.head(torch.tanh(self.body(x)))
 
 
 def thinned(module: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nasflow.merge.trace.counter_dropout import CounterDropout, is_checkpointed
 from nasflow.merge.trace.node import IN_PLACE_OPERATORS, nodes_in
 from nasflow.merge.trace.own_gradients import has_own_gradients
-from nasflow.merge.trace.signature import freeze, has_own_call, hidden_state, is_hooked, own_structure, untouched
+from nasflow.merge.trace.signature import (
+    freeze,
+    has_own_call,
+    hidden_state,
+    is_hooked,
+    is_plain,
+    own_structure,
+    untouched,
+)
 
 _REMEMBERED = 4_096
 _known: "OrderedDict[Hashable, Template | None]" = OrderedDict()
@@ -71,15 +79,17 @@ def is_layer(module: nn.Module) -> bool:
 
 
 def arguments_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a call by name; None unless all are passed, without relying on defaults."""
+    """Return the arguments of a call by name, with defaults; None unless these are plain values."""
     if not inspect.ismethod(module.forward):
         return None
-    signature = _signature(module.forward.__func__)
     try:
-        given = signature.bind(module, *args, **kwargs).arguments
+        bound = _signature(module.forward.__func__).bind(module, *args, **kwargs)
     except TypeError:
         return None
-    return dict(list(given.items())[1:]) if len(given) == len(signature.parameters) else None
+    passed = set(bound.arguments)
+    bound.apply_defaults()
+    given = dict(list(bound.arguments.items())[1:])
+    return given if all(name in passed or is_plain(value) for name, value in given.items()) else None
 
 
 def template_of(module: nn.Module, key: int, given: dict[str, Any]) -> "Template | None":

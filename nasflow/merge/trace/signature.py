@@ -233,6 +233,11 @@ def freeze(value: Any) -> Hashable:
     return Same(value)
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value is a constant of Python or torch, or a tuple of such, which nothing can change."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
+
+
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
     """Restore the attributes, buffers and generators of a module and its parts, whatever runs inside.

@@ -29,6 +29,7 @@ from tests.merge.oddities import (
     HardCoded,
     Indexed,
     InPlace,
+    ListByDefault,
     Looking,
     ModeElsewhere,
     ModeOfAPart,
@@ -128,7 +129,7 @@ OPAQUE: dict[str, Make] = {
     "rounded": Rounded,
     "varied": Varied,
     **{f"own call, {where}": partial(own_call, where) for where in ("whole", "in a part", "in a sequence")},
-    "defaults": Defaults,
+    "a list by default": ListByDefault,
     "mode of a part": ModeOfAPart,
     **{f"drawing with {how}": partial(Drawing, how) for how in ("python", "numpy", "torch")},
     "indexed": Indexed,
@@ -138,6 +139,7 @@ OPAQUE: dict[str, Make] = {
 SEEN: dict[str, Make] = {
     "mode elsewhere": ModeElsewhere,
     "noise": Noise,
+    "defaults": Defaults,
     "in place": InPlace,
     "constants": Constants,
     "once": partial(CallsTwice, False),
@@ -168,8 +170,8 @@ class OfTwoNames(nn.Module):
         super().__init__()
         self.one = self.two = nn.Linear(8, 8)
 
-    def forward(self, x: torch.Tensor, times: int = 2) -> torch.Tensor:
-        return torch.tanh(self.two(self.one(x))) * times
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.two(self.one(x))) * 2
 
 
 class Asking(nn.Module):
@@ -213,6 +215,11 @@ def test_a_hook_on_the_whole_model() -> None:
 def test_traced_nevertheless(name: str) -> None:
     group = merged_with_others(SEEN[name])
     assert not any(graph.has_opaque for graph in group.graphs[1:2])
+
+
+def test_arguments_with_defaults() -> None:
+    alone, within = merged_with_others(Defaults), merged_with_others(lambda: nn.Sequential(nn.Linear(8, 8), Defaults()))
+    assert not any(graph.has_opaque for group in (alone, within) for graph in group.graphs)
 
 
 @pytest.mark.parametrize("name", REFUSED)
