@@ -3,6 +3,7 @@
 A place is what figures are valid for: the processor or device, the version of torch and the number of threads.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -45,6 +46,7 @@ KernelCosts = Annotated[dict[Place, Figures], Field(max_length=_MOST_PLACES), Af
 """The figures of a job file, by place."""
 
 
+@functools.lru_cache(maxsize=16_384)  # each job reads all figures again
 def figure_name(text: str) -> str:
     """Return the name of a figure as it is kept and sent: clean, and the end of a long one replaced by its hash."""
     clean = clean_text(text)

@@ -13,6 +13,7 @@ from nasflow.space.pick import Pick
 
 M = TypeVar("M", bound=BaseModel)
 
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 _BESIDE = ("log", "step", "steps", "q", "base", "scale", "low", "high")
 """What a searched value has beside its range or its options, or may be given by mistake."""
 
@@ -32,6 +33,8 @@ def _close_model(config: M, pick: Pick, path: str) -> M:
     fields = {}
     for name in type(config).model_fields:
         value = getattr(config, name)
+        if type(value) in _PLAIN:
+            continue
         close = _close_items if isinstance(value, dict) else _close  # params as a whole are no searched value
         fields[name] = close(value, pick, f"{prefix}{name}")
     return config.model_copy(update=fields)

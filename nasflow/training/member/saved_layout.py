@@ -27,13 +27,18 @@ class SavedLayout:
     That is possible where they are tensors only, in the places where torch has them: without hooks, extra states or
     own methods, and without what several members may share, such as frozen weights. Changes between checkpoints are
     noticed: of layers, parameters, buffers, shapes, states and hooks. Where they come often, no layout is kept.
+
+    Args:
+        after: the number of checkpoints, each of which `lists` ends, before there is a layout: to make it pays off only
+            for trials that are saved more often.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after: int = 2) -> None:
         self._known: dict[str, _Weights | _States] = {}
         self._changes: Counter[str] = Counter()
         self._lists: dict[str, ListText] = {}
         self._dicts: dict[str, DictText] = {}
+        self._left = after
 
     def weights(self, module: nn.Module) -> LaidOut | dict[str, Any]:
         """Return what `module.state_dict()` returns, for `Packer.pack`; no `LaidOut` has frozen weights."""
@@ -50,13 +55,20 @@ class SavedLayout:
 
     def scalars(self, name: str, tree: Any) -> Any:
         """Return a dict without tensors, which no other has the name of, for `Packer.pack`."""
-        return self._dicts.setdefault(name, DictText()).written(tree) if isinstance(tree, dict) else tree
+        if self._left > 0 or not isinstance(tree, dict):
+            return tree
+        return self._dicts.setdefault(name, DictText()).written(tree)
 
     def lists(self, **lists: list[Any]) -> dict[str, JsonText | list[Any]]:
         """Return lists that grow at their ends only, for `Packer.pack`."""
+        if self._left > 0:
+            self._left -= 1
+            return dict(lists)
         return {name: self._lists.setdefault(name, ListText()).written(items) for name, items in lists.items()}
 
     def _laid(self, key: str, thing: Any, kind: Callable[[Any], "_Weights | _States"]) -> LaidOut | None:
+        if self._left > 0:
+            return None
         known = self._known.get(key)
         laid = known.laid(thing) if known is not None else None
         if laid is None and self._changes[key] < _MOST_CHANGES and (known is None or known.layout is not None):

@@ -68,7 +68,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_checkpoint_of_plain_modules(name: str) -> None:
     torch.manual_seed(0)
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     optimizer = OPTIMIZERS[name](net)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     for _ in range(5):
@@ -138,7 +138,7 @@ CHANGES: dict[str, Callable[[Any, torch.optim.Optimizer], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_noticed(name: str) -> None:
     torch.manual_seed(1)
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     optimizer = OPTIMIZERS["adam"](net)
     for _ in range(2):
         step(net, optimizer)
@@ -151,7 +151,7 @@ def test_changes_are_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_begun_in_that_way(name: str) -> None:
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     optimizer = OPTIMIZERS["adam"](net)
     step(net, optimizer)
     CHANGES[name](net, optimizer)
@@ -161,7 +161,7 @@ def test_begun_in_that_way(name: str) -> None:
 
 
 def test_modules_with_a_way_of_their_own() -> None:
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     net.accuracy = MulticlassAccuracy(3)
     net.accuracy.persistent(True)
     optimizer = OPTIMIZERS["adam"](net)
@@ -180,12 +180,12 @@ def test_what_members_share_is_stored_once(kind: str) -> None:
             net["trunk"] = trunk
         else:
             net.register_buffer("table", trunk.weight)
-        packer.pack(SavedLayout().weights(net))
+        packer.pack(SavedLayout(after=0).weights(net))
     assert sum(map(len, packer.flat().values())) == 1000 + (10 if kind == "frozen" else 0) + 5 * 22
 
 
 def test_a_scripted_part() -> None:
-    net, layout = nn.Sequential(torch.jit.script(nn.Linear(4, 3)), nn.Linear(3, 2)), SavedLayout()
+    net, layout = nn.Sequential(torch.jit.script(nn.Linear(4, 3)), nn.Linear(3, 2)), SavedLayout(after=0)
     optimizer = OPTIMIZERS["adam"](net)
     for _ in range(2):
         step(net, optimizer)
@@ -206,7 +206,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 def test_an_optimizer_that_saves_another() -> None:
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     optimizer = Wrapper(OPTIMIZERS["adam"](net))
     for _ in range(2):
         step(net, optimizer.inner)
@@ -215,7 +215,7 @@ def test_an_optimizer_that_saves_another() -> None:
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_hooks_of_optimizers_are_called_once(begins: bool) -> None:
-    net, layout, calls = Net(), SavedLayout(), []
+    net, layout, calls = Net(), SavedLayout(after=0), []
     optimizer = OPTIMIZERS["adam"](net)
     step(net, optimizer)
     if not begins:
@@ -228,13 +228,13 @@ def test_hooks_of_optimizers_are_called_once(begins: bool) -> None:
 
 @pytest.mark.parametrize("state", [None, 3, [{"a": 1}], ["a"], {"a": 1}], ids=str)
 def test_states_of_schedules(state: Any) -> None:
-    layout = SavedLayout()
+    layout = SavedLayout(after=0)
     for _ in range(2):
         assert packed(layout.scalars("schedule 0", state), 0) == [state, 0]
 
 
 def test_a_layout_that_changes_each_time_is_given_up() -> None:
-    net, layout = Net(), SavedLayout()
+    net, layout = Net(), SavedLayout(after=0)
     optimizer = OPTIMIZERS["sgd"](net)
     for size in range(12):
         net.scale.data = torch.ones(1 + size, 1)
@@ -242,9 +242,21 @@ def test_a_layout_that_changes_each_time_is_given_up() -> None:
 
 
 def test_another_optimizer_and_another_module() -> None:
-    layout = SavedLayout()
+    layout = SavedLayout(after=0)
     for _ in range(2):
         net = Net()
         optimizer = OPTIMIZERS["adam"](net)
         step(net, optimizer)
         assert is_laid(check(layout, net, optimizer)) == (True, True)
+
+
+def test_the_first_checkpoints_need_none() -> None:
+    net, layout = Net(), SavedLayout(after=2)
+    optimizer = torch.optim.Adam(net.parameters())
+    history: list[dict[str, float]] = []
+    for number in range(4):
+        step(net, optimizer)
+        assert is_laid(check(layout, net, optimizer)) == (number >= 2, number >= 2)
+        assert same(packed(layout.scalars("s", state := {"a": number}), 0), [state, 0])
+        assert same(packed(layout.lists(history=history), 0), [{"history": history}, 0])
+        history.append({"loss": 1.0 / (number + 1)})
