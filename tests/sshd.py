@@ -32,6 +32,7 @@ class Sshd:
     Args:
         address: at which it listens.
         within: the command that starts a program there.
+        sftp: the program of its sftp subsystem; none if empty.
     """
 
     def __init__(
@@ -41,9 +42,12 @@ class Sshd:
         environment: dict[str, str],
         address: str = "127.0.0.1",
         within: Sequence[str] = (),
+        *,
+        sftp: str = "internal-sftp",
     ):
         self.address = address
         self._within = within
+        self._sftp = sftp
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir(parents=True)
@@ -156,6 +160,7 @@ class Sshd:
 
     def _config(self) -> str:
         environment = " ".join(f'"{name}={value}"' for name, value in self._environment.items())
+        subsystem = f"Subsystem sftp {self._sftp}" if self._sftp else ""
         return f"""\
 Port {self.port}
 ListenAddress {self.address}
@@ -168,7 +173,7 @@ UseDNS no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-Subsystem sftp internal-sftp
+{subsystem}
 MaxSessions 100
 MaxStartups 100:30:200
 SetEnv {environment}
@@ -176,16 +181,19 @@ SetEnv {environment}
 
 
 @contextlib.contextmanager
-def start_sshd(folder: Path, *, path_prefix: Sequence[Path] = (), **environment: str) -> Iterator[Sshd]:
+def start_sshd(
+    folder: Path, *, path_prefix: Sequence[Path] = (), sftp: str = "internal-sftp", **environment: str
+) -> Iterator[Sshd]:
     """A host that runs until the end of the block.
 
     Args:
         folder: for its files; made if it is missing, and no other host's.
         path_prefix: folders before the system's own in the PATH of what is started there.
+        sftp: the program of its sftp subsystem; none if empty.
         environment: more variables of what is started there.
     """
     sshd_program()
-    host = Sshd(folder, path_prefix, environment)
+    host = Sshd(folder, path_prefix, environment, sftp=sftp)
     try:
         host.start()
         yield host

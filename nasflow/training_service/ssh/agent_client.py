@@ -36,7 +36,7 @@ class AgentClient:
         self._buffer = bytearray()
         self._channel = connection.open_channel_process(program)
         deadline = time.monotonic() + _STARTS_WITHIN
-        while self._line(deadline) != GREETING:
+        while not self._line(deadline).endswith(GREETING):  # output of the login shell may come before it
             pass
 
     def call(self, name: str, message: BaseModel | None = None, timeout: float | None = None) -> str:

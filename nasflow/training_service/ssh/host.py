@@ -19,7 +19,8 @@ from nasflow.training_service.base import JobState, JobStatus
 from nasflow.training_service.files.incoming import KEPT
 from nasflow.training_service.ssh.agent_client import AgentClient
 from nasflow.training_service.ssh.connect.connection import SshConnection
-from nasflow.training_service.ssh.connect.errors import Unreachable
+from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.refusals import Refusals
 from nasflow.training_service.ssh.messages import (
     JobNews,
     Known,
@@ -87,6 +88,7 @@ class SshHost:
             **host.model_dump(include={"slots", "gpu_indices", "max_trials_per_gpu", "use_active_gpu"}),
         )
         self._connection = SshConnection(host, config)
+        self._refusals = Refusals()
         self._agent: AgentClient | None = None
         self._place: Place | None = None
         self._address = ""  # at which the other hosts reach it
@@ -187,13 +189,14 @@ class SshHost:
         while not self._stop.is_set():
             try:
                 with self._io:
-                    self._reach()
+                    if self._agent is None:
+                        self._refusals.spaced(self._reach)
                     busy = self._turn()
                 failures, wait = 0, _BUSY_POLL if busy else _IDLE_POLL
             except Exception as error:
                 if failures == 0 or is_full(error):  # a full disk here is no fault of the host
                     since = time.monotonic()
-                if failures == 0:
+                if failures == 0 and not isinstance(error, Refused):
                     unforeseen = not isinstance(error, ServiceError | OSError)
                     _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=unforeseen)
                 with self._io:

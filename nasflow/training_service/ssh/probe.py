@@ -105,7 +105,7 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
     """Inspect a host. Leaves nothing on the host.
 
     Raises:
-        ServiceError: its Python can't be started, or its report is none.
+        ServiceError: its Python can't be started, its report is none, or it has no sftp.
         Unreachable: it does not answer.
     """
     program = Path(probe_script.__file__).read_bytes()
@@ -114,14 +114,17 @@ def probe(connection: SshConnection, host: SshHostConfig) -> HostReport:
         [host.python, "-", host.work_dir, json.dumps([*NEEDED, "nasflow"])], program, timeout=_ANSWERS_WITHIN
     )
     ended = time.time()
-    marked = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(probe_script.MARK)]
+    lines = done.stdout.decode(errors="replace").splitlines()
+    marked = [text for _, mark, text in (line.partition(probe_script.MARK) for line in lines) if mark]
     if done.returncode != 0 or not marked:
         raise ServiceError(f"{connection.place}: {_not_started(host, done)}")
     try:
-        report = HostReport.model_validate_json(marked[-1].removeprefix(probe_script.MARK))
+        report = HostReport.model_validate_json(marked[-1])
     except ValidationError as error:
         text = explain(error, HostReport, "report")
         raise ServiceError(f"{connection.place}: '{host.python}' gave an invalid report: {text}") from None
+    with connection.sftp():
+        pass  # jobs need it
     at = (began + ended) / 2 if report.time is None else report.time
     return report.model_copy(update={"clock_offset": at - (began + ended) / 2, "clock_error": (ended - began) / 2})
 

@@ -54,6 +54,16 @@ def test_a_line_that_does_not_end_is_not_collected(start, monkeypatch):
         start("import os\nwhile True: os.write(1, b'0' * 10_000)")
 
 
+def test_output_of_the_login_shell_may_lack_its_last_newline(start):
+    client = start(f"""
+print("Welcome!\\nhost", end="")
+print({GREETING!r}, flush=True)
+input()
+print('{{"result": "done"}}', flush=True)
+""")
+    assert client.call("poll") == "done"
+
+
 def test_an_answer_that_is_none_is_an_error_of_the_host(start):
     client = start(f"print({GREETING!r}, flush=True); input(); print('[1', flush=True)")
     with pytest.raises(ServiceError, match=r"'there': its answer can't be read"):

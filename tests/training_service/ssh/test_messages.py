@@ -255,6 +255,16 @@ def test_no_python(case):
     )
 
 
+@pytest.mark.parametrize("program", ["", "/no/such/sftp-server"], ids=["none", "missing"])
+def test_no_sftp(tmp_path, program):
+    with start_sshd(tmp_path / "host", sftp=program) as host:
+        sentence = said(Case(host, tmp_path), {})
+    why = "EOF during negotiation" if program else "Channel closed."
+    assert sentence == (
+        f"its sshd starts no sftp ({why}); have 'Subsystem sftp internal-sftp' in the sshd_config there"
+    )
+
+
 def test_a_python_that_is_too_old(case):
     old = "import sys, platform; sys.version_info = (3, 8, 10); platform.python_version = lambda: '3.8.10'"
     program = f'#!/bin/sh\nshift\nexec {sys.executable} -c "{old}; exec(sys.stdin.read())" "$@"\n'

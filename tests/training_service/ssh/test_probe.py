@@ -1,5 +1,6 @@
 """What is said of a host that is not as it should be, by what was found there."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -131,11 +132,14 @@ class Saying:
 
     place = "training_service.hosts: 'somewhere'"
 
-    def __init__(self, text: str):
-        self._said = f"Welcome!\n{probe_script.MARK}{text}\n".encode(errors="surrogatepass")
+    def __init__(self, text: str, title: str = ""):
+        self._said = f"Welcome!\n{title}{probe_script.MARK}{text}\n".encode(errors="surrogatepass")
 
     def run(self, *_arguments: Any, **_options: Any) -> Completed:
         return Completed(0, self._said, b"")
+
+    def sftp(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +170,12 @@ def test_a_report_that_is_none(text, reason):
     assert reason in str(refused.value)
     assert len(str(refused.value)) < 1500
     assert str(refused.value).isprintable()
+
+
+def test_output_of_the_login_shell_may_lack_its_last_newline():
+    """As a title for the terminal does, or `echo -n` in ~/.bashrc."""
+    said = Saying(report().model_dump_json(), title="\x1b]0;host\x07")
+    assert probe(cast(SshConnection, said), HOST).executable == "/py"
 
 
 def test_text_of_a_host_stays_in_its_line():

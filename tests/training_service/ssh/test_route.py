@@ -297,14 +297,16 @@ def test_an_agent_has_a_key_open(net, monkeypatch):
             net.connection(config, key_file=str(key), agent=False).connect()
 
 
-@pytest.mark.parametrize("end", ["", ".pub"])
-def test_identities_only_offers_the_named_keys_of_an_agent(net, monkeypatch, end):
-    """And no other, because servers disconnect after a few. The agent may have a key of which only half is here."""
+@pytest.mark.parametrize(
+    ("end", "only"), [("", "yes"), (".pub", "yes"), (".pub", "no")], ids=["only", "half, only", "first"]
+)
+def test_the_named_keys_of_an_agent_are_offered_before_its_others(net, monkeypatch, end, only):
+    """With IdentitiesOnly no other is. Servers disconnect after a few. Only half of a key need be here."""
     key, *others = make_key(net.folder / "locked", PASSPHRASE), *(make_key(net.folder / f"other-{k}") for k in range(6))
     (net.inner.folder / "authorized_keys").write_text(public_key(net.inner.user_key) + public_key(key))
     config = (
         f"Host inner\nHostName 127.0.0.1\nPort {net.inner.port}\nUser {net.inner.user}\n"
-        f"IdentityFile {key}{end}\nIdentitiesOnly yes\n"
+        f"IdentityFile {key}{end}\nIdentitiesOnly {only}\n"
     )
     with agent_with(net.folder, *others, key) as place:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(place))

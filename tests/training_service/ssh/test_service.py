@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -160,6 +161,27 @@ def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
     assert finish(service, handle).exit_code == 0
     assert epochs(service, handle) == [(1, False), (2, False), (3, False)]
     assert len(numbers(service, "jobs/job/runs")) == 1
+
+
+def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, open_service, caplog):
+    """Many hosts lock out who asks too often. Whoever prepares the service anew need not wait."""
+    (tmp_path / "code").mkdir()
+    service = open_service([host])
+    service.prepare()
+    keys = host.folder / "authorized_keys"
+    accepted = keys.read_text()
+    keys.write_text("")
+    host.kill_connections()
+    until(lambda: "does not accept" in caplog.text, "refusal")
+    for number in range(3):
+        service.submit(script(f"job-{number}"))
+        time.sleep(0.2)
+    assert (host.folder / "sshd.log").read_text().count("[preauth]") == 1
+    (said,) = [record.message for record in caplog.records if "does not accept" in record.message]
+    assert said.endswith("; the next login is tried in 30 s")
+    keys.write_text(accepted)
+    service.prepare()
+    assert finish(service, service.submit(script("job-3"))).exit_code == 0
 
 
 def test_connections_that_break_are_made_again(two_hosts, open_service):

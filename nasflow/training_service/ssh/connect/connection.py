@@ -147,6 +147,7 @@ class SshConnection:
         """Context with access to the host's files, for one thread at a time. Errors about files are `OSError`.
 
         Raises:
+            ServiceError: the host has no sftp, or something disturbs it.
             Unreachable: no answer, or the connection broke; the next block has a new client.
         """
         with self._sftp_lock:
@@ -188,6 +189,7 @@ class SshConnection:
         return PurePosixPath(said[-1]).name if said else ""
 
     def _open_sftp(self) -> SFTPClient:
+        began = time.monotonic()
         with self._opened(self._timeout) as channel:
             try:
                 channel.invoke_subsystem("sftp")
@@ -196,6 +198,13 @@ class SshConnection:
                 raise ServiceError(
                     f"{self.place}: sftp can't be spoken there ({error}); "
                     "what the shell prints at a login, as in ~/.bashrc, may disturb it"
+                ) from error
+            except SSHException as error:
+                if not self._is_up() or time.monotonic() - began >= self._timeout:
+                    raise
+                raise ServiceError(
+                    f"{self.place}: its sshd starts no sftp ({error}); have 'Subsystem sftp internal-sftp' in the "
+                    "sshd_config there"
                 ) from error
         channel.settimeout(self._timeout)
         return client

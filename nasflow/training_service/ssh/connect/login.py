@@ -43,7 +43,8 @@ class _Offer(AuthSource):
 class Login(AuthStrategy):
     """Offers the keys that a hop's config names: its key file, the agent's keys, OpenSSH's key files, then a password.
 
-    Only configured ways are tried, and each key once, because servers disconnect after a few wrong ones.
+    Only configured ways are tried, and each key once, because servers disconnect after a few wrong ones. So of the
+    agent's keys those come first whose files are named, as in OpenSSH.
     """
 
     def __init__(self, hop: Hop, timeout: float):
@@ -87,10 +88,10 @@ class Login(AuthStrategy):
         if hop.key_file and (key := self._load(hop.key_file)):
             yield self._key(str(hop.key_file), key)
         if hop.agent and (agent := ask_agent(self._timeout)):
-            named = self._public_keys() if hop.identities_only else None
+            named = self._public_keys()
             try:
-                for held in agent.get_keys():
-                    if named is None or held.blob in named:
+                for held in sorted(agent.get_keys(), key=lambda key: key.blob not in named):
+                    if held.blob in named or not hop.identities_only:
                         yield self._key(f"{held.comment or held.get_name()} (ssh-agent)", held)
             finally:
                 agent.close()

@@ -4,7 +4,9 @@ import getpass
 import glob
 import io
 import re
+import shlex
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from paramiko import SSHConfig, SSHException
@@ -15,6 +17,9 @@ from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
 
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?")
+_OPTION = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.+)")  # as paramiko
+_MATCH_ALONE = ("all", "canonical", "final")  # those without a parameter
+_MATCH_KNOWN = (*_MATCH_ALONE, "host", "originalhost", "user", "localuser", "exec")  # those that paramiko judges
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _NESTED_INCLUDES = 16  # as OpenSSH
 _MOST_HOPS = 8
@@ -143,10 +148,7 @@ class _Router:
             config.parse(io.StringIO(f"{ours}{self._client_config}"))
             return dict(config.lookup(name))
         except (SSHException, ImportError, ValueError, KeyError) as error:
-            raise ServiceError(
-                f"{self._place}: the OpenSSH configuration {self._file} can't be understood: {error}; "
-                "mend it, or name another file in training_service.ssh_config"
-            ) from error
+            raise self._not_understood(error) from error
 
     def _read(self, file: Path, nested: int) -> str:
         """Return the text of a configuration file, with its includes expanded."""
@@ -162,14 +164,39 @@ class _Router:
         return "\n".join(self._included(line, nested) for line in text.splitlines()) + "\n"
 
     def _included(self, line: str, nested: int) -> str:
-        word, _, patterns = line.strip().partition(" ")
-        if word.lower() != "include":
+        option = _OPTION.match(line)
+        keyword, value = option.groups() if option else ("", "")
+        if keyword.lower() == "match":
+            return f"Match {self._criteria(value)}"
+        if keyword.lower() != "include":
             return line
         if nested == 0:
             raise ServiceError(f"{self._place}: the Includes of {self._file} lead in a circle")
-        paths = (self._file.parent / self._named("Include", pattern) for pattern in patterns.replace('"', "").split())
+        paths = (self._file.parent / self._named("Include", pattern) for pattern in value.replace('"', "").split())
         files = [Path(found) for path in paths for found in sorted(glob.glob(str(path)))]  # noqa: PTH207 - it may be absolute
         return "".join(self._read(found, nested - 1) for found in files)
+
+    def _criteria(self, text: str) -> str:
+        """Return the criteria of a `Match`, their keywords in lower case: paramiko takes others for fulfilled."""
+        try:
+            words = iter(shlex.split(text))
+        except ValueError as error:
+            raise self._not_understood(error) from error
+        criteria = list[str]()
+        for word in words:
+            if word.startswith("#"):
+                break
+            keyword = word.lower().removeprefix("!")
+            if keyword not in _MATCH_KNOWN:
+                raise self._not_understood(f"'Match {word}' can't be judged here, only {', '.join(_MATCH_KNOWN)} can")
+            criteria += [word.lower(), *islice(words, keyword not in _MATCH_ALONE)]
+        return shlex.join(criteria)
+
+    def _not_understood(self, reason: str | Exception) -> ServiceError:
+        return ServiceError(
+            f"{self._place}: the OpenSSH configuration {self._file} can't be understood: {reason}; "
+            "mend it, or name another file in training_service.ssh_config"
+        )
 
     def _named(self, option: str, path: str) -> Path:
         return _expanded(path, f"{self._place}: {option} in {self._file}")
