@@ -50,7 +50,8 @@ class JobState(BaseModel):
         oom_kills: number of processes in the job's cgroup that the kernel killed for lack of memory around its end.
         peak_rss: peak resident memory of the largest of the job's processes, in bytes.
         memory_share: memory that the slot can use without taking from other slots, in bytes.
-        limit: the key of `limits` that the job exceeded, for which it was ended; None otherwise.
+        limit: the key of `limits` that the job exceeded, for which it was ended; `job` also for the limit that its
+            cluster has. None otherwise.
         stack: where its main thread was then, the innermost call first, a line each.
         began: false if its node could not even start it, which is no trial's fault; `reason` says why.
     """

@@ -74,6 +74,13 @@ def killed(**evidence) -> JobState:
             (FAILED, INFRASTRUCTURE, False),
             "host gone",
         ),
+        (
+            JobState(status=JobStatus.LOST, limit="job", reason="the cluster's time limit"),
+            None,
+            False,
+            (FAILED, INFRASTRUCTURE, False),
+            "the cluster's time limit",
+        ),
     ],
 )
 def test_verdicts(state, ended, evicted, verdict, words):

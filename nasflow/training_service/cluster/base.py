@@ -314,9 +314,11 @@ class ClusterService(RootHere):
         if last_word is None and seen.status is JobStatus.EXITED and not run.began():
             where, log = self._storage.why_not(run.job_id), self._own_log(run)
             self._stillborn.add_silent(where, self.kind, log, seen.reason)
+        elif last_word is None and not (seen.ran or cancelled or run.began()):
+            self._stillborn.add_lost(seen.reason, min(self._known_since[run.name], self._seen_at))
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
-        return JobState(status=JobStatus.LOST, reason=source.reason)
+        return JobState(status=JobStatus.LOST, limit="job" if seen.overtime else None, reason=source.reason)
 
     def _seen_of(self, run: Run) -> Seen | None:
         """Return what the cluster reports of a submitted run; None if it must be queried first."""
@@ -355,10 +357,7 @@ class ClusterService(RootHere):
 
     def _await_gone(self) -> None:
         """Wait until the cluster has no run of this root, and end the rest by force after a grace period."""
-        await_gone(self.kind, lambda: self._alive() if self._refresh() else None, self._withdraw_or_say)
-
-    def _alive(self) -> Sequence[str]:
-        return [name for name, seen in self._seen.items() if not seen.status.finished]
+        await_gone(self.kind, self._root, lambda: self._seen if self._refresh() else None, self._withdraw_or_say)
 
     # --- below, the lock is not held -----------------------------------------------------------------------------
 

@@ -14,9 +14,11 @@ class Seen:
         reason: one line for display.
         ran: false if it has never been on a node.
         out_of_memory: the cluster ended it because it used more memory than it was given.
+        overtime: the cluster ended it because it reached the cluster's limit of a job's time.
     """
 
     status: JobStatus
     reason: str = ""
     ran: bool = True
     out_of_memory: bool = False
+    overtime: bool = False

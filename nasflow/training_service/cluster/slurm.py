@@ -5,8 +5,10 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from nasflow.clean_text import one_line
 from nasflow.config.job_secrets import NO_SECRETS, JobSecrets
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import ServiceError
@@ -95,6 +97,11 @@ class SlurmService(ClusterService):
 
     def validate(self) -> None:  # noqa: D102
         super().validate()
+        if clusters := os.environ.get("SLURM_CLUSTERS"):
+            raise ServiceError(
+                f"training_service: SLURM_CLUSTERS is {one_line(clusters)!r}, but jobs go to the cluster of Slurm's "
+                "configuration here; unset it, or let SLURM_CONF name the slurm.conf of the other cluster"
+            )
         missing = [name for name in ("sbatch", "squeue", "scancel", "sinfo") if shutil.which(name) is None]
         if missing:
             raise ServiceError(
@@ -107,7 +114,10 @@ class SlurmService(ClusterService):
             raise ServiceError(
                 f"training_service.partition: Slurm has no partition '{partition}', but {', '.join(partitions)}"
             )
-        self._call("sbatch", "--test-only", *self._options(self._config.most_nodes), given="#!/bin/sh\n")
+        if self._records.dir.exists():
+            self._look()  # it learns whether Slurm has jobs of this study, which may be what fills a limit
+        with suppress(ClusterFullError):
+            self._call("sbatch", "--test-only", *self._options(self._config.most_nodes), given="#!/bin/sh\n")
 
     def _give(self, run: Run) -> None:
         script = run.file("sh")
@@ -135,8 +145,8 @@ class SlurmService(ClusterService):
 
     def _listed(self) -> Iterator[Sequence[str]]:
         """Yield the `_FIELDS` of this user's jobs."""
-        user = f"--user={os.geteuid()}"
-        for line in self._call("squeue", "--noheader", "--states=all", user, f"--format={_FIELDS}").splitlines():
+        which = ("--all", "--states=all", f"--user={os.geteuid()}")  # also those in hidden partitions
+        for line in self._call("squeue", "--noheader", *which, f"--format={_FIELDS}").splitlines():
             yield line.split("|", 4)
 
     def _options(self, nodes: int) -> list[str]:
@@ -238,5 +248,6 @@ def _seen(number: str, state: str, reason: str, nodes: str) -> Seen:
     if state in _EXITED:
         return Seen(JobStatus.EXITED, f"Slurm's job {number} ended{where}: {state}, {reason}", ran=bool(nodes))
     if state in _LOST:
-        return Seen(JobStatus.LOST, f"Slurm ended its job {number}{where}: {_LOST[state]}", ran=bool(nodes))
+        reason = f"Slurm ended its job {number}{where}: {_LOST[state]}"
+        return Seen(JobStatus.LOST, reason, ran=bool(nodes), overtime=state == "TIMEOUT")
     return Seen(JobStatus.RUNNING)

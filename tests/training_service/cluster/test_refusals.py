@@ -82,6 +82,69 @@ def test_jobs_end_after_three_that_could_not_begin(service: Scripted) -> None:
     assert statuses(service, "waits", "next") == [JobStatus.CANCELLED] * 2
 
 
+NEVER_BEGAN = Seen(JobStatus.LOST, "its image can't be pulled", ran=False)
+
+
+def submit_four_and_lose_them(service: Scripted) -> None:
+    for number in range(4):
+        service.submit(script(f"job-{len(service.there)}-{number}"))
+    service.there.update(dict.fromkeys(service.there, NEVER_BEGAN))
+
+
+def test_jobs_end_after_three_that_the_cluster_ended_before_they_began(service: Scripted) -> None:
+    """One after the other: what ends all that wait at once counts once."""
+    for _ in range(3):
+        submit_four_and_lose_them(service)
+        service.prepare()
+        assert service._records.taken() == {}
+    said = "3 jobs in a row ended in the cluster before nasflow began there; of the last: its image can't be pulled$"
+    with pytest.raises(ServiceError, match=said):
+        service.submit(script("next"))
+
+
+def test_jobs_that_were_lost_at_once_before_they_began_are_no_mistake(service: Scripted) -> None:
+    """Also in the eyes of a controller that begins after that."""
+    submit_four_and_lose_them(service)
+    service = next_controller(service)
+    service.prepare()
+    assert service._records.taken() == {}
+    service.submit(script("next"))
+
+
+def test_jobs_that_were_cancelled_before_they_began_are_no_mistake(
+    service: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_withdraw", lambda names: service.there.update(dict.fromkeys(names, NEVER_BEGAN)))
+    for number in range(4):
+        handle = service.submit(script(f"job-{number}"))
+        service.cancel(handle)
+        assert service.status(handle).status is JobStatus.CANCELLED
+
+
+def test_a_job_that_reached_the_time_limit_of_its_cluster_has_had_its_whole_time(service: Scripted) -> None:
+    handle = service.submit(script("job"))
+    service.there[run_of(service, handle).name] = Seen(JobStatus.LOST, "its time is over", ran=False, overtime=True)
+    service.prepare()
+    state = service.status(handle)
+    assert (state.status, state.limit, state.reason) == (JobStatus.LOST, "job", "its time is over")
+
+
+def test_a_clean_up_does_not_wait_for_what_a_cluster_does_after_the_end_of_a_job(
+    service: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an epilog; what has not begun, as a second submission of the same run, is waited for."""
+    monkeypatch.setattr(gone, "GRACE", 0.02)
+    monkeypatch.setattr(gone, "ACTS_WITHIN", 0.2)
+    handle = service.submit(script("job"))
+    run = run_of(service, handle)
+    run.end(JobState(status=JobStatus.EXITED, exit_code=0))
+    service.there[run.name], service.obeys = RUNNING, False
+    service.cleanup()
+    service.there[run.name] = PENDING
+    with pytest.raises(ServiceError, match="does not end its jobs"):
+        service.cleanup()
+
+
 def test_a_cluster_that_is_silent_for_a_moment_is_asked_again_at_the_end(service: Scripted) -> None:
     handle = service.submit(script("job"))
     service.silent = 2

@@ -60,6 +60,15 @@ def report(service: SlurmService, job_id: str = "job") -> dict:
     return json.loads(service.fetch(f"jobs/{job_id}/report.json").read_text())
 
 
+def in_place_of(command: str, folder: Path, *lines: str) -> str:
+    """Put a shell script before one of Slurm's commands, and return the PATH."""
+    shim = folder / "bin" / command
+    shim.parent.mkdir(exist_ok=True)
+    shim.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    shim.chmod(0o755)
+    return f"{shim.parent}:{os.environ['PATH']}"
+
+
 @pytest.fixture
 def root(tmp_path):
     folder = tmp_path / "it's a $(root) 100%d"
@@ -194,11 +203,8 @@ def test_slurm_ended_a_job_for_want_of_memory(root, monkeypatch, tmp_path):
     service = make(root, memory_gb=0.2)
     handle = service.submit(script("job", ["wait", "never"]))
     (pid,) = until(lambda: numbers(service, "jobs/job/runs"), "start of the job")
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\n{shutil.which('squeue')} \"$@\" | sed 's/|FAILED|/|OUT_OF_MEMORY|/'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    changed = f"{shutil.which('squeue')} \"$@\" | sed 's/|FAILED|/|OUT_OF_MEMORY|/'"
+    monkeypatch.setenv("PATH", in_place_of("squeue", tmp_path, changed))
     psutil.Process(pid).parent().kill()
     state = finish(service, handle)
     assert (state.status, state.signal, state.oom_kills) == (JobStatus.EXITED, 9, 1)
@@ -244,11 +250,7 @@ def test_a_command_that_fails_for_now_ends_no_search(root, monkeypatch, caplog, 
         if text is None:
             patch.setenv("TOO_LONG", 2**20 * "x")
         else:
-            shim = root.parent / "bin" / command
-            shim.parent.mkdir()
-            shim.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit 1\n")
-            shim.chmod(0o755)
-            patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+            patch.setenv("PATH", in_place_of(command, root.parent, f"echo '{text}' >&2", "exit 1"))
         service.prepare()
         handle = service.submit(script("job"))
         assert service.status(handle).status is JobStatus.PENDING
@@ -310,7 +312,7 @@ def test_validate_says_what_is_wrong(root, monkeypatch, tmp_path):
 )
 def test_states_of_slurm(state, status, reason):
     seen = _seen("7", state, "why", "n1")
-    assert seen.status is status
+    assert (seen.status, seen.overtime) == (status, state == "TIMEOUT")
     assert reason in seen.reason
 
 
@@ -346,23 +348,39 @@ def test_what_the_user_has_set_for_slurms_commands_hides_no_job(root, monkeypatc
 
 
 def test_a_limit_on_the_number_of_jobs_ends_no_search_that_has_begun(root, monkeypatch, caplog):
-    shim = root.parent / "bin" / "sbatch"
-    shim.parent.mkdir()
+    """Nor does it keep one from going on whose jobs are why it is reached."""
     why = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     said = f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: {why}"
-    shim.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
-    shim.chmod(0o755)
+    full = in_place_of("sbatch", root.parent, f'echo "{said}" >&2', "exit 1")
     service = make(root, slots=2)
     with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+        patch.setenv("PATH", full)
         with pytest.raises(ServiceError, match=r"Slurm refuses such jobs: .*QOSMaxSubmitJobPerUserLimit"):
             service.submit(script("job"))
+        with pytest.raises(ServiceError, match=r"Slurm refuses such jobs: .*QOSMaxSubmitJobPerUserLimit"):
+            make(root).validate()
     service.prepare()
     with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
+        patch.setenv("PATH", full)
+        make(root).validate()
         waiting = service.submit(script("next"))
         time.sleep(0.5)
         service.prepare()
         assert service.status(waiting).status is JobStatus.PENDING
     assert caplog.text.count("Slurm takes no more jobs for now") == 1
     assert finish(service, waiting).exit_code == 0
+
+
+def test_jobs_in_a_hidden_partition_are_seen(root, monkeypatch):
+    """Slurm tells of them only who asks for all, unless that is an operator, as the user of this Slurm."""
+    monkeypatch.setattr(base, "_LAST_WORD", 0.1)
+    hidden = f'case "$*" in *--all*) exec {shutil.which("squeue")} "$@";; esac'
+    monkeypatch.setenv("PATH", in_place_of("squeue", root.parent, hidden))
+    service = make(root)
+    handle = service.submit(script("job", ["wait", "go"]))
+    for _ in range(3):
+        time.sleep(0.1)
+        service.prepare()
+        assert not service.status(handle).status.finished
+    (root / "go").touch()
+    assert finish(service, handle).exit_code == 0

@@ -1,4 +1,4 @@
-"""Jobs in Kubernetes that are left over when their runs have ended, on a small API server of the tests' own."""
+"""Jobs that are left over when their runs have ended, and users whom a small API server of the tests' own refuses."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ pytest.importorskip("kubernetes", reason="needs the Kubernetes client: install n
 from nasflow.errors import ServiceError
 from nasflow.testing.training_service import script
 from nasflow.training_service.base import JobHandle, JobState, JobStatus
-from nasflow.training_service.cluster.kubernetes import pods
+from nasflow.training_service.cluster.kubernetes import manifest, pods
 from nasflow.training_service.cluster.kubernetes.service import KubernetesService
 from tests.training_service.kubernetes.service import make
 
@@ -24,13 +24,19 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
+        self.pods: list[dict[str, Any]] = []
         self.quota = 100
+        self.forbids = "no"
+        self.refusals: dict[str, list[int]] = {}  # by method: how the next requests are answered
         super().__init__(("127.0.0.1", 0), Handler)
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         name = path.partition("?")[0].rpartition("/")[2]
+        if refused := self.refusals.get(method):
+            return refused.pop(), failure("Forbidden", self.forbids)
         if "/jobs" not in path or method == "GET":
-            items = list(self.jobs.values()) if name == "jobs" else []
+            there = {"jobs": list(self.jobs.values()), "pods": self.pods}.get(name, [])
+            items = [each for each in there if each["metadata"]["labels"].get(manifest.ROOT_LABEL, "") in path]
             return 200, {"kind": "List", "items": items, "status": {"allowed": True}}
         if method == "DELETE":
             return (200, {"kind": "Status"}) if self.jobs.pop(name, None) else (404, failure("NotFound", "not found"))
@@ -72,7 +78,7 @@ def api() -> Iterator[Server]:
         server.shutdown()
 
 
-def opened(tmp_path: Path, api: Server) -> KubernetesService:
+def opened(tmp_path: Path, api: Server, root: str = "root") -> KubernetesService:
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -80,7 +86,7 @@ def opened(tmp_path: Path, api: Server) -> KubernetesService:
         "users": [{"name": "u", "user": {"token": "any"}}],
     }
     (tmp_path / "kube").write_text(json.dumps(config))
-    return make(tmp_path / "root", 3, kubeconfig=str(tmp_path / "kube"))
+    return make(tmp_path / root, 3, kubeconfig=str(tmp_path / "kube"))
 
 
 def ended(service: KubernetesService, job_id: str) -> JobHandle:
@@ -117,6 +123,28 @@ def test_a_job_whose_pod_goes_on_without_its_program_is_deleted(
     assert names(api) == ["runs", "other"]
 
 
+def test_a_job_whose_container_has_ended_without_a_word_ends_beside_a_sidecar(
+    tmp_path: Path, api: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is deleted later, as one that has recorded its end."""
+    service = opened(tmp_path, api)
+    handle = service.submit(script("job"))
+    (job,) = api.jobs.values()
+    end = {"exitCode": 137, "reason": "OOMKilled"}
+    containers = [{"name": "job", "state": {"terminated": end}}, {"name": "istio-proxy", "state": {"running": {}}}]
+    template = job["spec"]["template"]["metadata"]
+    status = {"phase": "Running", "containerStatuses": containers}
+    api.pods = [{"metadata": {**template, "uid": "one"}, "spec": {"nodeName": "n1"}, "status": status}]
+    service.prepare()
+    state = service.status(handle)
+    assert (state.status, state.oom_kills) == (JobStatus.EXITED, 1)
+    assert names(api) == ["job"]
+    monkeypatch.setattr(pods, "_LEFT_FOR", 0.0)
+    for _ in range(2):
+        service.prepare()
+    assert names(api) == []
+
+
 def test_jobs_that_have_ended_make_room_in_a_quota(tmp_path: Path, api: Server) -> None:
     service = opened(tmp_path, api)
     for job_id in ("one", "two"):
@@ -141,8 +169,53 @@ def test_a_quota_that_is_used_up_is_waited_for(tmp_path: Path, api: Server, capl
         "training_service.namespace: 'default' needs a larger quota, or fewer objects: jobs is forbidden"
     ]
     assert names(api) == ["first"]
+    opened(tmp_path, api).validate()  # the search is resumed: it waits, as it did before
     with pytest.raises(ServiceError, match=r"^training_service\.namespace: 'default' needs a larger quota"):
-        service.validate()
+        opened(tmp_path, api, "other").validate()
     api.quota = 2
     service.prepare()
     assert names(api) == ["first", "next"]
+
+
+def test_a_user_who_is_refused_for_a_while_is_waited_for(
+    tmp_path: Path, api: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a token is renewed, or the server's rules are away; only one who was known before."""
+    service = opened(tmp_path, api)
+    handle = service.submit(script("job"))
+    service.prepare()
+    kubeconfig = (tmp_path / "kube").read_text()
+    for refused, file in (([401, 401], kubeconfig), ([403], kubeconfig), ([401], "")):
+        caplog.clear()
+        api.refusals["GET"] = list(refused)
+        (tmp_path / "kube").write_text(file)
+        service.prepare()
+        assert service.status(handle).status is JobStatus.PENDING
+        assert caplog.text.count("submitted jobs continue, others wait") == 1
+        (tmp_path / "kube").write_text(kubeconfig)
+        service.prepare()
+    api.refusals = {"POST": [401, 401], "DELETE": [403]}
+    other = service.submit(script("other"))
+    assert names(api) == ["job"]
+    service.cancel(handle)
+    service.prepare()
+    assert names(api) == ["other"]
+    assert service.status(other).status is JobStatus.PENDING
+    api.refusals["GET"] = [403]
+    with pytest.raises(ServiceError, match="Kubernetes forbids this"):
+        opened(tmp_path, api).prepare()
+
+
+@pytest.mark.parametrize(
+    ("text", "names_role"),
+    [
+        ('jobs.batch is forbidden: User "u" cannot list resource "jobs" in API group "batch"', True),
+        ('jobs.batch "a" is forbidden: policy "images" denied the request', False),
+    ],
+)
+def test_only_who_lacks_rights_is_shown_the_role(tmp_path: Path, api: Server, text: str, names_role: bool) -> None:
+    api.refusals["POST"] = [403]
+    api.forbids = text
+    with pytest.raises(ServiceError) as said:
+        opened(tmp_path, api).submit(script("job"))
+    assert ("Role" in str(said.value)) == names_role

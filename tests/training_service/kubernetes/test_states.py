@@ -3,6 +3,7 @@
 import pytest
 
 from nasflow.config.services.cluster.kubernetes import KubernetesServiceConfig
+from nasflow.errors import ServiceError
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.kubernetes import manifest, states
 
@@ -20,6 +21,11 @@ def pod(phase: str, node: str | None = "n1", meta: dict | None = None, **status)
 
 def ended(code: int, reason: str) -> dict:
     return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason, "message": "last"}}}]}
+
+
+def beside_a_sidecar(code: int, reason: str) -> dict:
+    (own,) = ended(code, reason)["containerStatuses"]
+    return {"containerStatuses": [{"name": "istio-proxy", "state": {"running": {}}}, {"name": "job", **own}]}
 
 
 def one_of_two(phase: str, uid: str = "two", **values) -> dict:
@@ -43,10 +49,24 @@ CASES = {
     "exit": (FAILED, [pod("Failed", **ended(3, "Error"))], EXITED, "on n1 with exit code 3: Error: last"),
     "done": (JOB, [pod("Succeeded")], EXITED, "exit code 0"),
     "overdue": (OVERDUE, [pod("Failed", **ended(137, "Error"))], LOST, "training_service.time_limit"),
+    "overdue by itself": (JOB, [pod("Failed", reason="DeadlineExceeded")], LOST, "training_service.time_limit"),
     "overdue and still there": (OVERDUE, [pod("Running", meta=BEING_DELETED)], RUNNING, "being deleted"),
     "failed without pod": (FAILED, [], LOST, "its pod is gone: BackoffLimitExceeded: why"),
     "done without pod": ({"metadata": {}, "status": condition("Complete", "")}, [], EXITED, "is complete"),
     "no pod yet": (JOB, [], PENDING, "no pod yet"),
+    "done beside a sidecar": (JOB, [pod("Running", **beside_a_sidecar(0, "Completed"))], EXITED, "exit code 0"),
+    "out of memory beside a sidecar": (
+        JOB,
+        [pod("Running", **beside_a_sidecar(137, "OOMKilled"))],
+        EXITED,
+        "ran out of memory",
+    ),
+    "deleted beside a sidecar": (
+        JOB,
+        [pod("Running", meta=BEING_DELETED, **beside_a_sidecar(143, "Error"))],
+        RUNNING,
+        "being deleted",
+    ),
     "no Job": (None, [pod("Running")], RUNNING, ""),
     "lost and replaced": (
         JOB,
@@ -65,6 +85,12 @@ CASES = {
         [one_of_two("Running", meta=BEING_DELETED), one_of_two("Failed", **ended(137, "OOMKilled"))],
         EXITED,
         "ran out of memory",
+    ),
+    "one of two failed beside a sidecar": (
+        JOB,
+        [one_of_two("Running"), one_of_two("Running", "old", **beside_a_sidecar(1, "Error"))],
+        EXITED,
+        "with exit code 1: Error: last",
     ),
     "one of two is lost": (
         JOB,
@@ -98,10 +124,15 @@ CASES = {
 
 @pytest.mark.parametrize(("job", "pods", "status", "reason"), CASES.values(), ids=CASES)
 def test_states(job, pods, status, reason):
-    seen = states.seen(job, pods, False, lambda state: 1000.0 if state.startswith("old ") else 0.0, states.fate_of)
+
+    def lasting(state):
+        return 1000.0 if state.startswith("old ") else 0.0
+
+    seen = states.seen(job, pods, False, lasting, states.fate_of, container="job")
     assert seen.status is status
     assert reason in seen.reason
     assert seen.out_of_memory == ("ran out of memory" in reason)
+    assert seen.overtime == ("time_limit" in reason)
 
 
 def test_a_new_pod_of_a_run_that_has_begun_means_that_the_first_was_deleted():
@@ -147,14 +178,45 @@ def test_names_of_jobs_are_what_kubernetes_takes():
         assert name == name.lower()
 
 
+def template_of(config: KubernetesServiceConfig, environment: dict) -> dict:
+    meta = manifest.metadata(config, "nasflow-1-", "nasflow-1-a-b", "nasflow-1-a-b")
+    return manifest.template(
+        config, "nasflow-1-", meta, ["a"], "log", container="job", environment=environment, with_secret=False
+    )
+
+
 def test_labels_of_nasflow_can_not_be_given_away():
     config = KubernetesServiceConfig(image="any", labels={"team": "vision"})
     meta = manifest.metadata(config, "nasflow-1-", "nasflow-1-a-b", "nasflow-1-a-b")
-    pod = manifest.template(
-        config, "nasflow-1-", meta, ["a"], "log", container="job", environment={"A": "$(B)"}, with_secret=False
-    )
-    job = manifest.job(config, meta, pod)
+    job = manifest.job(config, meta, template_of(config, {"A": "$(B)"}))
     template = job["spec"]["template"]
     assert template["metadata"]["labels"] == job["metadata"]["labels"]
     assert job["metadata"]["labels"]["team"] == "vision"
     assert template["spec"]["containers"][0]["env"] == [{"name": "A", "value": "$$(B)"}]
+
+
+def asks_for(name: str, count: object = 1, **values: object) -> dict:
+    return {"spec": {"containers": [{"name": "job", "resources": {"limits": {name: count}}, **values}]}}
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "example.com/card"])
+def test_gpus_of_a_pod_template_that_jobs_would_not_see(name):
+    config = KubernetesServiceConfig(image="any", gpu_resource="example.com/card", pod_template=asks_for(name))
+    text = rf"^training_service\.gpus_per_job: .* pod_template asks for {name}, .*; set gpus_per_job, and gpu_resource"
+    with pytest.raises(ServiceError, match=text):
+        template_of(config, {"CUDA_VISIBLE_DEVICES": ""})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        asks_for("cpu"),
+        asks_for("nvidia.com/gpu", 0),
+        asks_for("nvidia.com/gpu", env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]),
+        {"spec": {"containers": [{"name": "job", "resources": {"limits": ["nvidia.com/gpu"]}}]}},
+        {"spec": {"containers": [{"name": "job", "resources": "nvidia.com/gpu", "env": None}]}},
+    ],
+    ids=["cpu", "none", "seen", "a list", "a text"],
+)
+def test_pod_templates_that_hide_no_gpu(template):
+    template_of(KubernetesServiceConfig(image="any", pod_template=template), {"CUDA_VISIBLE_DEVICES": ""})

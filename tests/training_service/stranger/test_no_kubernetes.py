@@ -80,7 +80,7 @@ class Portal(ThreadingHTTPServer):
 def serving(server: Running) -> Iterator[Running]:
     """Run a server until the test has ended."""
     with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield server
         server.shutdown()
 
@@ -270,3 +270,61 @@ def test_events_of_the_namespace_are_read_once_for_all_runs(
         service.prepare()
     assert "no quota" in service.status(handles[3]).reason
     assert len([path for _, path in server.asked if "/events" in path]) == 1
+
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize(
+    ("variables", "proxy_url", "direct"),
+    [
+        ({"HTTP_PROXY": NOWHERE, "NO_PROXY": "10.0.0.0/8,127.0.0.1"}, None, True),
+        ({"HTTP_PROXY": "socks5://any", "NO_PROXY": "127.0.0.1"}, None, True),
+        ({"https_proxy": NOWHERE}, None, True),
+        ({"http_proxy": "{server}"}, None, False),
+        ({"HTTP_PROXY": "{bare}"}, None, False),
+        ({"HTTP_PROXY": NOWHERE, "NO_PROXY": "api.invalid"}, "{server}", False),
+    ],
+    ids=["no_proxy", "no_proxy of another kind", "for https alone", "http_proxy", "without scheme", "proxy-url"],
+)
+def test_which_proxy_is_used(
+    tmp_path: Path,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    variables: dict[str, str],
+    proxy_url: str | None,
+    direct: bool,
+) -> None:
+    bare = f"127.0.0.1:{server.server_port}"
+    here = f"http://{bare}"
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(server=here, bare=bare))
+    told = None if proxy_url is None else proxy_url.format(server=here)
+    file = written(tmp_path, {"token": "t"}, here if direct else "http://api.invalid", **{"proxy-url": told})
+    make(tmp_path / "root", kubeconfig=file).prepare()
+    assert not caplog.text
+    assert server.asked[0][1].startswith("/apis" if direct else "http://api.invalid/apis")
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize("proxy", ["socks5://ada:hush@127.0.0.1:9", "http://", "http://ada:hush@a b", "a:b"])
+@pytest.mark.parametrize("told", [True, False], ids=["proxy-url", "environment"])
+def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, told: bool) -> None:
+    if not told:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    file = written(tmp_path, {"token": "t"}, **{"proxy-url": proxy if told else None})
+    where = f"the cluster's proxy-url in {file}" if told else "the environment's proxy"
+    with pytest.raises(ServiceError) as said:
+        make(tmp_path / "root", kubeconfig=file).validate()
+    assert str(said.value).startswith(f"training_service.kubeconfig: {where} is no URL of a proxy for http or https")
+    assert "hush" not in str(said.value)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nasflow.config.search import parse_config
+from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import UserError
 from nasflow.training_service.make import make_service
 from tests.training_service.check.checks import SEARCH
@@ -32,6 +33,25 @@ EXTRAS: list[tuple[str, Any, str]] = [
     ("dlts", {"team": "other"}, "'team' is nasflow's own"),
     ("dlc", {"UserCommand": "sleep 9"}, "'UserCommand' is nasflow's own"),
     ("azureml", {"command": "sleep 9"}, "'command' is nasflow's own"),
+]
+SLURM: list[tuple[list[str], str]] = [
+    (["--job-name=mine"], "'--job-name' is nasflow's own; leave it out"),
+    (["--comment", "mine", "--job-name", "x"], "'--job-name' is nasflow's own"),
+    (["-Jmine"], "'-J' is nasflow's own"),
+    (["--clusters=other"], "'--clusters' is nasflow's own"),
+    (["-M", "other"], "'-M' is nasflow's own"),
+    (["--array=1-3"], "'--array' is nasflow's own"),
+    (["-a1-3"], "'-a' is nasflow's own"),
+    (["--wait"], "'--wait' is nasflow's own"),
+    (["-W"], "'-W' is nasflow's own"),
+    (["--wrap=sleep 9"], "'--wrap' is nasflow's own"),
+    (["--gres=gpu:a100:1"], "'--gres' asks for GPUs; set gpus_per_job, too"),
+    (["--gres", "tmp:9,gpu:1"], "'--gres' asks for GPUs"),
+    (["--gpus=1"], "'--gpus' asks for GPUs"),
+    (["--gpus-per-task=a100:1"], "'--gpus-per-task' asks for GPUs"),
+    (["-G1"], "'-G' asks for GPUs"),
+    (["-G", "1"], "'-G' asks for GPUs"),
+    (["--tres-per-task=gres/gpu:1"], "'--tres-per-task' asks for GPUs"),
 ]
 STORAGES: list[tuple[Any, str]] = [
     ({"url": "s3://bucket/a "}, "storage.url: 's3://bucket/a ' begins or ends with a space; remove it"),
@@ -73,6 +93,25 @@ def test_what_a_hosted_job_needs_can_not_be_replaced(kind: str, extra: Any, says
     """Under another name it would train, and its search would take it as lost."""
     section = {"kind": kind, **HOSTED[kind], "extra": extra}
     assert f"training_service.extra: {says}" in refused(tmp_path, section, str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(("options", "says"), SLURM)
+def test_options_of_sbatch_that_nasflow_sets(options: list[str], says: str, tmp_path: Path) -> None:
+    """They come last, and so would win: the search would not find its jobs, or these not their GPUs."""
+    section = {"kind": "slurm", "options": options}
+    assert f"training_service.options: {says}" in refused(tmp_path, section, str(tmp_path / "runs"))
+
+
+def test_other_options_of_sbatch() -> None:
+    options = ["--gres=fpga:1", "--constraint=gpu", "-C", "gpu", "--wait-all-nodes=1", "--gpu-bind=none", "-A", "mine"]
+    assert SlurmServiceConfig(options=options).options == options
+    assert SlurmServiceConfig(gpus_per_job=1, options=["--gres=gpu:a100:1"]).gpus_per_job == 1
+
+
+def test_a_search_does_not_follow_slurm_to_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    said = refused(tmp_path, {"kind": "slurm"}, str(tmp_path / "runs"))
+    assert "SLURM_CLUSTERS is 'other', but jobs go to the cluster of Slurm's configuration here" in said
 
 
 @pytest.mark.parametrize("kind", ["local", "debug", "ray"])

@@ -1,6 +1,7 @@
 """Requests to the API server of Kubernetes, for the objects of one namespace, which are plain JSON here."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,10 @@ _NEW = ("ttlSecondsAfterFinished",)  # fields that servers may lack: this one be
 
 
 class RefusedError(ServiceError):
-    """The API server refuses a request. `status` is HTTP's; `exists` says that there is an object of this name."""
+    """The API server refuses a request, or (401) the kubeconfig gives no user to ask as.
+
+    `status` is HTTP's; `exists` says that there is an object of this name.
+    """
 
     def __init__(self, text: str, status: int, *, exists: bool = False):
         super().__init__(text)
@@ -31,8 +35,8 @@ class RefusedError(ServiceError):
 class KubernetesApi:
     """The API server, as one user, for one namespace. Each request has a time limit.
 
-    Methods raise ClusterSilentError if the server does not answer, ClusterFullError if a quota is used up, RefusedError
-    if the server refuses the request for another reason, and ServiceError if the kubeconfig can't be used.
+    Methods raise ClusterSilentError if the server does not answer, ClusterFullError if a quota is used up, and
+    RefusedError if the server refuses the request for another reason or the kubeconfig can't be used.
 
     Args:
         kubeconfig: a file; None for the default one, or for the service account of the pod that this process is in.
@@ -104,7 +108,7 @@ class KubernetesApi:
         try:
             return self._send(method, path, query, body)
         except RefusedError as error:
-            if error.status != 401:
+            if error.status != 401 or self._client is None:
                 raise
         self._client = None  # its token may have expired; read it again
         return self._send(method, path, query, body)
@@ -152,7 +156,8 @@ class KubernetesApi:
                 f"training_service.namespace: '{self._namespace}' needs a larger quota, or fewer objects: {text}"
             )
         if status == 403 and _is_status(error):
-            return RefusedError(f"training_service: Kubernetes forbids this: {text}; {_ROLE}", status)
+            role = f"; {_ROLE}" if re.search(r"cannot \w+ resource", text) else ""  # else no Role would mend it
+            return RefusedError(f"training_service: Kubernetes forbids this: {text}{role}", status)
         if status == 404 and f'namespaces "{self._namespace}" not found' in text:
             return RefusedError(f"training_service.namespace: there is no namespace '{self._namespace}'", status)
         if status == 404 and error.body in (b"404 page not found\n", "404 page not found\n"):
@@ -168,7 +173,10 @@ class KubernetesApi:
 
     def _connect(self) -> client.ApiClient:
         if self._client is None:
-            settings = settings_of(self._kubeconfig, self._context)
+            try:
+                settings = settings_of(self._kubeconfig, self._context)
+            except ServiceError as error:
+                raise RefusedError(str(error), 401) from error
             settings.retries = 1
             self._client = client.ApiClient(settings)
             self._client.user_agent = "nasflow"

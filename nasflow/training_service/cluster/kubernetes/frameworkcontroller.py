@@ -62,7 +62,8 @@ def framework_fate(framework: states.Object, began: bool) -> Seen | None:
     if code == _STOPPED:
         return Seen(JobStatus.LOST, f"its Framework was stopped by another program: {words}", ran=began)
     if code == _DEADLINE:
-        return Seen(JobStatus.LOST, f"FrameworkController ended the Framework: {states.TIME_LIMIT}", ran=began)
+        why = f"FrameworkController ended the Framework: {states.TIME_LIMIT}"
+        return Seen(JobStatus.LOST, why, ran=began, overtime=True)
     return Seen(JobStatus.LOST, f"FrameworkController ended the Framework: {words}", ran=began)
 
 

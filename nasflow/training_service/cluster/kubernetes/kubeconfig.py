@@ -5,10 +5,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import getproxies_environment
 
 import urllib3
 import yaml
 from kubernetes import client, config
+from kubernetes.client.rest import should_bypass_proxies
+from kubernetes.config import kube_config
 
 from nasflow.clean_text import one_line
 from nasflow.errors import ServiceError
@@ -33,6 +36,7 @@ def settings_of(kubeconfig: str | None, context: str | None) -> client.Configura
     in_pod = kubeconfig is None and not _exists(named) and _IN_POD in os.environ
     place = "the pod's service account" if in_pod else named
     settings = client.Configuration()
+    proxy = None
     try:
         with _errors_of_client() as said:
             if in_pod:
@@ -40,12 +44,14 @@ def settings_of(kubeconfig: str | None, context: str | None) -> client.Configura
             else:
                 files = os.pathsep.join(str(Path(each).expanduser()) for each in named.split(os.pathsep) if each)
                 config.load_kube_config(files, context, client_configuration=settings)
+                proxy = _proxy_url(files, context)
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, *_NO_KUBECONFIG) as error:
         why = "it is no kubeconfig" if isinstance(error, _NO_KUBECONFIG) else quoted(str(error))
         raise ServiceError(f"{_KEY}: {place} can't be used: {why}") from error
     if said and not knows_user(settings):
         raise ServiceError(f"{_KEY}: {place} gives no credentials, because its user's program failed: {said[-1]}")
     _check_server(settings.host, place)
+    _set_proxy(settings, proxy, place)
     renew = settings.refresh_api_key_hook
 
     def renewed(of: client.Configuration) -> None:
@@ -81,13 +87,41 @@ def _check_tokens(settings: client.Configuration, place: str) -> None:
 
 def _check_server(server: str, place: str) -> None:
     """Raise ServiceError if the URL of a server is none."""
-    try:
-        url = urllib3.util.parse_url(server)
-    except urllib3.exceptions.LocationParseError:
-        url = urllib3.util.Url()
-    if url.scheme not in ("https", "http") or not url.host:
+    if not _is_url(server):
         raise ServiceError(
             f"{_KEY}: the cluster's server in {place} is {quoted(server)!r}; give a URL such as https://host:6443"
+        )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = urllib3.util.parse_url(text)
+    except urllib3.exceptions.LocationParseError:
+        return False
+    return url.scheme in ("https", "http") and bool(url.host)
+
+
+def _proxy_url(files: str, context: str | None) -> str | None:
+    """Return the `proxy-url` of the cluster of a context, which the client does not read; None if it has none."""
+    merged = kube_config.KubeConfigMerger(files).config
+    used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+    found = merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url")
+    return str(found) if found else None
+
+
+def _set_proxy(settings: client.Configuration, told: str | None, place: str) -> None:
+    """Let the client use the proxy that it is told, else that of the environment for URLs such as its server's.
+
+    The client itself takes the one for http first, and heeds no NO_PROXY.
+    """
+    proxies = getproxies_environment()
+    proxy = told or proxies.get(settings.host.partition("://")[0].lower())
+    settings.proxy = f"http://{proxy}" if proxy and "://" not in proxy else proxy
+    settings.no_proxy = None if told else proxies.get("no")
+    if proxy and not should_bypass_proxies(settings.host, settings.no_proxy or "") and not _is_url(settings.proxy):
+        source = f"the cluster's proxy-url in {place}" if told else "the environment's proxy"
+        raise ServiceError(
+            f"{_KEY}: {source} is no URL of a proxy for http or https; give one such as http://host:3128"
         )
 
 

@@ -87,7 +87,7 @@ def template(
         with_secret: whether it gets the variables in the root's Secret.
 
     Raises:
-        ServiceError: `pod_template` replaces what a job can't do without.
+        ServiceError: `pod_template` replaces what a job can't do without, or asks for GPUs that it would not see.
     """
     described = {"labels": meta["labels"], "annotations": meta["annotations"]}
     made = {"metadata": described, "spec": _pod(config, container)}
@@ -107,6 +107,7 @@ def template(
     }
     if wrong := _wrong(needed, both, "training_service.pod_template"):
         raise ServiceError(wrong)
+    _check_gpus(config, next(each for each in both["spec"]["containers"] if each["name"] == container))
     return both
 
 
@@ -189,6 +190,21 @@ def _pod(config: PodsConfig, name: str) -> Object:
     if config.service_account is not None:
         pod["serviceAccountName"] = config.service_account
     return pod
+
+
+def _check_gpus(config: PodsConfig, container: Object) -> None:
+    """Raise ServiceError if the job's container asks for GPUs but hides them from its program."""
+    env: Any = container.get("env")
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    if not (_named(env) and {"name": "CUDA_VISIBLE_DEVICES", "value": ""} in env and isinstance(limits, dict)):
+        return
+    for name in (str(each) for each, count in limits.items() if str(count) != "0"):
+        if name == config.gpu_resource or re.search(r"gpu|/mig-", name):
+            raise ServiceError(
+                f"training_service.gpus_per_job: it is 0, but pod_template asks for {name}, which jobs would not see; "
+                "set gpus_per_job, and gpu_resource to that name"
+            )
 
 
 def _labels(prefix: str) -> dict[str, str]:

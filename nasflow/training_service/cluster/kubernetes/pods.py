@@ -3,7 +3,8 @@
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -91,6 +92,7 @@ class PodService(ClusterService, Generic[Config]):
         self._lasting = states.Clock()
         self._events: dict[str, tuple[float, list[Any]]] = {}  # by their reason, and when they were read
         self._given_secret: Mapping[str, str] = {}
+        self._has_looked = False
 
     # --- what a kind of object implements ------------------------------------------------------------------------
 
@@ -116,7 +118,11 @@ class PodService(ClusterService, Generic[Config]):
         wanted = rights(self.resource, self.besides) + (SECRET_RIGHTS if self._variables() else [])
         if missing := list(self._api.forbidden(wanted)):
             raise ServiceError(rights_text(missing, self._config.namespace))
-        self._create(Run(self._root, "validate", "dry-run"), self._config.most_nodes, dry_run=True)
+        try:
+            self._create(Run(self._root, "validate", "dry-run"), self._config.most_nodes, dry_run=True)
+        except ClusterFullError:
+            if not self._api.list(self.resource, self._selector):  # else a search is resumed
+                raise
 
     def cleanup(self) -> None:  # noqa: D102
         try:
@@ -142,17 +148,37 @@ class PodService(ClusterService, Generic[Config]):
     # --- what the base class asks for ----------------------------------------------------------------------------
 
     def _give(self, run: Run) -> None:
-        self._give_secret()
-        spec = run.spec()
-        if spec.nodes > 1:
-            divide(run.root, spec)
-        try:
-            self._create(run, spec.nodes)
-        except RefusedError as error:
-            if not error.exists:  # else it was submitted before
-                raise
+        with self._silent_if_refused(401):
+            self._give_secret()
+            spec = run.spec()
+            if spec.nodes > 1:
+                divide(run.root, spec)
+            try:
+                self._create(run, spec.nodes)
+            except RefusedError as error:
+                if not error.exists:  # else it was submitted before
+                    raise
 
     def _look(self) -> Mapping[str, Seen]:
+        with self._silent_if_refused(401, 403):
+            found = self._found()
+        self._has_looked = True
+        return found
+
+    @contextmanager
+    def _silent_if_refused(self, *statuses: int) -> Iterator[None]:
+        """Raise ClusterSilentError for such refusals once a look has succeeded: who is refused then was known before.
+
+        A token that is renewed just now, or a server that has not read its rules again, must not end a search.
+        """
+        try:
+            yield
+        except RefusedError as error:
+            if not self._has_looked or error.status not in statuses:
+                raise
+            raise ClusterSilentError(str(error)) from error
+
+    def _found(self) -> Mapping[str, Seen]:
         given = self._current()
         began = {run.name for run in given if run.began()}  # before the pods' states are read
         self._lasting.look()
@@ -181,7 +207,8 @@ class PodService(ClusterService, Generic[Config]):
         """
         open_jobs, open_pods = ("", "") if all_of_them else (self.open_ones, _OPEN_PODS)
         jobs = {_run_name(job): job for job in self._api.list(self.resource, selector, open_jobs)}
-        names = {self._name(name): name for name in (*(run.name for run in given), *jobs)}
+        current = {run.name for run in given}
+        names = {self._name(name): name for name in (*current, *jobs)}
         pods: dict[str, list[Any]] = {}
         for pod in self._api.list("pods", selector, open_pods):
             of_object = pod["metadata"]["labels"].get(self.job_label, "")
@@ -189,7 +216,9 @@ class PodService(ClusterService, Generic[Config]):
         found: dict[str, Seen] = {}
         for name in jobs.keys() | pods.keys():
             job, of_job = jobs.get(name), pods.get(name, [])
-            seen = states.seen(job, of_job, name in began, self._lasting, self._fate)
+            # A pod whose run has ended counts as long as anything is left of it, so that `_look` deletes it.
+            container = self.container if name in current else None
+            seen = states.seen(job, of_job, name in began, self._lasting, self._fate, container=container)
             found[name] = self._explained(name, seen, job is not None and len(of_job) < states.pods_of(job))
         return found
 
@@ -203,11 +232,11 @@ class PodService(ClusterService, Generic[Config]):
         return [name for name in names if name not in known and Run.named(self._root, name).given.exists()]
 
     def _withdraw(self, names: Sequence[str]) -> None:
-        for name in names:
-            job = self._name(name)
-            if not self._api.delete(self.resource, job):  # its pods may have been left when it was deleted
-                for pod in self._api.list("pods", f"{self._selector},{self.job_label}={job}"):
-                    self._api.delete("pods", pod["metadata"]["name"])
+        with self._silent_if_refused(401, 403):
+            for job in map(self._name, names):
+                if not self._api.delete(self.resource, job):  # its pods may have been left when it was deleted
+                    for pod in self._api.list("pods", f"{self._selector},{self.job_label}={job}"):
+                        self._api.delete("pods", pod["metadata"]["name"])
 
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
         """Record how a job ended; Kubernetes would start the pod of a lost one again, or keep it waiting."""

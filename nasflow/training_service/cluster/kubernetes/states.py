@@ -72,7 +72,15 @@ class Clock:
         self._before, self._now = self._now, {}
 
 
-def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasting, fate: Fate) -> Seen:
+def seen(
+    job: Object | None,
+    pods: Sequence[Object],
+    began: bool,
+    lasting: Lasting,
+    fate: Fate,
+    *,
+    container: str | None = None,
+) -> Seen:
     """Return the state of a run.
 
     Args:
@@ -82,7 +90,9 @@ def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasti
         began: whether its program had begun before these objects were read.
         lasting: seconds that a state has lasted, as a `Clock` measures them.
         fate: reads the state of the Job, which counts where no pod is left to say more.
+        container: with its end a pod has ended, whatever else goes on there; None: with the end of all containers.
     """
+    pods = [_as_its_container(pod, container) for pod in pods]
     count = max((pods_of(thing) for thing in (job, *pods) if thing is not None), default=1)
     together = count > 1
     ordered = sorted(pods, key=lambda pod: str(_created(pod)))
@@ -96,7 +106,8 @@ def seen(job: Object | None, pods: Sequence[Object], began: bool, lasting: Lasti
     for status in (JobStatus.RUNNING, JobStatus.LOST, JobStatus.EXITED):
         found = next((each for each in of_pods if each.status is status), None)
         if status is JobStatus.LOST and job is not None and overdue(job):
-            return Seen(JobStatus.LOST, f"Kubernetes ended the {_kind(job)}: {TIME_LIMIT}", ran=began or bool(pods))
+            why = f"Kubernetes ended the {_kind(job)}: {TIME_LIMIT}"
+            return Seen(JobStatus.LOST, why, ran=began or bool(pods), overtime=True)
         if found is not None:
             return found
     if job is not None and (end := fate(job, began)):
@@ -120,6 +131,17 @@ def pods_of(thing: Object) -> int:
     """Return how many pods the run of a Job or pod has."""
     annotations = (thing.get("metadata") or {}).get("annotations") or {}
     return int(annotations.get(manifest.NODES, 1))
+
+
+def _as_its_container(pod: Object, container: str | None) -> Object:
+    """Return a pod as it will be once this container, if that has ended, is no longer outlived by a sidecar."""
+    status = pod.get("status") or {}
+    own = [each for each in status.get("containerStatuses") or [] if each.get("name") == container]
+    end = own[0].get("state", {}).get("terminated") if own else None
+    if not end or status.get("phase") != "Running" or pod["metadata"].get("deletionTimestamp"):
+        return pod
+    phase = "Failed" if end.get("exitCode") else "Succeeded"
+    return {**pod, "status": {**status, "phase": phase, "containerStatuses": own}}
 
 
 def _has_failed(pod: Object, found: Seen) -> bool:
@@ -180,7 +202,8 @@ def _failed(pod: Object, node: str | None) -> Seen:
         reason, message = disrupted.get("reason"), disrupted.get("message")
     if reason or not ends:
         why = _WHY.get(reason or "", reason or "its pod failed")
-        return Seen(JobStatus.LOST, f"Kubernetes ended its pod{_on(node)}: {joined(why, message)}", ran=bool(node))
+        text = f"Kubernetes ended its pod{_on(node)}: {joined(why, message)}"
+        return Seen(JobStatus.LOST, text, ran=bool(node), overtime=why == TIME_LIMIT)
     worst = max(ends, key=lambda end: int(end.get("exitCode") or 0))
     words = joined(worst.get("reason"), worst.get("message"))
     return Seen(JobStatus.EXITED, f"its container ended{_on(node)} with exit code {worst.get('exitCode')}: {words}")

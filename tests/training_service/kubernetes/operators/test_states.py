@@ -74,6 +74,7 @@ def test_completion_codes(thing, status, reason):
     seen = framework_fate(thing, True)
     assert (seen.status, reason in seen.reason) == (status, True)
     assert seen.out_of_memory == ("out of memory" in reason)
+    assert seen.overtime == ("time_limit" in reason)
 
 
 @pytest.mark.parametrize("thing", [{}, {"status": None}, framework(0, state="AttemptDeletionPending")])
