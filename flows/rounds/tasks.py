@@ -46,22 +46,30 @@ def submit_trials(session: SearchSession, number: int) -> list[Trial]:
     tag_task_run()
     study, budget = session.study, session.config.budget
     trials = study.trials(round=number)
-    if trials and study.batches(number):
-        return trials
+    planned = bool(trials and study.batches(number))
     if not trials:
         left = budget.trials - sum(study.counts().values()) if budget.trials is not None else budget.trials_per_round
         proposals = session.ask(number, min(budget.trials_per_round, max(0, left)))
         trials = study.submit_trials(number, proposals)
-    for trial in trials:  # also those on record, in case that their controller was killed before it checked them
-        if trial.status.finished:
-            continue
-        try:
-            session.check(trial)
-        except SpaceError as error:
-            study.fail_trial(trial.number, str(error), TrialStatus.INVALID)
+    unfit = end_unfit(session, trials)  # also of those on record: their space may have changed since
     trials = study.trials(round=number)
-    session.events.submitted(trials)
+    if planned:
+        session.events.ended(unfit)
+    else:
+        session.events.submitted(trials)
     return trials
+
+
+def end_unfit(session: SearchSession, trials: Sequence[Trial]) -> list[Trial]:
+    """Record that those trials are INVALID that are not finished and do not fit the space, and return them."""
+    unfit = []
+    for trial in trials:
+        if not trial.status.finished:
+            try:
+                session.outline(trial)
+            except SpaceError as error:
+                unfit.append(session.study.fail_trial(trial.number, str(error), TrialStatus.INVALID))
+    return unfit
 
 
 @task(
@@ -224,6 +232,8 @@ def _follow(session: SearchSession, attempt: Attempt, trials: Sequence[Trial], l
     def on_event(event: Event) -> None:
         nonlocal heard
         heard = True
+        if isinstance(event, Epoch | Final | Evicted) and event.trial not in epochs:
+            return  # it has become INVALID since this job began
         if isinstance(event, Epoch):
             done[event.trial] = max(done[event.trial], event.epoch)
             if event.epoch > on_record[event.trial]:
@@ -274,7 +284,17 @@ def _needs_more_memory(session: SearchSession, trial: Trial) -> bool:
 
 def _devices(session: SearchSession, trials: Sequence[Trial], count: int) -> dict[int, int]:
     """Return by trial which of its job's devices trains it: the same in each start of the job."""
-    return place_on_devices({trial.number: session.outline(trial).parameters for trial in trials}, count)
+    return place_on_devices({trial.number: _parameters(session, trial) for trial in trials}, count)
+
+
+def _parameters(session: SearchSession, trial: Trial) -> int:
+    """Return a trial's number of parameters: the recorded one, or 0, if it is finished and fits the space no more."""
+    try:
+        return session.outline(trial).parameters
+    except SpaceError:
+        if not trial.status.finished:
+            raise
+        return int(trial.metrics.get("parameters", 0))
 
 
 def _peers(session: SearchSession, trials: Sequence[Trial], device: Mapping[int, int]) -> list[PeerSpec]:
@@ -287,7 +307,7 @@ def _peers(session: SearchSession, trials: Sequence[Trial], device: Mapping[int,
             seed=trial.seed,
             device=device[trial.number],
             history=[dict(record.metrics) for record in known[trial.number]],
-            parameters=session.outline(trial).parameters,
+            parameters=_parameters(session, trial),
             failed=not trial.status.finished,
         )
         for trial in trials

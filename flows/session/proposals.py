@@ -3,7 +3,7 @@
 import threading
 
 from nasflow.space.architecture import Architecture
-from nasflow.strategy.base import Strategy
+from nasflow.strategy.base import Strategy, as_proposals
 from nasflow.study.base import FINISHED
 from nasflow.study.study import Study
 
@@ -29,7 +29,11 @@ class Proposals:
         self._lock = threading.Lock()
 
     def ask(self, number: int, count: int) -> list[Architecture]:
-        """Return up to `count` architectures for a round. All rounds that it is to know must have ended."""
+        """Return up to `count` architectures for a round. All rounds that it is to know must have ended.
+
+        Raises:
+            ConfigError: the strategy is a user's own, and returned something else.
+        """
         with self._lock:
             if self._told == 0 and self._ahead == 0:
                 self._strategy.resume(self._study.history())
@@ -39,7 +43,7 @@ class Proposals:
                 self._strategy.proposed(self._study.trials(round=earlier))
                 self._asked = earlier + 1
             self._tell_up_to(number - 1 - self._ahead)
-            asked = self._strategy.ask(count)
+            asked = as_proposals(self._strategy.ask(count), count)
             self._asked = number + 1
             return asked
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
+from nasflow.errors import ConfigError
 from nasflow.space.architecture import Architecture
 from nasflow.trial import Trial
 
@@ -27,7 +28,7 @@ class Strategy(ABC):
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn from one round's finished trials, failed ones (which have no metrics) among them.
 
-        The first trials of a study may be ones that the strategy did not propose: the config's `begin_with`.
+        Some trials may be ones that the strategy did not propose: the config's `begin_with`.
         """
 
     def proposed(self, trials: Sequence[Trial]) -> None:
@@ -46,3 +47,21 @@ class Strategy(ABC):
         """Resume a search from the finished trials of each earlier round, oldest first."""
         for trials in rounds:
             self.tell(trials)
+
+
+def as_proposals(asked: object, count: int) -> list[Architecture]:
+    """Return what a strategy's `ask` returned.
+
+    Raises:
+        ConfigError: it is not up to `count` architectures.
+    """
+    found = list(asked) if isinstance(asked, Iterable) else [asked]
+    architectures = [one for one in found if isinstance(one, Architecture)]
+    if len(architectures) == len(found) <= count:
+        return architectures
+    others = [one for one in found if not isinstance(one, Architecture)]
+    what = f"a {type(others[0]).__name__}" if others else f"{len(found)} architectures"
+    raise ConfigError(
+        f"strategy.target: its `ask({count})` returned {what}; let it return a list of up to {count} objects of "
+        "nasflow.space.architecture.Architecture"
+    )

@@ -4,19 +4,19 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from nasflow.space.architecture import Architecture
-from nasflow.strategy.base import Strategy
+from nasflow.strategy.base import Strategy, as_proposals
 from nasflow.trial import Trial
 
 
 class GivenFirst(Strategy):
-    """Base of strategies that number their trials and propose given architectures for the first ones.
+    """Base of strategies that number their trials and propose given architectures before their own.
 
     Args:
-        first: the proposals of the first trials.
+        first: the given architectures. Those that are on record are not proposed again.
     """
 
     def __init__(self, first: Sequence[Architecture]):
-        self._first = first
+        self._waiting = list(dict.fromkeys(first))  # those that are still to be proposed
         self._next_number = 0
 
     @abstractmethod
@@ -25,7 +25,7 @@ class GivenFirst(Strategy):
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`."""
-        given = list(self._first[self._next_number : self._next_number + count])
+        given, self._waiting = self._waiting[:count], self._waiting[count:]
         self._next_number += len(given)
         return given + self._propose(count - len(given))
 
@@ -39,13 +39,16 @@ class GivenFirst(Strategy):
 
     def _count(self, trials: Sequence[Trial]) -> None:
         self._next_number = max([self._next_number, *(trial.number + 1 for trial in trials)])
+        if self._waiting:
+            on_record = {trial.architecture for trial in trials}
+            self._waiting = [one for one in self._waiting if one not in on_record]
 
 
 class BeginWith(GivenFirst):
     """Proposes given architectures first, then those of another strategy, which learns from all trials.
 
     Args:
-        first: the proposals of the first trials.
+        first: the given architectures.
         strategy: a user's own; its `tell` must accept trials that it did not propose.
     """
 
@@ -54,7 +57,7 @@ class BeginWith(GivenFirst):
         self._strategy = strategy
 
     def _propose(self, count: int) -> list[Architecture]:
-        return self._strategy.ask(count)
+        return as_proposals(self._strategy.ask(count), count)
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
@@ -63,8 +66,9 @@ class BeginWith(GivenFirst):
 
     def proposed(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.proposed`."""
+        others = [trial for trial in trials if trial.architecture not in self._waiting]
         super().proposed(trials)
-        self._strategy.proposed([trial for trial in trials if trial.number >= len(self._first)])
+        self._strategy.proposed(others)
 
     def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
         """See `Strategy.resume`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import optuna
 
 from nasflow.config.search import HyperbandConfig, Objective, OptunaConfig
+from nasflow.errors import SpaceError
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
 from nasflow.strategy.hyperband import Hyperband
@@ -34,7 +35,7 @@ class Bohb(Hyperband):
     ):
         super().__init__(space, config, objectives, seed, first)
         self._model: optuna.Study | None = None
-        self._ended_at: dict[tuple[int, Architecture], optuna.trial.FrozenTrial] = {}  # by rung
+        self._ended_at: dict[tuple[int, Architecture], optuna.trial.FrozenTrial | None] = {}  # by rung
 
     def _propose(self, count: int) -> list[Architecture]:
         self._model = self._make_model()
@@ -55,14 +56,21 @@ class Bohb(Hyperband):
                 scores |= self._scores.get((bracket, rung), {})
             if len(scores) >= _ENOUGH:
                 study = make_study(self._sampler(0), len(self._objectives))
-                study.add_trials([self._as_ended(rung, *scored) for scored in scores.items()])
+                ended = [self._as_ended(rung, *scored) for scored in scores.items()]
+                study.add_trials([trial for trial in ended if trial is not None])
                 return study
         return None
 
-    def _as_ended(self, rung: int, architecture: Architecture, score: Sequence[float]) -> optuna.trial.FrozenTrial:
+    def _as_ended(
+        self, rung: int, architecture: Architecture, score: Sequence[float]
+    ) -> optuna.trial.FrozenTrial | None:
+        """Return a result as the model's; None if the space has changed, and the architecture fits it no more."""
         key = rung, architecture
         if key not in self._ended_at:
-            self._ended_at[key] = finished(self.space, self._until(architecture, rung), score)
+            try:
+                self._ended_at[key] = finished(self.space, self._until(architecture, rung), score)
+            except SpaceError:
+                self._ended_at[key] = None
         return self._ended_at[key]
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from nasflow.config.search import EvolutionConfig, Objective
+from nasflow.errors import SpaceError
 from nasflow.pareto import pareto_ranks
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
@@ -33,6 +34,7 @@ class Evolution(NoveltyStrategy):
         self._config = config
         self._objectives = objectives
         self._population: deque[tuple[list[float], Architecture]] = deque(maxlen=config.population)
+        self._fitting: dict[Architecture, bool] = {}  # whether a parent fits the space
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`."""
@@ -61,6 +63,21 @@ class Evolution(NoveltyStrategy):
         return self.space.mutate(parent, rng)
 
     def _tournament(self, rng: random.Random) -> Architecture:
+        """Return the winner of those that fit the space; a sample if none does, because the space has changed since."""
         entrants = rng.sample(self._population, min(self._config.tournament, len(self._population)))
-        ranks = pareto_ranks([score for score, _ in entrants], enough=1)
-        return rng.choice([architecture for (_, architecture), rank in zip(entrants, ranks, strict=True) if rank == 0])
+        while entrants:
+            ranks = pareto_ranks([score for score, _ in entrants], enough=1)
+            winner = rng.choice([entrant for entrant, rank in zip(entrants, ranks, strict=True) if rank == 0])
+            if self._fits(winner[1]):
+                return winner[1]
+            entrants.remove(winner)
+        return self.space.sample(rng)
+
+    def _fits(self, architecture: Architecture) -> bool:
+        if architecture not in self._fitting:
+            try:
+                self.space.domains(architecture)
+                self._fitting[architecture] = True
+            except SpaceError:
+                self._fitting[architecture] = False
+        return self._fitting[architecture]

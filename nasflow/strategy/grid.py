@@ -20,14 +20,15 @@ class GridSearch(GivenFirst):
     Args:
         space: what is searched.
         float_steps: how many values of a float domain are tried.
-        first: the proposals of the first trials, which are left out of the order.
+        first: what is proposed before, and left out of the order.
     """
 
     def __init__(self, space: Space, float_steps: int, first: Sequence[Architecture] = ()):
         super().__init__(first)
         self._space = space
         self._float_steps = float_steps
-        self._record: dict[int, Architecture] = {}  # what was tried after the first proposals, by the trial's number
+        self._given = set(first)
+        self._record: dict[int, Architecture] = {}  # what else was tried, by the trial's number
         self._walk: Iterator[Architecture] | None = None
 
     def _propose(self, count: int) -> list[Architecture]:
@@ -47,13 +48,12 @@ class GridSearch(GivenFirst):
         self._note(trials)
 
     def _note(self, trials: Sequence[Trial]) -> None:
-        own = [trial for trial in trials if trial.number >= len(self._first)]
+        own = [trial for trial in trials if trial.architecture not in self._given]
         self._record |= {trial.number: trial.architecture for trial in own}
 
     def _after(self, last: Architecture | None) -> Iterator[Architecture]:
-        """Return the grid after `last` (all of it if None), without the first proposals."""
-        known = set(self._first)
-        return (one for one in self._space.enumerate(self._float_steps, after=last) if one not in known)
+        """Return the grid after `last` (all of it if None), without the given architectures."""
+        return (one for one in self._space.enumerate(self._float_steps, after=last) if one not in self._given)
 
     def _end_of_grid(self) -> Architecture | None:
         """Return the last architecture on record if the record is a beginning of this grid, else None.

@@ -44,7 +44,7 @@ def make_strategy(
         objectives: what is minimized or maximized.
         seed: of the search.
         base_dir: where a `file.py:Name` target is looked for.
-        first: what the first trials try; the strategy learns from these as from its own.
+        first: what is tried first; the strategy learns from it as from its own.
 
     Raises:
         ConfigError: a sampler's param is wrong, or a custom target does not exist or is no strategy; names the key.

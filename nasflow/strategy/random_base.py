@@ -24,7 +24,7 @@ class NoveltyStrategy(GivenFirst):
     Args:
         space: what is searched.
         seed: of the draws.
-        first: the proposals of the first trials.
+        first: the given architectures.
     """
 
     def __init__(self, space: Space, seed: int, first: Sequence[Architecture] = ()):

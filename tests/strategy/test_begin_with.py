@@ -1,6 +1,7 @@
 """Strategies that begin with given architectures: they propose them first, learn from them, and resume as ever."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,8 @@ class Resumed(Own):
         super().resume(self.found)
 
 
-def make(kind: str) -> Strategy:
-    return make_strategy(CONFIGS[kind], SPACE, [ACCURACY], 7, HERE, first=FIRST)
+def make(kind: str, first: Sequence[Architecture] = FIRST) -> Strategy:
+    return make_strategy(CONFIGS[kind], SPACE, [ACCURACY], 7, HERE, first=first)
 
 
 def search(strategy: Strategy, first: int, last: int, per_round: int) -> list[list[Trial]]:
@@ -72,6 +73,39 @@ def test_begins_with_them_and_resumes_as_if_uninterrupted(kind, per_round, caplo
         strategy.resume(record[:cut])
         assert search(strategy, cut, 3, per_round) == record[cut:]
     assert "does not propose again" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_given_later_they_come_first_in_the_next_round(kind, caplog):
+    record = search(make(kind, []), 0, 2, 4)
+    later = [record[1][2].architecture, *FIRST]  # the first of these has been tried
+    strategy = make(kind, later)
+    strategy.resume(record)
+    record += search(strategy, 2, 6, 4)
+    proposed = [trial.architecture for trials in record[2:] for trial in trials]
+    assert proposed[: len(FIRST)] == FIRST
+    assert proposed.count(FIRST[0]) == 1 or kind not in ("random", "evolution", "grid")
+    for cut in (3, 5):
+        again = make(kind, later)
+        again.resume(record[:cut])
+        assert search(again, cut, 6, 4) == record[cut:]
+    assert "does not propose again" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["evolution", "grid", "tpe"])
+def test_given_later_they_are_taken_over_in_a_search_with_rounds_ahead(kind):
+    def resumed(record: list[list[Trial]]) -> list[Architecture]:
+        strategy = make(kind, FIRST[:1])
+        for trials in record:
+            strategy.proposed(trials)
+        return strategy.ask(3)
+
+    begun = make(kind, [])
+    record = [[finished(3 * round + n, round, one) for n, one in enumerate(begun.ask(3))] for round in range(2)]
+    asked = resumed(record)
+    assert asked[0] == FIRST[0]
+    after = resumed([*record, [finished(6 + place, 2, one) for place, one in enumerate(asked)]])
+    assert FIRST[0] not in after
 
 
 def test_a_strategys_own_way_to_resume_is_called():

@@ -147,6 +147,21 @@ def test_a_given_architecture_is_not_begun_again(kind: Any) -> None:
         assert len(set(trials)) == len(trials)
 
 
+@pytest.mark.parametrize("kind", ["asha", "hyperband", "bohb"])
+def test_architectures_that_are_given_later_come_first_in_the_next_round(kind: Any) -> None:
+    def made(first: Sequence[Architecture]) -> Strategy:
+        return make_strategy(HyperbandConfig(kind=kind), Space(program), LOSS, 0, Path(), first=first)
+
+    record = search(made([]), 2)
+    tried = min((trial.architecture for trial in record[0]), key=lambda one: one["x"])
+    given = [Architecture({"x": 0.0, STOP_AFTER: 1}), Architecture({**tried, STOP_AFTER: 27}), tried]
+    strategy = made(given)
+    strategy.resume(record)
+    asked = strategy.ask(9)
+    assert asked[:2] == given[:2]
+    assert tried not in asked
+
+
 def test_a_space_without_rungs_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"asha, hyperband and bohb need evaluator\.stop_after: \{pick: \[\.\.\.\]\}"):
         strategy(build=lambda pick: pick.float("x", 0.0, 1.0))

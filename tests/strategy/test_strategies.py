@@ -333,6 +333,13 @@ def test_optuna_passes_over_invalid_architectures() -> None:
             OptunaConfig(kind="tpe", params={"n_startup": 3}),
             r"^strategy\.params\.n_startup: tpe has no such param; it has .*n_startup_trials",
         ),
+        (OptunaConfig(kind="tpe", params={"gamma": 0.2}), r"^strategy\.params\.gamma: leave it out; tpe takes Python"),
+        (
+            OptunaConfig(kind="nsga2", params={"constraints_func": "mine.py:limits"}),
+            r"^strategy\.params\.constraints_func: leave it out; .* has population_size, mutation_prob, ",
+        ),
+        (OptunaConfig(kind="gp", params={"independent_sampler": "tpe"}), r"^strategy\.params\.independent_sampler: "),
+        (OptunaConfig(kind="cmaes", params={"source_trials": []}), r"^strategy\.params\.source_trials: leave it out"),
         (OptunaConfig(kind="tpe", params={"seed": 3}), r"^strategy\.params\.seed: leave it out"),
         (
             OptunaConfig(kind="nsga2", params={"population_size": 1}),
@@ -349,6 +356,10 @@ def test_wrong_params_are_told_by_key(config: StrategyConfig, message: str, tmp_
     (tmp_path / "strategies.py").write_text(CUSTOM)
     with pytest.raises(ConfigError, match=message):
         make_strategy(config, Space(bits), LOSS, 0, tmp_path)
+
+
+def test_params_that_are_functions_may_be_left_empty() -> None:
+    assert make(OptunaConfig(kind="tpe", params={"gamma": None, "n_startup_trials": 2}), Space(bits)).ask(1)
 
 
 def test_cmaes_takes_one_objective() -> None:

@@ -2,9 +2,10 @@
 
 import inspect
 import logging
+import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -13,7 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from nasflow.config.search import Objective, OptunaConfig
-from nasflow.errors import ConfigError
+from nasflow.errors import ConfigError, SpaceError
 from nasflow.seeds import derive_seed
 from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
@@ -34,6 +35,7 @@ _SAMPLERS: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
         {"scramble": True, "warn_independent_sampling": False, "warn_asynchronous_seeding": False},
     ),
 }
+_OBJECT = re.compile("Callable|Base[A-Z]|FrozenTrial")  # in the annotation of a param that no JSON value can be
 _SINGLE_OBJECTIVE = ("cmaes",)
 _WITH_GENERATIONS = (optuna.samplers.NSGAIISampler, optuna.samplers.CmaEsSampler)  # they learn from trials in one only
 
@@ -49,11 +51,18 @@ def make_sampler(config: OptunaConfig, objectives: int, seed: int) -> BaseSample
             f"strategy.kind: {config.kind} takes one objective, not {objectives}; tpe and nsga2 take more"
         )
     build, defaults = _SAMPLERS[config.kind]
-    known = [name for name in inspect.signature(build).parameters if name != "seed"]
-    for key in config.params:
+    annotations = {name: str(param.annotation) for name, param in inspect.signature(build).parameters.items()}
+    objects = [name for name, annotation in annotations.items() if _OBJECT.search(annotation)]
+    known = [name for name in annotations if name not in ("seed", *objects)]
+    for key, value in config.params.items():
         if key == "seed":
             raise ConfigError("strategy.params.seed: leave it out, the search's own seed is used")
-        if key not in known:
+        if key in objects and value is not None:
+            raise ConfigError(
+                f"strategy.params.{key}: leave it out; {config.kind} takes Python functions or objects there, which a "
+                f"config can't hold; it also has {', '.join(known)}"
+            )
+        if key not in known and key not in objects:
             raise ConfigError(f"strategy.params.{key}: {config.kind} has no such param; it has {', '.join(known)}")
     params = {**defaults, **config.params, "seed": derive_seed(seed, "optuna") % 2**32}
     try:
@@ -76,7 +85,7 @@ class OptunaStrategy(Strategy):
         space: what is searched.
         sampler: Optuna's.
         objectives: what is minimized or maximized.
-        first: the proposals of the first trials; the sampler treats them as its own.
+        first: what is proposed first, without those on record; the sampler treats them as its own.
     """
 
     def __init__(
@@ -91,20 +100,25 @@ class OptunaStrategy(Strategy):
         self._study = make_study(sampler, len(objectives))
         self._asked: deque[list[tuple[optuna.Trial, Architecture]]] = deque()  # of each round without results
         self._diverged = False
-        self._first = deque(first)
+        self._waiting = list(dict.fromkeys(first))  # the given ones that are still to be proposed
 
     def ask(self, count: int) -> list[Architecture]:
         """See `Strategy.ask`. An architecture may be repeated."""
-        asked = [self._ask(self._first.popleft() if self._first else None) for _ in range(count)]
+        given, self._waiting = self._waiting[:count], self._waiting[count:]
+        return self._ask_round(count, given)
+
+    def _ask_round(self, count: int, given: Sequence[Architecture]) -> list[Architecture]:
+        asked = [self._ask(parameters(self._space, one)[0]) for one in given]
+        asked += [self._ask() for _ in range(count - len(given))]
         self._asked.append(asked)
         return [architecture for _, architecture in asked]
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.tell`. A round that was not asked for here is replayed."""
         trials = sorted(trials, key=lambda trial: trial.number)
-        if not self._asked and not self._diverged:
+        if not self._asked:
             self._replay(trials)
-        of_round = self._asked.popleft() if self._asked else []
+        of_round = self._asked.popleft()
         for trial in trials:
             values = losses(trial, self._objectives)
             asked = next((one for one in of_round if one[1] == trial.architecture), None)
@@ -117,14 +131,17 @@ class OptunaStrategy(Strategy):
 
     def proposed(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.proposed`."""
-        if self._diverged:
-            self._asked.append([])
-        else:
-            self._replay(sorted(trials, key=lambda trial: trial.number))
+        self._replay(sorted(trials, key=lambda trial: trial.number))
 
     def _replay(self, trials: Sequence[Trial]) -> None:
         """Restore the sampler's state after it proposed `trials`, if it proposes them again."""
-        if self.ask(len(trials)) == [trial.architecture for trial in trials]:
+        recorded = [trial.architecture for trial in trials]
+        given = self._given_of(recorded)
+        self._waiting = [one for one in self._waiting if one not in recorded]
+        if self._diverged:
+            self._asked.append([])
+            return
+        if self._ask_round(len(recorded), given) == recorded:
             return
         self._diverged = True
         _log.warning(
@@ -136,10 +153,19 @@ class OptunaStrategy(Strategy):
         self._give_up(self._asked.pop())
         self._asked.append([])
 
-    def _ask(self, given: Architecture | None = None) -> tuple[optuna.Trial, Architecture]:
-        """Return a trial of the sampler that has begun, and its architecture: the given one, or the sampler's."""
+    def _given_of(self, recorded: Sequence[Architecture]) -> list[Architecture]:
+        """Return those of a recorded round that were given: a round begins with them."""
+        given: list[Architecture] = []
+        for one in recorded:
+            if one not in self._waiting or one in given:
+                break
+            given.append(one)
+        return given
+
+    def _ask(self, given: Mapping[str, Any] | None = None) -> tuple[optuna.Trial, Architecture]:
+        """Return a trial of the sampler that has begun, and its architecture: of given parameters, or the sampler's."""
         if given is not None:
-            self._study.enqueue_trial(parameters(self._space, given)[0])
+            self._study.enqueue_trial(dict(given))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             trial, architecture = ask(self._study, self._space)
@@ -148,11 +174,15 @@ class OptunaStrategy(Strategy):
             return trial, architecture
 
     def _learn(self, architecture: Architecture, values: list[float]) -> None:
-        """Let the sampler learn from a trial that it has not proposed."""
+        """Let the sampler learn from a trial that it has not proposed, unless the space refuses it by now."""
+        try:
+            ended = finished(self._space, architecture, values)
+        except SpaceError:
+            return
         if isinstance(self._study.sampler, _WITH_GENERATIONS):
-            self._finish(self._ask(architecture)[0], values)
+            self._finish(self._ask(ended.params)[0], values)
         else:
-            self._study.add_trial(finished(self._space, architecture, values))
+            self._study.add_trial(ended)
 
     def _give_up(self, asked: Sequence[tuple[optuna.Trial, Architecture]]) -> None:
         for optuna_trial, _ in asked:

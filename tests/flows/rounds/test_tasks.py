@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nasflow.config.search import SearchConfig
+from nasflow.flows import retry_flow
 from nasflow.flows.rounds import record, tasks
 from nasflow.flows.rounds.tasks import submit_trials, train_batch
 from nasflow.flows.session.session import SearchSession, search_session
@@ -50,6 +51,26 @@ def test_trials_on_record_that_were_not_checked_yet_are_checked(session):
     right, wrong = submit_trials.fn(session, 0)
     assert (right.status, wrong.status) == (TrialStatus.SUBMITTED, TrialStatus.INVALID)
     assert "width" in wrong.error
+
+
+def test_trials_of_planned_batches_end_if_the_space_has_changed_and_they_fit_it_no_more(session):
+    study = session.study
+    study.submit_trials(0, [of_width(8), of_width(1000)])
+    study.plan_batches(0, [[0, 1]])
+    trials = submit_trials.fn(session, 0)
+    assert [trial.status for trial in trials] == [TrialStatus.SUBMITTED, TrialStatus.INVALID]
+    [peer] = tasks._peers(session, trials[1:], tasks._devices(session, trials, 1))
+    assert (peer.trial, peer.parameters, peer.failed) == (1, 0, False)
+
+
+def test_a_retry_leaves_out_what_fits_no_more(session, monkeypatch):
+    study, trained = session.study, []
+    study.submit_trials(0, [of_width(8), of_width(1000)])
+    for number in (0, 1):
+        study.fail_trial(number, "it failed")
+    monkeypatch.setattr(retry_flow, "train_alone_all", lambda _, trials: trained.extend(t.number for t in trials))
+    retry_flow._train(session, study.reset_failed())
+    assert (trained, study.trial(1).status) == ([0], TrialStatus.INVALID)
 
 
 def test_a_lost_batch_is_not_submitted_beside_jobs_of_its_trials_alone(session, monkeypatch):

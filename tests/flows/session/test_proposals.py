@@ -9,7 +9,10 @@ from nasflow.config.search import SearchConfig
 from nasflow.errors import ConfigError
 from nasflow.flows.session.proposals import Proposals
 from nasflow.flows.session.session import search_session
+from nasflow.space.architecture import Architecture
 from nasflow.space.space import Space
+from nasflow.strategy.base import Strategy
+from nasflow.strategy.begin_with import BeginWith
 from nasflow.strategy.make import make_strategy
 from nasflow.study.records import AttemptState, FinalRecord, RoundState
 from nasflow.study.study import Study
@@ -135,6 +138,34 @@ def test_a_strategy_that_needs_each_rounds_results_is_refused(tmp_path):
     )
     with pytest.raises(ConfigError, match=r"budget\.rounds_ahead: Stubborn needs the results"), search_session(config):
         pytest.fail("it is not refused")
+
+
+class Returns(Strategy):
+    """A user's strategy that returns this, whatever it is asked for."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def ask(self, count):
+        return self.asked
+
+    def tell(self, trials):
+        pass
+
+
+@pytest.mark.parametrize("given", [[], [Architecture({"width": 8})]])
+def test_what_a_strategy_returns_is_a_list_of_architectures_or_refused(tmp_path, given):
+    two = [Architecture({"width": width}) for width in (12, 16)]
+
+    def ask(asked) -> list[Architecture]:
+        strategy = BeginWith(given, Returns(asked)) if given else Returns(asked)
+        return Proposals(strategy, study, 0).ask(0, len(given) + 2)
+
+    with opened(tmp_path, "own") as study:
+        assert ask(one for one in two) == given + two
+        for wrong, what in (([dict(two[0])], "a dict"), (None, "a NoneType"), (two * 3, "6 architectures")):
+            with pytest.raises(ConfigError, match=rf"^strategy\.target: its `ask\(2\)` returned {what}; let it return"):
+                ask(wrong)
 
 
 def test_the_time_of_rounds_that_overlap_counts_once(tmp_path, monkeypatch):
