@@ -170,26 +170,6 @@ class Varied(Odd):
         return self.head(torch.tanh(self.body(args[0])))
 
 
-class Defaults(Odd):
-    """Has arguments with defaults."""
-
-    def forward(
-        self, x: torch.Tensor, scale: float = 2.0, mask: torch.Tensor | None = None, *, features: bool = False
-    ) -> torch.Tensor:
-        found = torch.tanh(self.body(x)) * scale
-        if mask is not None:
-            found = found * mask
-        return found if features else self.head(found)
-
-
-class ListByDefault(Odd):
-    """Counts its calls in a default, which all calls share."""
-
-    def forward(self, x: torch.Tensor, calls: list[int] = []) -> torch.Tensor:  # noqa: B006
-        calls.append(1)
-        return self.head(torch.tanh(self.body(x)))
-
-
 def thinned(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Asks another for its mode."""
     return F.dropout(x, 0.3, module.training)

@@ -23,13 +23,11 @@ from tests.merge.oddities import (
     Constants,
     Counting,
     CountingInContainers,
-    Defaults,
     Drawing,
     GivenRoom,
     HardCoded,
     Indexed,
     InPlace,
-    ListByDefault,
     Looking,
     ModeElsewhere,
     ModeOfAPart,
@@ -81,6 +79,26 @@ class ByClosure(oddities.Odd):
     """The same in a method that was made by a function."""
 
     odd = enclosing(quiet)
+
+
+class Defaults(oddities.Odd):
+    """Has arguments with defaults."""
+
+    def forward(
+        self, x: torch.Tensor, scale: float = 2.0, mask: torch.Tensor | None = None, *, features: bool = False
+    ) -> torch.Tensor:
+        found = torch.tanh(self.body(x)) * scale
+        if mask is not None:
+            found = found * mask
+        return found if features else self.head(found)
+
+
+class ListByDefault(oddities.Odd):
+    """Counts its calls in a default, which all calls share."""
+
+    def forward(self, x: torch.Tensor, calls: list[int] = []) -> torch.Tensor:  # noqa: B006
+        calls.append(1)
+        return self.head(torch.tanh(self.body(x)))
 
 
 class OwnCall(nn.Linear):
