@@ -97,6 +97,7 @@ def _refuse_without_validation(config: SearchConfig) -> None:
 def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
     """Check what trains a candidate, and return the data."""
     data = load_data(candidate.training.data, config.base_dir, config.seed, candidate.training.folds)
+    _refuse_empty(data, candidate.training.data.target)
     if candidate.training.test_data is not None:
         load_test_data(candidate.training.test_data, config.base_dir)
     if not isinstance(candidate.config, SupervisedConfig):
@@ -120,6 +121,16 @@ def _check_training(candidate: Candidate, config: SearchConfig) -> Data:
         steps = math.ceil(batches / accumulated) if batches else math.inf
         make_schedule(candidate.config.schedule, optimizer, int(candidate.config.epochs), steps)  # type: ignore[arg-type]
     return data
+
+
+def _refuse_empty(data: Data, target: str) -> None:
+    """Raise ConfigError if a loader knows that it has no batch."""
+    for what, loader in (("train", data.train), ("validate", data.validation)):
+        if loader is not None and _length(loader) == 0:
+            raise ConfigError(
+                f"evaluator.data: {target} gives no batch to {what} on; let its loader have samples, and without "
+                "drop_last if they fill no batch"
+            )
 
 
 def _length(loader: Iterable[Any]) -> int | None:

@@ -1,16 +1,18 @@
 """Initialize the lazy layers of a module; their sizes follow from the first batch of its data."""
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
+from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.space.lazy_layers import lazy_layers
 
 if TYPE_CHECKING:
-    from pytorch_lightning import LightningModule, Trainer
+    from pytorch_lightning import LightningModule
+
+__all__ = ["bare_trainer", "complete", "first_batch"]
 
 
 def first_batch(data: Data, device: torch.device | None = None) -> Any:
@@ -25,27 +27,9 @@ def first_batch(data: Data, device: torch.device | None = None) -> Any:
     for batch in data.train:
         if data.module is None:
             return move_data_to_device(batch, device)
-        data.module.trainer = data.module.trainer or bare_trainer()
         prepared = data.module.on_before_batch_transfer(batch, 0)
         return data.module.on_after_batch_transfer(data.module.transfer_batch_to_device(prepared, device, 0), 0)
     raise ConfigError("evaluator.data: there is no batch to train on")
-
-
-def bare_trainer() -> "Trainer":
-    """Return a Trainer for `self.trainer` in hooks and steps when nothing is trained."""
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment  # noqa: PLC0415 - slow
-    from pytorch_lightning import Trainer  # noqa: PLC0415 - slow
-
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    return Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        plugins=[LightningEnvironment()],
-    )
 
 
 def complete(module: "LightningModule", batch: Any) -> None:

@@ -17,6 +17,7 @@ from pytorch_lightning.strategies import Strategy
 from nasflow.clean_text import error_message
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
+from nasflow.evaluator.loading.data_trainer import DataTrainer
 from nasflow.evaluator.loading.folds import ByFold
 from nasflow.training.batches.batch_runs import Run, training_batches
 from nasflow.training.batches.seeded_loader import SeededLoader
@@ -25,34 +26,6 @@ from nasflow.training.driver import Driver
 from nasflow.training.member.member import Member
 from nasflow.training.member.trainer.modes import EvaluationModes
 from nasflow.training.unit.base import guarding
-
-
-class _DataTrainer:
-    """The `self.trainer` of a data module: the job's Trainer, but for what follows from which trials are in the job.
-
-    Args:
-        epoch: returns how often the data was passed over before, the same whenever a job is resumed.
-    """
-
-    def __init__(self, trainer: Any, epoch: Callable[[], int]):
-        self._trainer = trainer
-        self._epoch = epoch
-
-    @property
-    def current_epoch(self) -> int:
-        """The number of this pass over the data, from 0."""
-        return self._epoch()
-
-    @property
-    def max_epochs(self) -> int:
-        """Refuse to give one number for all trials. Raises ConfigError."""
-        raise ConfigError(
-            "evaluator.data: its module asks for trainer.max_epochs, and the trials of a job may have different ones; "
-            "give it the number as a param"
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
 
 
 class FedModule(LightningModule):
@@ -74,7 +47,7 @@ class FedModule(LightningModule):
         """Give the data module the Trainer, because its hooks may use it."""
         for data in self._data.folds or (self._data,):
             if data.module is not None:
-                data.module.trainer = _DataTrainer(self.trainer, self._epoch)  # type: ignore[assignment]
+                data.module.trainer = DataTrainer(self.trainer, self._epoch)  # type: ignore[assignment]
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Call the data module's own hook, if there is one."""

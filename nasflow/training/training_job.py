@@ -61,6 +61,8 @@ class TrainingJob:
         driver = JobDriver(self._spec, self._root, state, runner, self._checkpoints)
         with driver.excused():
             run(driver)
+            if driver.turn:  # Lightning skips a loader that is known to have no batch, and the ends of its epochs
+                driver.close_turn()  # which says so
 
     def _load(self, state: State) -> None:
         """Find out what each trial has finished, and report it."""

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 import torchmetrics
 from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities.combined_loader import CombinedLoader
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nasflow.config.search import TrainingConfig
 from nasflow.evaluator.base import Evaluator
@@ -19,6 +20,12 @@ from nasflow.space.pick import Pick
 def linear(pick: Pick, features: int = 3, outputs: int = 2) -> nn.Module:
     bias = pick("bias", [True, False])
     return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs, bias=bias))
+
+
+def reversing(pick: Pick, widths: list[int]) -> nn.Module:
+    """A model whose code changes its params."""
+    widths.reverse()
+    return nn.Linear(widths[0], pick("outputs", [2, 3]))
 
 
 @functools.lru_cache
@@ -110,6 +117,26 @@ class Module(LightningDataModule):
         return pair(self.size)[1] if self.validate else None
 
 
+class AsksTrainer(LightningDataModule):
+    """Divides its batches among the processes of its Trainer, of which its collate function is a method."""
+
+    def prepare_data(self) -> None:
+        self.prepared_in = self.trainer.current_epoch
+
+    def setup(self, stage: str) -> None:
+        self.size = 8 // self.trainer.world_size
+
+    def collate(self, samples: list[Any]) -> Any:
+        return default_collate(samples)
+
+    def train_dataloader(self) -> Any:
+        size = self.size // self.trainer.num_nodes
+        return DataLoader(TensorDataset(*pair()[0].tensors), size, collate_fn=self.collate)
+
+    def test_dataloader(self) -> Any:
+        return self.train_dataloader()
+
+
 class TrainModule(LightningDataModule):
     """Without `val_dataloader`."""
 
@@ -117,9 +144,36 @@ class TrainModule(LightningDataModule):
         return one_loader()
 
 
+def from_datasets(one: bool = True) -> LightningDataModule:
+    """As Lightning makes it: the methods that give loaders are the object's own."""
+    rows = TensorDataset(*pair()[0].tensors)
+    return LightningDataModule.from_datasets(rows, rows if one else [rows, rows], batch_size=4)
+
+
+def listed() -> tuple[list[TensorLoader], tuple[TensorLoader]]:
+    train, validation = pair()
+    return [train], (validation,)
+
+
+def named() -> dict[str, TensorLoader]:
+    return dict(zip(("train", "validation"), pair(), strict=True))
+
+
+def combined() -> tuple[CombinedLoader, TensorLoader]:
+    return CombinedLoader([*pair()], "min_size"), one_loader()
+
+
 class SeveralLoaders(Module):
+    """Gives them to validate on in a list, a dict or Lightning's combination."""
+
+    def __init__(self, how: str = "list"):
+        super().__init__()
+        self.how = how
+
     def val_dataloader(self) -> Any:
-        return [one_loader(), one_loader()]
+        return {"list": [*pair()], "dict": named(), "combined": combined()[0]}[self.how]
+
+    test_dataloader = val_dataloader
 
 
 class Scaled(LightningModule):

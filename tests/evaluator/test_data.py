@@ -1,5 +1,6 @@
 """Data: what is shipped, and every form in which a user may bring their own."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def test_tensor_loader() -> None:
         ("Module", {"size": 16}, 4, 4, True),
         ("Module", {"validate": False}, 2, None, True),
         ("TrainModule", {}, 2, None, True),
+        ("from_datasets", {}, 2, 2, True),
+        ("listed", {}, 2, 2, False),
     ],
 )
 def test_what_users_bring(
@@ -107,6 +110,19 @@ def test_what_users_bring(
         assert data.module.calls == ["prepare_data", "setup fit"]
 
 
+def test_a_data_module_has_a_trainer_wherever_it_may_ask_for_it() -> None:
+    data = load("targets.py:AsksTrainer")
+    test = load_test_data(DataConfig(target="targets.py:AsksTrainer"), HERE)
+    assert [len(x) for x, _ in data.train] == [len(x) for x, _ in test.validation] == [8]
+    with pytest.raises(ConfigError, match=r"asks for trainer\.max_epochs"):
+        _ = data.module.trainer.max_epochs
+    sent = pickle.loads(pickle.dumps(data.train.collate_fn))  # as to worker processes that are not forked
+    assert sent.__self__.size == 8
+
+
+SEVERAL = r"evaluator\.data: targets\.py:.* gives several loaders at once; it should give one for each stage"
+
+
 @pytest.mark.parametrize(
     ("target", "params", "said"),
     [
@@ -114,7 +130,12 @@ def test_what_users_bring(
         ("targets.py:number", {}, "evaluator.data: targets.py:number gave a int; it should give a LightningDataModule"),
         ("targets.py:HERE", {}, "target 'targets.py:HERE': 'targets.py' has no 'HERE'"),
         ("targets.py:pair", {"sise": 3}, "targets.py:pair does not take these params: got an unexpected .* 'sise'"),
-        ("targets.py:SeveralLoaders", {}, "evaluator.data: targets.py:SeveralLoaders gives several loaders at once"),
+        ("targets.py:SeveralLoaders", {}, SEVERAL),
+        ("targets.py:SeveralLoaders", {"how": "dict"}, SEVERAL),
+        ("targets.py:SeveralLoaders", {"how": "combined"}, SEVERAL),
+        ("targets.py:from_datasets", {"one": False}, SEVERAL),
+        ("targets.py:named", {}, SEVERAL),
+        ("targets.py:combined", {}, SEVERAL),
         ("nasflow.evaluator.data:F_OK", {}, "has no 'F_OK'"),
         ("nasflow.nowhere:Data", {}, "there is no module 'nasflow.nowhere'"),
         ("nasflow.evaluator.data:__name__", {}, "nasflow.evaluator.data:__name__ is not callable"),
@@ -124,6 +145,12 @@ def test_refused(target: str, params: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         load(target, **params)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["SeveralLoaders", "named", "pair_in_a_list"])
+def test_one_loader_is_scored_on(target: str) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluator\.test_data: .* several loaders at once; it should give one"):
+        load_test_data(DataConfig(target=f"targets.py:{target}"), HERE)
 
 
 def test_an_error_within_users_code_is_not_taken_for_wrong_params() -> None:

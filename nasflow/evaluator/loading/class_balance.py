@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from nasflow.config.evaluator.supervised import ClassificationConfig
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.labels import labels_of
-from nasflow.evaluator.loading.subsets import numbered
+from nasflow.evaluator.loading.loaders import TensorLoader
+from nasflow.evaluator.loading.subsets import Numbered, Refuse, numbered, sampler_of
 
 _KEY = "evaluator.class_weights"
 
@@ -40,6 +42,7 @@ def with_class_weights(config: Config, train: Callable[[], Iterable[Any]]) -> Co
     labels = labels_of(loader, size)
     if labels is None:
         raise refuse("samples whose labels are not known: a TensorDataset, or a dataset with 'targets', shows them")
+    labels = _drawn(labels, loader, refuse)
     counts = torch.bincount(labels[labels >= 0].long())  # cross_entropy ignores -100
     if absent := (counts == 0).nonzero().flatten().tolist():
         raise ConfigError(
@@ -47,3 +50,15 @@ def with_class_weights(config: Config, train: Callable[[], Iterable[Any]]) -> Co
         )
     weights = counts.sum() / (len(counts) * counts.double())
     return config.model_copy(update={"class_weights": weights.tolist()})
+
+
+def _drawn(labels: torch.Tensor, loader: Numbered, refuse: Refuse) -> torch.Tensor:
+    """Return the labels of the samples that a loader draws in a pass. Raises what `refuse` returns."""
+    if isinstance(loader, TensorLoader):
+        return labels
+    sampler = sampler_of(loader)
+    if type(sampler) is SubsetRandomSampler:
+        return labels[torch.as_tensor(sampler.indices)]
+    if type(sampler) not in (SequentialSampler, RandomSampler):
+        raise refuse(f"a sampler of its own ({type(sampler).__name__})")
+    return labels

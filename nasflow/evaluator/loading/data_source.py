@@ -1,5 +1,6 @@
 """Load the data that trains and scores candidates, in any of the forms that users may give."""
 
+import copy
 import inspect
 import json
 import sys
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 from nasflow.config.search import DataConfig, Target
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_share import share_of
+from nasflow.evaluator.loading.data_trainer import DataTrainer, bare_trainer
 from nasflow.evaluator.loading.folds import KEY as FOLDS
 from nasflow.evaluator.loading.folds import split
 from nasflow.evaluator.loading.loaders import TensorLoader
@@ -106,15 +108,14 @@ def _load(config: DataConfig, base_dir: Path) -> Data:
     if _is_data_module(made):
         return _from_module(config.target, made)
     if isinstance(made, tuple) and len(made) == 2 and all(_iterable(part) for part in made):
-        if any(_are_loaders(part) for part in made):
-            raise _several(config.target)
-        return Data(*made)
-    if isinstance(made, list) and _are_loaders(made):
+        train, validation = (_only(part, config.target) for part in made)
+        return Data(train, validation)
+    if isinstance(made, list) and len(made) > 1 and _are_loaders(made):
         raise ConfigError(
             f"evaluator.data: {config.target} gave a list of loaders; let it give a tuple: return train, validation"
         )
     if _iterable(made) and not isinstance(made, tuple):
-        return Data(made, None)
+        return Data(_only(made, config.target), None)
     raise ConfigError(
         f"evaluator.data: {config.target} gave a {type(made).__name__}; "
         "it should give a LightningDataModule, a loader, or a pair (train, validation) of loaders"
@@ -129,14 +130,10 @@ def load_test_data(config: Target, base_dir: Path) -> Data:
     """
     made = _make(config, base_dir, "evaluator.test_data")
     if _is_data_module(made):
-        made.prepare_data()
-        made.setup("test")
-        loader = made.test_dataloader()
-        if isinstance(loader, list | tuple | dict):
-            raise ConfigError(f"evaluator.test_data: {config.target} gives several loaders at once; it should give one")
-        return Data((), loader, made)
+        _set_up(made, "test")
+        return Data((), _only(made.test_dataloader(), config.target, "test_data", by_module=True), made)
     if _iterable(made) and not isinstance(made, tuple):
-        return Data((), made)
+        return Data((), _only(made, config.target, "test_data"))
     raise ConfigError(
         f"evaluator.test_data: {config.target} gave a {type(made).__name__}; it should give a LightningDataModule or a "
         "loader"
@@ -148,29 +145,49 @@ def _make(config: Target, base_dir: Path, key: str) -> Any:
     if not callable(factory):
         raise ConfigError(f"{key}: {config.target} is not callable; it should give the data when called")
     check_params(key, config.target, factory, **config.params)
-    return factory(**config.params)
+    return factory(**copy.deepcopy(config.params))  # it may change its own
 
 
 def _from_module(target: str, module: "LightningDataModule") -> Data:
     """Return the loaders of a LightningDataModule; without its own `val_dataloader` it has no validation data."""
-    from pytorch_lightning import LightningDataModule  # noqa: PLC0415
+    from pytorch_lightning.utilities.model_helpers import is_overridden  # noqa: PLC0415 - slow
 
+    _set_up(module, "fit")
+    train = _only(module.train_dataloader(), target, by_module=True)
+    if not is_overridden("val_dataloader", module):
+        return Data(train, None, module)
+    return Data(train, _only(module.val_dataloader(), target, by_module=True), module)
+
+
+def _set_up(module: "LightningDataModule", stage: str) -> None:
+    """Make a module ready to give the loaders of a stage."""
+    module.trainer = DataTrainer(bare_trainer())  # type: ignore[assignment]
     module.prepare_data()
-    module.setup("fit")
-    has_validation = type(module).val_dataloader is not LightningDataModule.val_dataloader
-    train, validation = module.train_dataloader(), module.val_dataloader() if has_validation else None
-    if isinstance(train, list | tuple | dict) or isinstance(validation, list | tuple | dict):
-        raise _several(target)
-    return Data(train, validation, module)
+    module.setup(stage)
 
 
-def _several(target: str) -> ConfigError:
-    return ConfigError(f"evaluator.data: {target} gives several loaders at once; it should give one for each stage")
+def _only(part: Any, target: str, key: str = "data", *, by_module: bool = False) -> Any:
+    """Return the loader of a stage, also from a list of just that one. Raises ConfigError for several.
+
+    Args:
+        by_module: a LightningDataModule gave it, of which a list is never one of batches.
+    """
+    found = _are_loaders(part)
+    if found and isinstance(part, list | tuple) and len(part) == 1:
+        return part[0]
+    if found or (by_module and isinstance(part, list | tuple | dict)):
+        stage = " for each stage, such as an iterable that puts their batches together" if key == "data" else ""
+        raise ConfigError(f"evaluator.{key}: {target} gives several loaders at once; it should give one{stage}")
+    return part
 
 
 def _are_loaders(part: Any) -> bool:
-    """Whether `part` is a list of loaders, not of batches."""
-    return isinstance(part, list) and any(isinstance(each, DataLoader | TensorLoader) for each in part)
+    """Whether `part` is a list, tuple or dict of loaders, not of batches, or loaders that Lightning combines."""
+    if isinstance(part, list | tuple | dict):
+        each = part.values() if isinstance(part, dict) else part
+        return any(isinstance(one, DataLoader | TensorLoader) for one in each)
+    lightning = sys.modules.get("pytorch_lightning.utilities.combined_loader")
+    return lightning is not None and isinstance(part, lightning.CombinedLoader)
 
 
 def _is_data_module(made: Any) -> bool:

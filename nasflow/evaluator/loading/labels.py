@@ -26,7 +26,10 @@ def _of_dataset(dataset: Any) -> torch.Tensor | None:
         return None if labels is None else labels[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, TensorDataset):
         return _of_tensors(dataset.tensors)
-    targets = getattr(dataset, "targets", None)  # of torchvision's data sets
+    targets = getattr(dataset, "targets", None)  # of torchvision's data sets, as is the next
+    transform = getattr(dataset, "target_transform", None)
+    if targets is not None and transform is not None:
+        targets = [transform(target) for target in getattr(targets, "tolist", lambda: targets)()]
     return None if targets is None else _of_tensors((None, targets))
 
 

@@ -37,6 +37,11 @@ def numbered(loader: Iterable[Any], refuse: Refuse) -> tuple[Numbered, int]:
     return loader, len(dataset)
 
 
+def sampler_of(loader: DataLoader[Any]) -> Any:
+    """Return what draws the samples of a loader with numbers, which may have been given it in a batch sampler."""
+    return getattr(loader.batch_sampler, "sampler", loader.sampler)
+
+
 def some_of(loader: Numbered, chosen: Sequence[int], share: float, refuse: Refuse) -> Numbered:
     """Return a loader of the chosen samples, drawn as this one draws. Raises what `refuse` returns.
 
@@ -45,7 +50,8 @@ def some_of(loader: Numbered, chosen: Sequence[int], share: float, refuse: Refus
     """
     if isinstance(loader, TensorLoader):
         return loader.only(chosen, shuffle=loader.shuffle)
-    return _with_samples(loader, chosen, _sampler(loader.sampler, chosen, share, refuse), loader.drop_last)
+    drop_last = getattr(loader.batch_sampler, "drop_last", loader.drop_last)
+    return _with_samples(loader, chosen, _sampler(sampler_of(loader), chosen, share, refuse), drop_last)
 
 
 def in_order(loader: Numbered, chosen: Sequence[int]) -> Numbered:
@@ -74,7 +80,7 @@ def _with_samples(
 ) -> DataLoader[Any]:
     return DataLoader(
         Subset(loader.dataset, chosen),
-        batch_size=loader.batch_size,
+        batch_size=getattr(loader.batch_sampler, "batch_size", loader.batch_size),
         sampler=sampler,
         drop_last=drop_last,
         num_workers=loader.num_workers,

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from nasflow.config.evaluator.supervised import ClassificationConfig
 from nasflow.config.evaluator.training import DataConfig
@@ -37,6 +46,17 @@ class Unknown(Targets):
     targets = None  # type: ignore[assignment]
 
 
+class Swaps(Targets):
+    """Gives other labels than it has: 2 for 0, and 0 for 2."""
+
+    def __init__(self, targets: Any):
+        self.targets, self.target_transform = targets, swapped
+
+
+def swapped(label: int) -> int:
+    return {0: 2, 1: 1, 2: 0}[label]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(zip(X, LABELS, strict=True))
@@ -57,7 +77,14 @@ LOADERS: dict[str, tuple[Callable[[], Iterable[Any]], torch.Tensor]] = {
     "a TensorDataset": (lambda: DataLoader(TensorDataset(X, LABELS), 8), LABELS),
     "targets": (lambda: DataLoader(Targets(), 8), LABELS),
     "a subset": (lambda: DataLoader(Subset(Targets(), CHOSEN), 8), LABELS[CHOSEN]),
+    "a sampler of some": (lambda: DataLoader(Targets(), 8, sampler=SubsetRandomSampler(CHOSEN)), LABELS[CHOSEN]),
+    "batches of some": (
+        lambda: DataLoader(Targets(), batch_sampler=BatchSampler(SubsetRandomSampler(CHOSEN), 8, drop_last=False)),
+        LABELS[CHOSEN],
+    ),
     "small numbers": (lambda: TensorLoader((X, LABELS.to(torch.uint8)), 8), LABELS),
+    "transformed": (lambda: DataLoader(Swaps(LABELS.tolist()), 8), 2 - LABELS),
+    "a transformed tensor": (lambda: DataLoader(Swaps(LABELS), 8), 2 - LABELS),
     "ignored": (lambda: TensorLoader((X, LABELS.where(LABELS < 2, -100)), 8), LABELS[LABELS < 2]),
 }
 
@@ -74,10 +101,11 @@ def test_as_scikit_learn(name: str) -> None:
         (DataLoader(Stream(), 8), "samples that have no numbers"),
         ([(X, LABELS)], "a list of samples that have no numbers"),
         (DataLoader(Unknown(), 8), "samples whose labels are not known"),
+        (DataLoader(Targets(), 8, sampler=WeightedRandomSampler([1.0] * 60, 60)), "a sampler of its own"),
         (TensorLoader((X, LABELS.float()), 8), "samples whose labels are not known"),
         (TensorLoader((X, LABELS.where(LABELS != 1, 2)), 8), "has no training sample of class 1"),
     ],
-    ids=["stream", "list", "unknown", "float", "absent"],
+    ids=["stream", "list", "unknown", "weighted", "float", "absent"],
 )
 def test_what_can_not_be_counted_is_said(loader: Iterable[Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:

@@ -38,6 +38,7 @@ LOADERS: dict[str, Any] = {
     "in order": lambda: DataLoader(samples(), 8, drop_last=True),
     "shuffled": lambda: DataLoader(samples(), 8, shuffle=True, generator=torch.Generator()),
     "workers": lambda: DataLoader(samples(), 8, num_workers=1, persistent_workers=True, prefetch_factor=3),
+    "batches": lambda: DataLoader(samples(), batch_sampler=BatchSampler(RandomSampler(samples()), 8, drop_last=False)),
     "one by one": lambda: DataLoader(samples(), batch_size=None, shuffle=True),
 }
 
@@ -64,6 +65,8 @@ def test_the_loader_stays_as_it_is() -> None:
     assert share.generator is own.generator and len(set(numbers(share))) == 20 and numbers(share) != numbers(share)
     share = share_of(LOADERS["in order"](), 0.5, 3, "load")
     assert share.drop_last and numbers(share) == sorted(numbers(share)) and len(share) == 2
+    share = share_of(LOADERS["batches"](), 0.5, 3, "load")
+    assert len(share) == 3 and numbers(share) != numbers(share)
     workers = share_of(LOADERS["workers"](), 0.5, 3, "load")
     assert [getattr(workers, name) for name in ("num_workers", "persistent_workers", "prefetch_factor")] == [1, True, 3]
 

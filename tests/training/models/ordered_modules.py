@@ -240,6 +240,7 @@ class LooksAtTrainer(Plain):
         self.log("own_model", float(trainer.model is self and trainer.strategy.model is self))
         self.log("every", float(trainer.check_val_every_n_epoch))
         self.log("seen", float("val_loss" in trainer.logged_metrics))
+        self.log("rows", float(trainer.val_dataloaders.size))
 
 
 class AsksForLoader(Plain):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from nasflow.evaluator.loading.loaders import TensorLoader
 from tests.training.models.spaces import rows
@@ -118,11 +118,16 @@ def exhausted(which: str) -> Any:
     return ((each for each in train), validation) if which == "train" else (train, (each for each in validation))
 
 
-def none_left(which: str) -> Any:
-    """Fewer samples than a batch, which is dropped."""
+def none_left(which: str, how: str = "in runs") -> Any:
+    """Fewer samples than a batch, which is dropped. The loader is one whose batches are loaded in runs, or is not."""
     x, y = rows()
-    some, few = TensorLoader((x[:64], y[:64]), 16), DataLoader(TensorDataset(x[:8], y[:8]), 16, drop_last=True)
+    own: dict[str, Any] = {"in runs": {}, "collated": {"collate_fn": as_torch_does}, "workers": {"num_workers": 2}}[how]
+    some, few = TensorLoader((x[:64], y[:64]), 16), DataLoader(TensorDataset(x[:8], y[:8]), 16, drop_last=True, **own)
     return (few, some) if which == "train" else (some, few)
+
+
+def as_torch_does(samples: list[Any]) -> Any:
+    return default_collate(samples)
 
 
 def several() -> Any:

@@ -115,6 +115,8 @@ EMPTY = "let its loader have samples, and without drop_last if they fill no batc
         (data("exhausted", which="train"), f"gives no batch to train on in epoch 2; {AGAIN}"),
         (data("exhausted", which="validation"), f"gives no batch to validate on in epoch 2; {AGAIN}"),
         (data("none_left", which="train"), f"gives no batch to train on; {EMPTY}"),
+        (data("none_left", which="train", how="collated"), f"gives no batch to train on; {EMPTY}"),
+        (data("none_left", which="train", how="workers"), f"gives no batch to train on; {EMPTY}"),
         (data("none_left", which="validation"), f"gives no batch to validate on; {EMPTY}"),
         (data("several"), "gives several loaders at once; it should give one for each stage"),
     ],

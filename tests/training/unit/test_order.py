@@ -114,7 +114,13 @@ def test_its_trainer_has_its_own_model(tmp_path: Path) -> None:
     config = ordered("LooksAtTrainer", validate_every=2, epochs=4)
     events = fused_and_apart(SPACE, config, tmp_path, 3, all_fused=False)
     last = [event.metrics for event in events if isinstance(event, Epoch) and event.trial == 0][-1]
-    assert (last["own_model"], last["every"], last["seen"]) == (1.0, 2.0, 1.0)
+    assert (last["own_model"], last["every"], last["seen"], last["rows"]) == (1.0, 2.0, 1.0, 26.0)
+
+
+def test_its_trainer_has_no_loader_of_several_folds(tmp_path: Path) -> None:
+    config = ordered("LooksAtTrainer", folds=2)
+    events = train(make_job(SPACE, config, sample(SPACE, config, 1)), tmp_path)
+    assert "trainer.val_dataloaders: each fold has its own" in evictions(events)[0].error
 
 
 def test_a_callback_changes_the_weights_of_its_own_trial_only(tmp_path: Path) -> None:

@@ -93,6 +93,18 @@ class TrainerView:
         )
 
     @property
+    def val_dataloaders(self) -> Any:
+        """The loader of the validation data as it was given. Raises TrialError if each fold has its own."""
+        loader = self._trainer.val_dataloaders  # seeded for the job
+        if loader is None:  # before the first validation
+            return None
+        if not hasattr(loader, "loader"):
+            raise TrialError(
+                "trainer.val_dataloaders: each fold has its own; take what you need from the batches of validation_step"
+            )
+        return loader.loader
+
+    @property
     def callbacks(self) -> list[Any]:
         """The member's callbacks."""
         return self._member.hooks.callbacks
