@@ -51,12 +51,12 @@ def show(
 
 def leaderboard(study: StudyName, store: StoreUrl = DEFAULT_STORE, top: Top = 10, as_json: AsJson = False) -> None:
     """Show a study's best trials."""
-    from nasflow.report.leaderboard import leaderboard_rows, leaderboard_table  # noqa: PLC0415
+    from nasflow.report.leaderboard import leaderboard_json, leaderboard_table  # noqa: PLC0415
 
     opened = load_study(store, study)
     trials = opened.leaderboard(top)
     objectives = opened.config.objectives
-    print_out(leaderboard_rows(trials, objectives, top) if as_json else leaderboard_table(trials, objectives, top))
+    print_out(leaderboard_json(trials, objectives, top) if as_json else leaderboard_table(trials, objectives, top))
 
 
 def report(

@@ -21,7 +21,7 @@ from nasflow.config.limits import LimitsConfig
 from nasflow.config.merge import MergeConfig
 from nasflow.config.objective import Objective
 from nasflow.config.reading.errors import explain
-from nasflow.config.reading.recordable import refuse_unrecordable
+from nasflow.config.reading.recordable import as_recorded, refuse_unrecordable
 from nasflow.config.reading.yaml_file import read_yaml
 from nasflow.config.recurring import RecurringConfig
 from nasflow.config.retry import RetryConfig
@@ -44,6 +44,7 @@ from nasflow.config.strategy import (
 )
 from nasflow.config.values import Options, Section
 from nasflow.errors import ConfigError
+from nasflow.system.present_folder import absolute
 
 __all__ = [
     "Budget",
@@ -146,7 +147,7 @@ class SearchConfig(Section):
     @classmethod
     def _recordable(cls, values: Any) -> Any:
         refuse_unrecordable(values)
-        return values
+        return as_recorded(values)  # so that code gets the same params in this process and in jobs
 
     @model_validator(mode="after")
     def _rungs(self) -> "SearchConfig":
@@ -212,7 +213,7 @@ class SearchConfig(Section):
     @classmethod
     def _absolute(cls, path: Path) -> Path:
         try:
-            return path.expanduser().absolute()
+            return absolute(path.expanduser())
         except RuntimeError:
             raise ValueError("there is no home of that user here; write the path out") from None
 
@@ -298,4 +299,4 @@ def read_values(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: should hold a mapping that starts with 'name:', 'space:' and 'evaluator:'")
-    return {"base_dir": path.resolve().parent, **values}
+    return {"base_dir": absolute(path).resolve().parent, **values}

@@ -42,6 +42,12 @@ def leaderboard_rows(trials: Sequence[Trial], objectives: Sequence[Objective], l
     ]
 
 
+def leaderboard_json(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> list[dict[str, Any]]:
+    """Return the rows for a program: each has the whole architecture as a mapping, not the text for a table."""
+    rows = leaderboard_rows(trials, objectives, limit)
+    return [{**row, "architecture": dict(trial.architecture)} for row, trial in zip(rows, trials[:limit], strict=True)]
+
+
 def leaderboard_markdown(trials: Sequence[Trial], objectives: Sequence[Objective], limit: int) -> str:
     """Return the rows as a Markdown table under a heading."""
     table = markdown_table(leaderboard_rows(trials, objectives, limit))

@@ -52,6 +52,11 @@ def folder_outside() -> Path:
         return Path(_outside) if _inside and _outside is not None else Path.cwd()
 
 
+def absolute(path: Path) -> Path:
+    """Return an absolute path; a relative one starts in `folder_outside()`."""
+    return path if path.is_absolute() else folder_outside() / path
+
+
 def _present() -> str | None:
     """Return the present folder; None if it has been removed."""
     try:

@@ -1,14 +1,16 @@
 """What a config means: numbers as YAML 1.2 writes them, each key once, and which way a metric is better."""
 
-from datetime import date
+import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nasflow.config.reading.yaml_file import read_yaml
-from nasflow.config.search import SearchConfig, parse_config
+from nasflow.config.search import SearchConfig, load_config, parse_config
 from nasflow.errors import ConfigError
+from nasflow.system.present_folder import in_folder
 
 
 def read(tmp_path: Path, text: str) -> Any:
@@ -123,3 +125,34 @@ def test_everywhere_a_metric_is_named() -> None:
     assert found.evaluator.early_stopping.direction == "maximize"
     assert found.evaluator.schedule.direction == "maximize"
     assert config({}, early_stopping={}).evaluator.early_stopping.direction == "minimize"  # type: ignore[union-attr]
+
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "space": {"target": "nasflow.space.ready:mlp"},
+    "evaluator": {"kind": "classification", "data": {"target": "nasflow.evaluator.data:Digits"}},
+}
+
+
+def test_code_gets_the_same_params_here_and_in_jobs() -> None:
+    given = {"until": date(2024, 6, 30), "at": datetime(2024, 6, 30, 12, tzinfo=UTC), "in": [Path("data"), ((3, 3), 1)]}
+    space = {**SMALL["space"], "params": given}
+    made = parse_config({**SMALL, "space": space, "begin_with": [{"kernel": (3, 3)}], "work_dir": Path("/runs")})
+    assert made == SearchConfig.model_validate_json(made.model_dump_json())
+    assert made.space.params == {
+        "until": "2024-06-30",
+        "at": "2024-06-30T12:00:00Z",
+        "in": ["data", [[3, 3], 1]],
+    }
+    assert made.work_dir == Path("/runs") and given["until"] == date(2024, 6, 30)
+
+
+def test_paths_are_in_the_folder_where_the_search_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a thread builds a model in the folder of its code."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    monkeypatch.chdir(tmp_path)
+    with in_folder(tmp_path / "code"):
+        given, read = parse_config(SMALL), load_config(Path("small.yaml"))
+    assert given.work_dir == read.work_dir == tmp_path / "nasflow-runs"
+    assert given.base_dir == read.base_dir == tmp_path

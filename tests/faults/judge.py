@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from nasflow.report.leaderboard import leaderboard_rows
+from nasflow.report.leaderboard import leaderboard_json
 from nasflow.study.database.store import parse_url
 from nasflow.study.study import Study
 from nasflow.trial import Trial
@@ -77,7 +77,7 @@ def outcome(search: TroubledSearch) -> Outcome:
     study = Study.load(search.store, NAME)
     try:
         trials = {trial.number: trial for trial in study.trials()}
-        board = leaderboard_rows(study.leaderboard(100), study.config.objectives, 100)
+        board = leaderboard_json(study.leaderboard(100), study.config.objectives, 100)
         epochs = study.epochs(trials)
     finally:
         study.close()

@@ -42,7 +42,8 @@ def config(kind: str, **changes: Any) -> dict[str, Any]:
 def same_labels(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The trials with the labels that params of a function or a command have."""
     for trial in trials:
-        trial["architecture"] = trial["architecture"].replace("module.params", "params")
+        chosen = trial["architecture"].items()
+        trial["architecture"] = {label.replace("module.params", "params"): value for label, value in chosen}
     return trials
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from datetime import date, time
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
 MOST_CHARACTERS = 1_000_000
 """Of a config's text, and of its values if each is counted wherever it occurs."""
@@ -35,6 +37,18 @@ def refuse_unrecordable(values: Any) -> None:
         if flaw := _flaw(value):
             raise _refused(path, flaw)
         waiting += ((((*path, key)), item) for key, item in _items(value))
+
+
+def as_recorded(values: Any) -> Any:
+    """Return checked values as they are read from their JSON: dates and paths as text, tuples as lists."""
+    match values:
+        case dict():
+            return {key: as_recorded(item) for key, item in values.items()}
+        case list() | tuple():
+            return [as_recorded(item) for item in values]
+        case date() | time() | PurePath():
+            return to_jsonable_python(values)
+    return values
 
 
 def _items(value: Any) -> Iterator[tuple[str | int, Any]]:

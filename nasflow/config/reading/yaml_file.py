@@ -11,6 +11,7 @@ from yaml.constructor import ConstructorError
 from nasflow.clean_text import one_line
 from nasflow.config.reading.recordable import MOST_CHARACTERS, MOST_LEVELS, TOO_DEEP, TOO_LONG
 from nasflow.errors import ConfigError
+from nasflow.system.present_folder import absolute
 
 _MOST_DIGITS = 100
 _PLAIN_TAGS = ("null", "bool", "int", "float", "timestamp", "str", "seq", "map")
@@ -36,7 +37,7 @@ def read_yaml(path: Path, *, old: bool = False) -> Any:
         ConfigError: it can't be read, is no UTF-8 text, is no YAML, or is larger than a config may be.
     """
     try:
-        with path.open("rb") as file:
+        with absolute(path).open("rb") as file:
             data = file.read(MOST_CHARACTERS + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None

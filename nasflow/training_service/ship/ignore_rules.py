@@ -93,7 +93,7 @@ class IgnoreRules:
                 data = opened.read(_MOST_BYTES + 1)
             if len(data) > _MOST_BYTES:
                 raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
-            return cls(data.decode().splitlines(), folder)
+            return cls(data.decode("utf-8-sig").splitlines(), folder)
         except (OSError, ValueError) as error:
             raise ServiceError(
                 f"{file}: {one_line(str(error))}; it should hold patterns as a .gitignore does"

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from benchmarks.study.filling import A_BATCH, architecture, fill, study_config
 from nasflow.flows.cli import app
 from nasflow.flows.commands.options import DEFAULT_STORE, store_option
+from nasflow.space.architecture import Architecture
+from nasflow.study.records import AttemptState, FinalRecord
 from nasflow.study.study import Study
 from nasflow.trial import TrialStatus
 
@@ -52,6 +54,18 @@ def test_the_pages_of_a_study(store: str) -> None:
     everything, note = show("--store", store)
     assert (len(everything["trials"]), everything["next"], note) == (TRIALS, None, "")
     assert everything["attempts"] == attempts_of(pages)
+
+
+def test_the_choices_of_the_best_trials_are_whole(tmp_path: Path) -> None:
+    choices = {"lr": 0.00123456789, **{f"layer{number}": "conv3x3" for number in range(60)}}
+    study = Study.open(study_config(tmp_path))
+    study.begin_round(0)
+    study.submit_trials(0, [Architecture(choices)])
+    [batch] = study.plan_batches(0, [[0]])
+    study.record_outcome(batch.id, AttemptState.SUCCEEDED, [FinalRecord(0, {"val_accuracy": 0.5}, 1)])
+    done = CliRunner().invoke(app, ["leaderboard", "large", "--json", "--store", study.config.store])
+    assert [row["architecture"] for row in json.loads(done.stdout)] == [choices]
+    study.close()
 
 
 def test_the_commands_that_are_shown_find_the_store(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

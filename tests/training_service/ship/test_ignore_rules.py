@@ -89,6 +89,16 @@ def test_no_rule_says_nothing():
     assert rules.left_out("sub/data", is_folder=True) is True
 
 
+def test_rules_that_an_editor_has_marked_as_utf_8(tree):
+    (tree / FILE).write_bytes(b"\xef\xbb\xbfa/\r\n*.o\r\n")
+    try:
+        expected, found = by_git(tree), shipped(tree)
+        assert found == expected
+        assert not any(path.startswith("a/") for path in found)
+    finally:
+        (tree / FILE).unlink()
+
+
 def test_a_wrong_pattern_names_its_file(tmp_path):
     (tmp_path / FILE).write_text("!\n")
     with pytest.raises(ServiceError, match=rf"^{tmp_path / FILE}: .*; it should hold patterns as a \.gitignore does$"):
