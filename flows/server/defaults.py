@@ -7,6 +7,7 @@ from nasflow.system.caches import cache_dir
 PREFECT_DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_API_MAX_PARAMETER_SIZE": "0",  # no limit: a config has its own, which is larger than Prefect's
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start creates its database
 }
 """Environment variables."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from httpx import HTTPStatusError, Request
 
 _EXAMPLE = "http://127.0.0.1:4200/api"
+_TOO_LARGE = "parameters must be less than"  # from Prefect's answer
 
 
 class PrefectApiError(ServiceError):
@@ -88,6 +89,11 @@ def _explained(error: Exception) -> PrefectApiError | None:
             return _wrong_url("is not a URL") if "Failed to reach API" in words or _is_ours(link) else None
         if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.status_code == 401:
             return _refused()
+        if isinstance(link, HTTPStatusError) and _is_ours(link) and _TOO_LARGE in link.response.text:
+            return PrefectApiError(
+                f"{_server()} takes no config of this size ({link.response.status_code})",
+                "make the config shorter, or set PREFECT_SERVER_API_MAX_PARAMETER_SIZE=0 where that server starts",
+            )
         if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.is_server_error:
             return PrefectApiError(
                 f"{_server()} answers {link.response.status_code} {link.response.reason_phrase}",

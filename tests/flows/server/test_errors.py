@@ -4,14 +4,22 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
-from prefect.settings import PREFECT_API_KEY, PREFECT_API_URL, PREFECT_CLOUD_API_URL, temporary_settings
+from prefect.server.schemas.actions import FlowRunCreate
+from prefect.settings import (
+    PREFECT_API_KEY,
+    PREFECT_API_URL,
+    PREFECT_CLOUD_API_URL,
+    PREFECT_SERVER_API_MAX_PARAMETER_SIZE,
+    temporary_settings,
+)
 
 from nasflow.flows.server.client import prefect_client, set_up_prefect
 from nasflow.flows.server.defaults import PREFECT_DEFAULTS
-from nasflow.flows.server.errors import PrefectApiError
+from nasflow.flows.server.errors import PrefectApiError, clear_prefect_errors
 from tests.flows.searches import PrefectServer
 
 
@@ -82,3 +90,31 @@ def test_a_server_of_this_machine_is_reached_past_a_proxy(
         assert client.get(f"{prefect_server.url}/health").status_code == 200
     with pytest.raises(httpx.ConnectError), httpx.Client() as client:
         client.get("http://elsewhere.invalid/")
+
+
+LARGE = {"config": {"begin_with": ["x" * 600_000]}}
+
+
+def test_servers_of_nasflow_take_any_config() -> None:
+    limit = int(PREFECT_DEFAULTS["PREFECT_SERVER_API_MAX_PARAMETER_SIZE"])
+    with temporary_settings({PREFECT_SERVER_API_MAX_PARAMETER_SIZE: limit}):
+        assert FlowRunCreate(flow_id=uuid4(), parameters=LARGE).parameters == LARGE
+
+
+def test_another_server_that_takes_no_large_config_is_named() -> None:
+    with (
+        temporary_settings({PREFECT_SERVER_API_MAX_PARAMETER_SIZE: 524_288}),
+        pytest.raises(ValueError, match="parameters") as large,
+    ):
+        FlowRunCreate(flow_id=uuid4(), parameters=LARGE)
+    request = httpx.Request("POST", "http://prefect:4200/api/flow_runs/")
+    response = httpx.Response(422, request=request, json={"exception_detail": str(large.value)})
+    with (
+        temporary_settings({PREFECT_API_URL: "http://prefect:4200/api"}),
+        pytest.raises(PrefectApiError) as refused,
+        clear_prefect_errors(),
+    ):
+        response.raise_for_status()
+    said = str(refused.value)
+    assert said.startswith("Prefect's API at http://prefect:4200/api takes no config of this size (422): ")
+    assert "PREFECT_SERVER_API_MAX_PARAMETER_SIZE=0" in said
