@@ -12,16 +12,19 @@ from nasflow.errors import InterruptedSearchError
 from nasflow.trial import Trial
 
 from .rounds.record import persist_metrics, show_search
+from .rounds.tasks import end_unfit
 from .rounds.train_trials import train_alone_all
 from .session.control import controlled, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
+from .task_threads import UNLIMITED
 
 
 @flow(
     name="nas-retry",
     description="Train the failed trials of a study again, and nothing else.",
     flow_run_name="{config.name}: retry the failed",
+    task_runner=UNLIMITED,
 )
 def retry_failed(config: SearchConfig) -> State[list[Trial]]:
     """Train every failed trial of the config's study again, alone, from its newest checkpoint.
@@ -59,8 +62,11 @@ def retry_failed(config: SearchConfig) -> State[list[Trial]]:
 
 def _train(session: SearchSession, trials: Sequence[Trial]) -> None:
     """Train each trial alone. If that is interrupted, mark the trials as failed, so that the next retry takes them."""
+    unfit = end_unfit(session, trials)
+    session.events.ended(unfit)
+    ended = {trial.number for trial in unfit}
     try:
-        train_alone_all(session, [trial for trial in trials if trial.replayed_from is None])
+        train_alone_all(session, [one for one in trials if one.replayed_from is None and one.number not in ended])
     except BaseException:
         for trial in trials:
             session.study.fail_trial(trial.number, trial.error or "its retry was interrupted")

@@ -12,6 +12,7 @@ from prefect.context import FlowRunContext
 
 from nasflow.config.code_files import names_files
 from nasflow.config.search import Budget, SearchConfig
+from nasflow.config.secret.secrets import reveal
 from nasflow.errors import ConfigError
 from nasflow.recurring import config_of_run
 
@@ -41,7 +42,8 @@ def config_of_this_run(config: SearchConfig, budget: Budget | None) -> SearchCon
         budget: the keys that are set in it replace those of the config's budget.
 
     Raises:
-        ConfigError: Prefect has recorded the text of a secret with the flow run, or a worker's run has relative paths.
+        ConfigError: Prefect has recorded the text of a secret with the flow run, a worker's run has relative paths, or
+            there is no such variable or block as its store names.
     """
     use_prefect_blocks()
     refuse_recorded_secrets(config)
@@ -78,7 +80,7 @@ def _refuse_relative_paths(config: SearchConfig, given: Any) -> None:
     places = ("work_dir", "base_dir") if names_files(config) else ("work_dir",)
     relative = [key for key in places if not Path(str(given.get(key) or "")).expanduser().is_absolute()]
     store = given.get("store")
-    if store is None or (isinstance(store, str) and _SQLITE_HERE.match(store)):
+    if store is None or _SQLITE_HERE.match(store if isinstance(store, str) else reveal(config.store, "store")):
         relative.insert(0, "store")
     if relative:
         raise ConfigError(

@@ -21,6 +21,7 @@ from .session.control import controlled, end_cancelling, suspendable
 from .session.session import SearchSession, search_session
 from .session.signals import interruptible
 from .session.time_limit import time_limited
+from .task_threads import UNLIMITED
 from .ui.heartbeats import without_engine_heartbeats
 from .winner import score_best
 
@@ -29,6 +30,7 @@ from .winner import score_best
     name="nas-search",
     description="Search for the best architecture, round by round; resumes a study of the same name.",
     flow_run_name="{config.name}",
+    task_runner=UNLIMITED,
 )
 def search(config: SearchConfig, budget: Budget | None = None) -> SearchResult:
     """Run a search to the end of its budget, or resume it where an earlier run stopped.

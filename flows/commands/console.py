@@ -1,5 +1,6 @@
 """The terminal that commands write to."""
 
+import logging
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,21 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = _WIDTH_OF_FILES
     return made
+
+
+class _Warnings(logging.Handler):
+    """Writes a line to standard error for each warning: above the progress bars, if there are any."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{record.levelname.lower()}: {self.format(record)}\n")  # Rich's progress replaces it
+
+
+_WARNINGS = _Warnings(logging.WARNING)
+
+
+def show_warnings() -> None:
+    """Show nasflow's own warnings and errors on the terminal, whatever of its log Prefect shows."""
+    logging.getLogger("nasflow").addHandler(_WARNINGS)
 
 
 def score_command(export: Path, base_dir: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import console
+from .console import console, show_warnings
 
 MOST = 2**31 - 1  # the largest number that every store takes
 
@@ -102,10 +102,12 @@ def own_server(verbose: bool, idle: float | None = None) -> Iterator[None]:
 
     A server that the block did not come to use has ended afterwards.
     """
-    from ..server.client import set_up_prefect  # noqa: PLC0415 - slow
+    from ..server.client import prefect_shows_warnings, set_up_prefect  # noqa: PLC0415 - slow
     from ..server.own_server import end_unused_server, start_own_server  # noqa: PLC0415 - slow
 
     set_up_prefect(verbose)
+    if not prefect_shows_warnings():
+        show_warnings()
     start_own_server(idle)
     try:
         yield

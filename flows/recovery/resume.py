@@ -142,6 +142,7 @@ def _resume(config: SearchConfig, apart: bool) -> subprocess.Popen[bytes]:
     log = _log(config)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+    environment |= _prefect_settings()
     # not an argument, because it may hold a password
     environment["NASFLOW_STORE"] = parse_url(config.store).render_as_string(hide_password=False)
     command = [sys.executable, "-P", "-m", "nasflow.flows.cli", "recover", config.name]
@@ -155,6 +156,13 @@ def _resume(config: SearchConfig, apart: bool) -> subprocess.Popen[bytes]:
             stderr=output,
             start_new_session=apart,
         )
+
+
+def _prefect_settings() -> dict[str, str]:
+    """Return Prefect's settings as environment variables, also those of files in the folder of this process."""
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
+
+    return get_current_settings().to_environment_variables(exclude_unset=True)
 
 
 def _log(config: SearchConfig) -> Path:

@@ -11,6 +11,7 @@ from nasflow.trial import Trial, TrialStatus
 
 from ..session.control import controlled
 from ..session.session import SearchSession, search_session
+from ..task_threads import UNLIMITED
 from .record import RoundSummary, persist_metrics
 from .tasks import batch_trials, submit_trials
 from .train_trials import Training, train_alone_all
@@ -20,6 +21,7 @@ from .train_trials import Training, train_alone_all
     name="nas-sampling-round",
     description="One round of a search: propose architectures, train them together, retry what failed, record.",
     flow_run_name="{config.name}: round {number}",
+    task_runner=UNLIMITED,
     persist_result=False,
 )
 def sampling_round(config: SearchConfig, number: int) -> State[RoundSummary]:

@@ -12,6 +12,7 @@ from .own_server import use_own_server
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+_CONSOLE_LEVEL = "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"
 _THIS_MACHINE = ("127.0.0.1", "localhost")
 
 
@@ -26,13 +27,18 @@ def prefect_client() -> Iterator["SyncPrefectClient"]:
         yield client
 
 
+def prefect_shows_warnings() -> bool:
+    """Whether Prefect shows nasflow's warnings, as it does unless `set_up_prefect` has told it not to."""
+    return os.environ.get(_CONSOLE_LEVEL) != "CRITICAL"
+
+
 def set_up_prefect(verbose: bool) -> None:
     """Set environment variables before Prefect is imported: little output, no analytics, a longer server start-up.
 
     Variables that are already set are kept. Requests to this machine go to no proxy, also from what is started.
     """
     level = "INFO" if verbose else "CRITICAL"  # nasflow shows errors itself, and Prefect's API has the log
-    for name, value in {**PREFECT_DEFAULTS, "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": level}.items():
+    for name, value in {**PREFECT_DEFAULTS, _CONSOLE_LEVEL: level}.items():
         os.environ.setdefault(name, value)
     exceptions = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if exceptions != "*":

@@ -129,14 +129,23 @@ def _read(file: Path) -> KeptServer | None:
         return None
     if server is not None and server.process.alive():
         return server
-    file.unlink(missing_ok=True)
+    if not _is_anothers(file):
+        file.unlink(missing_ok=True)
     return None
 
 
-def _parsed(file: Path) -> KeptServer | None:
+def _is_anothers(file: Path) -> bool:
+    """Whether a record, if there is one, is another user's."""
     try:
-        if file.stat().st_uid != os.geteuid():
-            return None
+        return file.stat().st_uid != os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
+def _parsed(file: Path) -> KeptServer | None:
+    if _is_anothers(file):
+        return None
+    try:
         return KeptServer.model_validate_json(file.read_bytes())
     except (FileNotFoundError, ValidationError):
         return None

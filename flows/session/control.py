@@ -248,7 +248,15 @@ def suspendable(config: SearchConfig) -> Iterator[None]:
 
     Prefect gives a suspended run a time limit, five minutes by default, and then sets it to FAILED. The limit is
     removed here, because a suspended search uses no resources.
+
+    Raises:
+        StudyError: another flow run of this process, which is no round, has the config's study.
     """
+    if any(session.config.study_dir == config.study_dir for session in list(_controls)):
+        raise StudyError(
+            f"study '{config.name}' runs in this process already: wait for the end of that search, or give this one "
+            "another 'name'"
+        )
     run = _this_run()
     if run.deployment_id is not None:
         keep_without_place()
@@ -336,7 +344,7 @@ def _leave(client: SyncPrefectClient, run: FlowRun) -> State | None:
         details = state.state_details.model_copy(update={"pause_timeout": None, "pause_reschedule": True})
         message = "no time limit; Resume continues from the last finished epochs"
         state = Suspended(message=message, state_details=details)
-    elif state is not None and state.is_running():  # resumed while this process was ending
+    elif state is not None and state.is_running() and run.deployment_id is not None:  # resumed while this process ended
         state = Scheduled(message="resumed")
     else:
         return state

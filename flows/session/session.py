@@ -219,12 +219,13 @@ def search_session(
     With `take_over` the study is taken from a controller that may be alive, which then stops.
 
     Raises:
-        UserError: the config can't work, or another controller runs the study.
+        UserError: the config can't work or is not that of the open session, or another controller runs the study.
     """
     key = config.study_dir
     with _lock:
         present = _open.get(key)
     if present is not None:
+        _refuse_other(config, present.config)
         try:
             with present.page.of_this_run():
                 yield present
@@ -242,14 +243,23 @@ def search_session(
         stack.callback(session.study.close)
         stack.enter_context(session.lease.kept(session.interrupt))
         _claim_folder(session)
+        stack.enter_context(session.page.of_this_run())
         session.listeners += stack.enter_context(logged_trials(session.study))
         stack.callback(session.end)
         session.service.prepare()
         with _lock:
             _open[key] = session
         stack.callback(_open.pop, key, None)
-        stack.enter_context(session.page.of_this_run())
         yield session
+
+
+def _refuse_other(config: SearchConfig, present: SearchConfig) -> None:
+    """Raise StudyError if a config is not the one with which its study is open in this process."""
+    if changed := [key for key in SearchConfig.model_fields if getattr(config, key) != getattr(present, key)]:
+        raise StudyError(
+            f"study '{config.name}' is open in this process, with another {', '.join(changed)}: wait for the end of "
+            "that search, or give this one another 'name'"
+        )
 
 
 def _claim_folder(session: SearchSession) -> None:

@@ -45,7 +45,7 @@ def lenient() -> Iterator[None]:
     """Go on when the server refuses or does not answer what only shows something in this block; warn the first time."""
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, ValueError) as error:  # such as the page of a proxy, which is no JSON
         level = logging.DEBUG if _warned.is_set() else logging.WARNING
         _warned.set()
         _LOG.log(level, "the Prefect UI may lack pictures and bars, and the search goes on without: %s", error)

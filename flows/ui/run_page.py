@@ -16,6 +16,8 @@ from uuid import UUID
 
 from nasflow.config.search import SearchConfig
 
+from .run_log import warnings_in_log
+
 if TYPE_CHECKING:
     from prefect.artifacts import Artifact
     from prefect.client.schemas.objects import FlowRun
@@ -61,7 +63,10 @@ class RunPage:
 
     @contextmanager
     def of_this_run(self) -> Iterator[None]:
-        """Make the current flow run the owner of the page in this block, unless the page has an owner."""
+        """Make the current flow run the owner of the page in this block, unless the page has an owner.
+
+        Its log then has nasflow's warnings, too.
+        """
         run = _flow_run()
         if self.run is not None or run is None:
             yield
@@ -69,7 +74,8 @@ class RunPage:
         self.run, self.context = run, copy_context()
         self.tag_flow_run(self._study_tag)
         try:
-            yield
+            with warnings_in_log(self.context):
+                yield
         finally:
             self.run, self._shown = None, {}
 

@@ -1,6 +1,7 @@
 """Runs of deployments as a worker has them: paths that would be lost are refused, and a budget is merged."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,13 @@ def test_paths_that_would_be_lost_with_the_run_are_refused(tmp_path: Path, prefe
     whole = {**CONFIG, "store": f"sqlite:///{tmp_path}/s.db", "work_dir": str(tmp_path)}
     of_files = {**whole, "space": {"target": "spaces.py:mixed"}}
     relative = {**CONFIG, "store": "sqlite+pysqlite:///nasflow.db"}
-    states = run_deployed(prefect_server, tmp_path, "search", {"config": relative}, {"config": of_files})
+    by_reference = {**whole, "store": {"env": "STUDIES"}}
+    env = prefect_server.env | {"STUDIES": "sqlite:///nasflow.db"}
+    runs = [{"config": config} for config in (relative, of_files, by_reference)]
+    states = run_deployed(replace(prefect_server, env=env), tmp_path, "search", *runs)
     assert [state.partition(" would be in the temporary folder in which a worker runs")[0] for state in states] == [
         f"FAILED Flow run encountered an exception: ConfigError: config: {keys}"
-        for keys in ("store and work_dir", "base_dir")
+        for keys in ("store and work_dir", "base_dir", "store")
     ]
     assert not any(tmp_path.iterdir())
 

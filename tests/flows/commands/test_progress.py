@@ -1,19 +1,24 @@
 """The progress that a search shows: of this run, and of the runs before it."""
 
 import io
+import logging
 import re
+import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from nasflow.config.search import SearchConfig, parse_config
+from nasflow.flows.commands.console import show_warnings
 from nasflow.flows.commands.run.progress import SearchProgress
 from nasflow.job.events import Epoch, Final
 from nasflow.space.architecture import Architecture
 from nasflow.study.records import AttemptState, EpochRecord, FinalRecord
 from nasflow.study.study import Study
-from tests.flows.searches import HERE
+from tests.flows.forked_commands import run_forked
+from tests.flows.searches import HERE, PrefectServer
 
 METRIC = "val[accuracy]"
 
@@ -54,3 +59,35 @@ def test_a_resumed_search_shows_what_earlier_runs_have_recorded(tmp_path: Path) 
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).split("\n")
     shown = next(line for line in reversed(lines) if "round 1 of 2" in line)
     assert re.search(r"2/3 +trials · 5 epochs · best val\[accuracy\] 0\.9000", shown), shown
+
+
+def test_a_warning_is_written_above_the_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("nasflow")
+    monkeypatch.setattr(log, "handlers", [])
+    stderr, screen = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    show_warnings()
+    show_warnings()  # again, as a second command in one process
+    with SearchProgress(config(tmp_path), Console(file=screen, force_terminal=True, width=150)):
+        log.getChild("study").warning("the store [%s] is slow", "s.db")
+    log.info("not told")
+    log.error("a job could not be ended")
+    assert screen.getvalue().count("warning: the store [s.db] is slow\n") == 1
+    assert stderr.getvalue() == "error: a job could not be ended\n"
+
+
+WARNS = """
+import logging
+from nasflow.flows.commands.options import own_server
+
+with own_server(verbose=False):
+    import prefect
+    logging.getLogger("nasflow.flows.pool.service").warning("jobs wait")
+"""
+
+
+def test_commands_show_warnings_though_prefects_own_log_is_not_shown(
+    tmp_path: Path, prefect_server: PrefectServer
+) -> None:
+    ended = run_forked(["python", "-c", WARNS], tmp_path, prefect_server.env)
+    assert (ended.returncode, ended.stderr) == (0, "warning: jobs wait\n")

@@ -191,6 +191,34 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+_RESUMES = """
+import sys
+from pathlib import Path
+from nasflow.config.search import load_config
+from nasflow.flows.recovery.resume import _resume
+
+sys.executable = sys.argv[2]
+_resume(load_config(Path(sys.argv[1])), apart=False).wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [(".env", "PREFECT_API_URL={url}"), ("prefect.toml", "[api]\nurl = '{url}'")],
+)
+def test_a_resumed_search_uses_the_server_that_a_file_of_this_folder_names(searches, file, text):
+    path = searches.write("named", **CONFIG)
+    (searches.folder / file).write_text(text.format(url=searches.server.url))
+    program = searches.folder / "shows-its-environment"
+    program.write_text("#!/bin/sh\nenv\n")
+    program.chmod(0o755)
+    environment = {name: value for name, value in searches.server.env.items() if name != "PREFECT_API_URL"}
+    ended = run_forked(["python", "-c", _RESUMES, path, program], searches.folder, environment)
+    assert ended.returncode == 0, ended.stderr
+    shown = (searches.folder / "nasflow-runs" / "named" / "recover.log").read_text().splitlines()
+    assert f"PREFECT_API_URL={searches.server.url}" in shown
+
+
 @pytest.mark.long
 def test_dead_searches_are_resumed(searches, undisturbed):
     end_in_round(searches, "killed", 1, signal.SIGKILL)

@@ -168,6 +168,17 @@ def test_a_record_of_another_machine_with_the_same_home_is_left_alone(cache: Pat
     assert kept_server() is None and record_file(record.key).exists()
 
 
+def test_a_record_of_another_user_with_the_same_cache_is_left_alone(
+    cache: Path, other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = _record(other)
+    write_record(record)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert kept_server() is None and record_file(record.key).exists()
+    remove_record(record)
+    assert record_file(record.key).exists()
+
+
 @pytest.mark.parametrize("other", ["of the server"], indirect=True)
 def test_a_server_of_another_database_or_version_is_not_used(cache: Path, other: int) -> None:
     write_record(_record(other, key="0" * 16))

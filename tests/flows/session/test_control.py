@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from nasflow.flows.session.control import _leave
 from tests.flows.forked_commands import ForkedProgram, start_forked
 from tests.flows.recovery.test_kill import CONFIG, assert_nothing_lost_or_repeated, processes, wait_for_epochs
 from tests.flows.searches import PrefectServer, Searches
@@ -243,6 +247,19 @@ def start_run(searches: Searches, **config: Any) -> dict[str, Any]:
     run = searches.server.post(f"/deployments/{deployment['id']}/create_flow_run", {})
     wait_for_epochs(searches, 6)
     return dict(run)
+
+
+@pytest.mark.parametrize(("deployed", "left"), [(True, "SCHEDULED"), (False, "RUNNING")])
+def test_only_a_run_that_a_worker_can_start_is_scheduled_again(searches, deployed, left):
+    """Not one in a flow that is suspended itself, which would be shown as late."""
+    post = searches.server.post
+    flow = post("/flows/", {"name": "nas-search"})["id"]
+    deployment = post("/deployments/", {"name": searches.folder.name, "flow_id": flow})["id"] if deployed else None
+    running = {"type": "RUNNING", "name": "Running"}
+    made = post("/flow_runs/", {"flow_id": flow, "deployment_id": deployment, "state": running})
+    with temporary_settings({PREFECT_API_URL: searches.server.url}), get_client(sync_client=True) as client:
+        _leave(client, client.read_flow_run(UUID(made["id"])))
+    assert state_of(searches.server, made)["type"] == left
 
 
 @pytest.mark.long

@@ -1,11 +1,15 @@
 """In which order jobs are given to the training service."""
 
+import importlib
+import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
+from prefect.settings import PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS, temporary_settings
 
 from nasflow.errors import InterruptedSearchError
+from nasflow.flows import retry_failed, sampling_round, search, task_threads
 from nasflow.flows.session.job_queue import JobQueue
 from nasflow.flows.session.job_turns import JobTurns
 from nasflow.flows.session.running_rounds import RunningRounds
@@ -84,3 +88,12 @@ def test_a_job_that_waits_does_not_outlast_its_search():
             pytest.fail("there is no slot")
         assert rounds.oldest == 0
     assert rounds.oldest is None
+
+
+@pytest.mark.parametrize("flow", [search, sampling_round, retry_failed], ids=lambda flow: flow.name)
+def test_every_job_has_a_thread_to_wait_in_for_its_turn(flow, monkeypatch):
+    assert flow.task_runner is task_threads.UNLIMITED
+    with temporary_settings({PREFECT_TASKS_RUNNER_THREAD_POOL_MAX_WORKERS: 1}):
+        monkeypatch.setattr(task_threads, "UNLIMITED", None)  # and what it was afterwards
+        importlib.reload(task_threads)
+        assert task_threads.UNLIMITED.duplicate()._max_workers == sys.maxsize

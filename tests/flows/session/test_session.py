@@ -8,6 +8,8 @@ from nasflow.config.search import SearchConfig
 from nasflow.config.services.local import LocalServiceConfig
 from nasflow.errors import ConfigError, ServiceError, SpaceError, StudyError
 from nasflow.flows.commands import cleanup
+from nasflow.flows.session import control
+from nasflow.flows.session.control import suspendable
 from nasflow.flows.session.session import search_session
 from nasflow.space.architecture import Architecture
 from nasflow.study.study import Study, study_names
@@ -64,6 +66,21 @@ def test_what_it_has_not_built_is_checked(session):
     session.check(right)
     with pytest.raises(SpaceError, match="width"):
         session.check(wrong)
+
+
+def test_an_open_session_is_joined_with_its_own_config_only(session):
+    with search_session(config()) as joined:
+        assert joined is session
+    changed = config(seed=1, budget={"rounds": 7})
+    with pytest.raises(StudyError, match=r"'counted' is open .* with another budget, seed: "), search_session(changed):
+        pass
+    assert not session.interrupted
+
+
+def test_a_study_is_searched_once_at_a_time(session, monkeypatch):
+    monkeypatch.setitem(control._controls, session, object())
+    with pytest.raises(StudyError, match="'counted' runs in this process already"), suspendable(session.config):
+        pass
 
 
 def test_a_pass_that_is_none_is_refused_before_anything_trains(tmp_path, monkeypatch):

@@ -7,17 +7,20 @@ import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from nasflow.config.search import parse_config
 from nasflow.flows.ui import artifacts
 from nasflow.flows.ui.artifacts import Progress, artifact_key, plain, show_markdown
 from nasflow.flows.ui.run_page import RunPage
 from nasflow.job.events import DIFFERS
+from tests.flows.forked_commands import run_forked
 from tests.flows.searches import Searches
 
 SEARCH = {
@@ -186,6 +189,81 @@ def test_a_page_goes_on_without_the_server_and_shows_anew_what_was_deleted(monke
     assert made == ["text", "text"] and not updates
     monkeypatch.setattr(artifacts, "create_markdown_artifact", create_refused)
     show_markdown("text", "# Text", "A text")
+    assert len(warned.records) == 1, "told once"
+
+
+WARNS = """
+import logging, threading
+from datetime import UTC, datetime
+from pathlib import Path
+from prefect import flow
+from nasflow.config.search import load_config
+from nasflow.flows.ui.run_page import RunPage
+
+LOG = logging.getLogger("nasflow.flows.pool.service")
+page = RunPage(load_config(Path("warned.yaml")), datetime.now(UTC))
+
+@flow(name="outer")
+def outer():
+    with page.of_this_run():
+        watching = threading.Thread(target=LOG.warning, args=("%s; jobs wait", "the pool is gone"))
+        watching.start()
+        watching.join()
+        inner()
+    LOG.warning("of no search any more")
+
+@flow(name="inner")
+def inner():
+    with page.of_this_run():
+        LOG.error("a job could not be ended")
+
+outer()
+"""
+
+
+def test_warnings_of_any_thread_are_once_in_the_log_of_the_searchs_run(searches):
+    searches.write("warned", **SEARCH)
+    ended = run_forked(["python", "-c", WARNS], searches.folder, searches.server.env)
+    assert ended.returncode == 0, ended.stderr
+    run = searches.server.newest_run("outer")
+    warned = searches.server.post(
+        "/logs/filter", {"logs": {"level": {"ge_": logging.WARNING}}, "sort": "TIMESTAMP_ASC"}
+    )
+    lines = [(line["flow_run_id"], line["message"]) for line in warned if line["name"] == "nasflow.flows.pool.service"]
+    assert lines == [(run["id"], "the pool is gone; jobs wait"), (run["id"], "a job could not be ended")]
+
+
+class LoginPage(BaseHTTPRequestHandler):
+    """Answers as a proxy whose login has ended."""
+
+    def do_GET(self):
+        page = b"<html>Log in</html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(302)
+        self.send_header("Location", "/login")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:Artifact creation outside:FutureWarning")
+def test_a_proxys_page_in_answer_ends_nothing(warned):
+    with ThreadingHTTPServer(("127.0.0.1", 0), LoginPage) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.01,))
+        thread.start()
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{proxy.server_port}/api"}):
+            Progress("key", "epochs", every=0.0).update(0.5)
+            show_markdown("text", "# Text", "A text")
+        proxy.shutdown()
+        thread.join()
     assert len(warned.records) == 1, "told once"
 
 
