@@ -1,6 +1,11 @@
-"""Addresses of tensors in memory, and copies to a device."""
+"""Addresses of tensors in memory, copies to a device, and state dicts of saved tensors."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import nn
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -15,3 +20,16 @@ def copy_over(target: torch.Tensor, host: torch.Tensor) -> None:
         target.copy_(host.pin_memory(), non_blocking=True)
     else:
         target.copy_(host)
+
+
+def load_saved(module: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Load saved weights as a state dict of `module`: with the versions of its layers, which no checkpoint has.
+
+    Without them, layers would take the weights for those of their first versions, and change them.
+    """
+    state = OrderedDict(weights)
+    state._metadata = getattr(module.state_dict(), "_metadata", None)  # type: ignore[attr-defined]
+    if strict:
+        module.load_state_dict(state)
+    else:
+        module.load_state_dict(state, strict=False)

@@ -1,5 +1,6 @@
 """A candidate: a model and the config that trains it. One space covers the choices of both."""
 
+import copy
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from torch.utils._pytree import tree_map_only
 
 from nasflow.config.search import CommandConfig, ProgramConfig, Target, TrainingConfig
 from nasflow.errors import ConfigError, SharedLayerError, SpaceError
-from nasflow.evaluator.lazy_layers import bare_trainer, complete, first_batch
+from nasflow.evaluator.lazy_layers import complete, first_batch
+from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.evaluator.loading.data_source import fingerprint, load_data
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.searched_values import close_searched
@@ -84,7 +86,7 @@ def candidate_space(
 
     def program(pick: Pick) -> Candidate:
         with paths_from(paths):
-            model: Any = build(pick, **space.params)
+            model: Any = build(pick, **copy.deepcopy(space.params))  # it may change its own
         if isinstance(evaluator, CommandConfig) and not isinstance(model, nn.Module):
             model = nn.Module()  # the program makes its own
         if not isinstance(model, nn.Module):

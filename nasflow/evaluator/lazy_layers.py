@@ -6,13 +6,10 @@ import torch
 
 from nasflow.errors import ConfigError
 from nasflow.evaluator.loading.data_source import Data
-from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.space.lazy_layers import lazy_layers
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
-
-__all__ = ["bare_trainer", "complete", "first_batch"]
 
 
 def first_batch(data: Data, device: torch.device | None = None) -> Any:

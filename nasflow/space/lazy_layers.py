@@ -9,6 +9,8 @@ from torch.nn.modules.conv import _LazyConvXdMixin
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
+from nasflow.tensors import load_saved
+
 
 def lazy_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the layers that have not had their first input, by name."""
@@ -43,7 +45,7 @@ def load_lazy_layers(model: nn.Module, weights: Mapping[str, Any]) -> None:
         return isinstance(model.get_submodule(name.rpartition(".")[0]), LazyModuleMixin)
 
     if lazy := {name: weights[name] for name, value in model.state_dict().items() if waits(name, value)}:
-        model.load_state_dict(lazy, strict=False)
+        load_saved(model, lazy, strict=False)
         make_by_weights(model)
 
 

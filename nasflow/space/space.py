@@ -1,7 +1,7 @@
 """A model space: a program that asks a `pick` for every choice, and the operations on such a program."""
 
 import contextlib
-import functools
+import copy
 import inspect
 import json
 import logging
@@ -84,7 +84,7 @@ class Space:
             inspect.signature(build).bind(None, **params)
         except TypeError as error:
             raise SpaceError(f"space '{name}' can't be called with pick and params {sorted(params)}: {error}") from None
-        return cls(functools.partial(build, **params), name)
+        return cls(lambda pick: build(pick, **copy.deepcopy(params)), name)  # it may change its own
 
     def build(self, architecture: Mapping[str, Any]) -> Any:
         """Build `architecture` on the current default device and from torch's current seed.

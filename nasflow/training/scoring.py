@@ -24,6 +24,7 @@ from nasflow.evaluator.make import make_evaluator
 from nasflow.job import activity
 from nasflow.space.lazy_layers import load_lazy_layers
 from nasflow.space.space import Space
+from nasflow.tensors import load_saved
 from nasflow.training.lightning_loop import FedModule, make_trainer
 from nasflow.training.member.member import Member
 from nasflow.training.member.rng import RngStream
@@ -107,7 +108,7 @@ def _score_model(
     member.set_progress(epochs - 1, steps)  # as in the validation of its last epoch
     with_weights(candidate.model, tensors)
     if beside:
-        member.module.load_state_dict(beside, strict=False)
+        load_saved(member.module, beside, strict=False)
     return {**score(member, data, trainer), "parameters": float(candidate.parameters)}
 
 
@@ -153,7 +154,8 @@ class _ScoredModule(FedModule):
 def _load_fitting(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Load the weights that the model has before its set-up, which may change it."""
     own = {name: tensor.shape for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    model.load_state_dict({name: weights[name] for name in own if own[name] == _shape(weights, name)}, strict=False)
+    fitting = {name: weights[name] for name in own if own[name] == _shape(weights, name)}
+    load_saved(model, fitting, strict=False)
 
 
 def _shape(weights: Mapping[str, Any], name: str) -> torch.Size | None:

@@ -45,6 +45,12 @@ def test_params_reach_the_space() -> None:
     assert space.build({"bias": False}).parameters == 7
 
 
+def test_a_builder_that_changes_its_params_changes_no_other_model() -> None:
+    target = Target(target="targets.py:reversing", params={"widths": [3, 7]})
+    space = candidate_space(target, evaluator(), HERE)
+    assert [space.build({"outputs": 2}).model.in_features for _ in range(2)] == [7, 7]
+
+
 def test_an_architecture_that_does_not_fit_names_its_label() -> None:
     space = candidate_space(LINEAR, evaluator(epochs={"int": [1, 3]}), HERE)
     for architecture, label in [({"bias": True}, "epochs"), ({"bias": True, "epochs": 4}, "epochs"), ({}, "bias")]:
@@ -173,6 +179,7 @@ def test_a_right_search_passes_and_gives_its_space() -> None:
             {"evaluator.data.params": {"sise": 3}},
             "evaluator.data: targets.py:pair does not take these params: .*'sise'",
         ),
+        ({"evaluator.data.params": {"size": 0}}, "evaluator.data: targets.py:pair gives no batch to train on; let its"),
         ({"evaluator.epochs": 0}, "evaluator.epochs: is 0; it should be at least 1"),
         ({"evaluator.stop_after": 0}, "evaluator.stop_after: is 0; it should be at least 1"),
         ({"evaluator.early_stopping": {"metric": "val_f1"}}, "evaluator.early_stopping.metric: no metric 'val_f1'"),

@@ -296,6 +296,11 @@ def test_building_is_real_and_exploring_is_not() -> None:
     assert seen == ["meta", "cpu", "meta", "cpu"]
 
 
+def test_a_build_that_changes_its_params_changes_no_other() -> None:
+    space = Space.of(lambda pick, sizes: sizes.pop(), {"sizes": [1, 2]})
+    assert [space.build({}) for _ in range(2)] == [2, 2]
+
+
 def test_params_that_do_not_fit_the_build_are_refused() -> None:
     with pytest.raises(SpaceError, match=r"space '.*build' can't be called.*\['heigth'\].*heigth"):
         Space.of(build, {"heigth": 3})

@@ -17,6 +17,7 @@ from nasflow.job.events import Confusion, Ended, Event, Final, Started
 from nasflow.training.member.trained import trained_weights, with_weights
 from nasflow.training.repeated import parts_of
 from nasflow.training.scoring_job import ScoringJob
+from tests.training.interrupted import interrupted
 from tests.training.jobs import HERE, evaluator, evictions, make_job, outcome, train, trial_dir
 from tests.training.models.spaces import unbalanced
 from tests.training.models.tested_modules import unseen
@@ -38,6 +39,18 @@ def on_unseen(
     assert outcome(trained, root, 3) == before, "the trial is as it was"
     assert [type(event) for event in (events[0], events[-1])] == [Started, Ended]
     return events
+
+
+def test_a_metric_with_a_buffer_of_its_own(tmp_path: Path) -> None:
+    """It is in checkpoints, and a module that goes on from one has no metrics yet."""
+    cost = {"name": "cost", "target": "stranger_metrics.py:Cost"}
+    config = evaluator(test_data={"target": "tested_modules.py:unseen"}, metrics=[cost], epochs=3)
+    assert metrics(on_unseen(config, tmp_path / "tested")).keys() == {"test_loss", "test_cost"}
+    job = make_job("spaces.py:linear", config, {3: LINEAR})
+    interrupted(job, tmp_path / "on", 3, 2)
+    events, whole = train(job, tmp_path / "on"), train(job, tmp_path / "whole")
+    assert not evictions(events)
+    assert outcome(events, tmp_path / "on", 3) == outcome(whole, tmp_path / "whole", 3)
 
 
 def metrics(events: list[Event]) -> dict[str, float]:

@@ -48,6 +48,7 @@ class SupervisedModule(LightningModule):
         self._base_dir = base_dir
         self.own_loss = make_loss(config.loss, base_dir) if isinstance(config.loss, Target) else None
         self.val_metrics = nn.ModuleDict()  # filled at the first validation batch, which shows the shapes
+        self.register_load_state_dict_post_hook(_without_metrics)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the model's output."""
@@ -266,6 +267,12 @@ class RegressionModule(SupervisedModule):
             "r2": R2,
         }
         return self.make_own_metrics(makers)
+
+
+def _without_metrics(module: nn.Module, keys: Any) -> None:
+    """Let a state be loaded whether it has weights and buffers of metrics or not: those are made anew."""
+    for names in keys:
+        names[:] = [name for name in names if not name.startswith("val_metrics.")]
 
 
 def class_weights(module: SupervisedModule) -> list[float]:

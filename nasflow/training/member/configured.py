@@ -21,6 +21,7 @@ def configured(member: Trained) -> Fitting:
         manual=member.is_manual,
         step_schedule=member.module.lr_scheduler_step if "lr_scheduler_step" in member.hooks.names else None,
         scale=LossScale() if member.config.precision == "16-mixed" else None,
+        named=member.module.named_parameters,
     )
     checks.refuse_closure(fitting)
     return fitting

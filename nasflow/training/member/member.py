@@ -13,6 +13,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule
 from nasflow.evaluator.candidate import Candidate
 from nasflow.evaluator.lightning import takes_index
 from nasflow.merge.trace.counter_dropout import CounterDropout
+from nasflow.tensors import load_saved
 from nasflow.training.member import checks
 from nasflow.training.member.average import Average
 from nasflow.training.member.batches import copied
@@ -25,7 +26,7 @@ from nasflow.training.member.own_step import make_step, outputs_of
 from nasflow.training.member.rng import RngStream
 from nasflow.training.member.saved_layout import SavedLayout
 from nasflow.training.member.trained import where_model_is
-from nasflow.training.member.trainer.hooks import AFTER_BATCHES, STEPS, EndsEpochError, Hooks
+from nasflow.training.member.trainer.hooks import AFTER_BATCHES, NO_STATE, STEPS, EndsEpochError, Hooks
 from nasflow.training.member.trainer.modes import freeze_only, frozen_in
 from nasflow.training.member.trainer.pace import Pace
 from nasflow.training.member.trainer.trainer_view import TrainerView, give_trainer
@@ -54,6 +55,7 @@ class Member:
         book: what it logs.
         hooks: of module and callbacks.
         is_joint: whether its steps run as one with those of others.
+        without_gradients: whether its code has switched gradients off for good.
         pace: on which batches its optimizer steps.
         takes_index: of each step, whether it takes the batch's index.
         is_manual: whether the module steps its optimizers in its `training_step`.
@@ -80,20 +82,18 @@ class Member:
         self.pace = Pace(int(config.accumulate_grad_batches))  # type: ignore[arg-type]
         self.average = Average(config.ema and float(config.ema.decay))  # type: ignore[arg-type]
         self.number = self.trial = number
-        self.device_index = 0
-        self.module = module
+        self.module, self.book = module, Logbook()
         self.epochs = int(config.epochs)  # type: ignore[arg-type]
         self._until = candidate.epochs
         self.finished_epochs = 0
-        self.finished = self.stopped_early = self.pruned = self.is_joint = False
+        self.finished = self.stopped_early = self.pruned = self.is_joint = self.without_gradients = False
         self.history: list[dict[str, float]] = []
         self.seconds: list[float] = []
         self.rng, self._candidate, self.config, self._layout = rng, candidate, config, SavedLayout()
-        self.book = Logbook()
         self._early_stop = EarlyStop(config.early_stopping) if config.early_stopping else None
         self._started: Fitting | None = None
         self._busy = 0.0
-        self.begun = self.batch_index = self._steps_before = 0
+        self.device_index = self.begun = self.batch_index = self._steps_before = 0
         self._skips_epoch = self._is_fitting = self._trains = False
         self._last_batch: Any = None  # of the running step, for the hook at its end
         self._are_weights_finite: bool | None = None  # None if not checked
@@ -190,7 +190,10 @@ class Member:
         if name == "training_step":
             self.batch_index = index
         self.book.batch_size = batch_size_of(batch)
+        gradients = torch.is_grad_enabled()
         batch = self.hooks.start_batch(name, batch, index)
+        if name == "training_step" and not self.is_manual:
+            torch.set_grad_enabled(gradients)  # as in Lightning, whatever a hook has left
         step = getattr(self.module, name)
         output = step(batch, index) if self.takes_index[name] else step(batch)
         if name == "training_step":
@@ -227,6 +230,7 @@ class Member:
 
     def end_validation(self) -> None:
         """Call the hooks after the last validation batch, and put the weights back."""
+        self.book.next_part()
         self.call_hook("on_validation_epoch_end")
         self.call_hook("on_validation_end")
         self.average.swap(False)
@@ -246,8 +250,7 @@ class Member:
             self.fitting.end_epoch(self.finished_epochs + 1, metrics, validated)
         stop = self._early_stop is not None and self._early_stop.update(metrics, validated)
         stop |= validated and bool(self.module.trainer.should_stop)
-        self.finished_epochs += 1
-        self.begun = 0
+        self.finished_epochs, self.begun = self.finished_epochs + 1, 0
         self.history.append(metrics)
         self.seconds.append(self._busy)
         self.finished = stop or self.finished_epochs >= self._until
@@ -288,9 +291,8 @@ class Member:
 
     def logged_so_far(self) -> dict[str, float]:
         """Return what it logged in its last epoch, and means since; after the batches, torchmetrics, too."""
-        now = {name: total / count for name, (total, count) in self.book.sums().items()}
-        computed = self.book.computed() if self.hooks.running in AFTER_BATCHES else {}
-        return {**(self.history[-1] if self.history else {}), **now, **computed}
+        now = self.book.so_far(computed=self.hooks.running in AFTER_BATCHES)
+        return {**(self.history[-1] if self.history else {}), **now}
 
     def metrics(self) -> dict[str, float]:
         """Return what was logged since the last call."""
@@ -374,12 +376,9 @@ class Member:
         """Load of a saved state the weights, its progress, and what hooks and callbacks keep beside them."""
         self.set_progress(state["epoch"], state["fitting"]["steps"])
         own = state.get("not_averaged", {})
-        weights = {**state["module"], **own}
-        load = functools.partial(self.module.load_state_dict, strict=self.module.strict_loading)
-        if hooks := state.get("hooks"):
-            self.hooks.load_state_dict(self._checkpoint(weights, state["fitting"]["steps"]), hooks, load)
-        else:
-            load(weights)
+        checkpoint = self._checkpoint({**state["module"], **own}, state["fitting"]["steps"])
+        load = functools.partial(load_saved, self.module, strict=self.module.strict_loading)
+        self.hooks.load_state_dict(checkpoint, state.get("hooks", NO_STATE), load)
         self.average.load(self.module, state["module"], own)
         freeze_only(self.module, state.get("frozen"))
 
@@ -392,6 +391,7 @@ class Member:
 
     def _end_batches(self) -> None:
         """Step the schedules that follow the last training batch, unless that was done before its hook."""
+        self.book.next_part()
         with self.rng if self.fitting.may_draw else nullcontext():  # entering it takes time
             self.fitting.end_batches(self.finished_epochs + 1)
 

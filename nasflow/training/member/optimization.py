@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,7 @@ class Fitting:
         manual: whether the module steps them in its `training_step`; else there is one optimizer, stepped here.
         step_schedule: the module's own `lr_scheduler_step`, called with a schedule and its metric or None.
         scale: of the losses in half precision; none in others.
+        named: returns the module's parameters by name.
 
     Attributes:
         scale: as given.
@@ -53,6 +54,7 @@ class Fitting:
         manual: bool = False,
         step_schedule: Callable[[Any, Any], None] | None = None,
         scale: LossScale | None = None,
+        named: Callable[[], Iterable[tuple[str, torch.nn.Parameter]]] = tuple,
     ):
         self.optimizers, schedules = _normalize(configured)
         if not manual and len(self.optimizers) != 1:
@@ -70,6 +72,8 @@ class Fitting:
         self._scheduled = 0  # the last epoch after whose batches the schedules were stepped
         self._is_manual = manual
         self._step_schedule = step_schedule
+        self._named = named
+        self._begun = [len(own.param_groups) for own in self.optimizers]
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -202,10 +206,12 @@ class Fitting:
             "steps": self.steps,
             "scheduled": self._scheduled,
             **({"loss_scale": self.scale.state_dict()} if self.scale else {}),
+            **({"added": added} if (added := self._added()) else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
+        self._add(state.get("added", []))
         states = state["optimizer"] if self._is_manual else [state["optimizer"]]
         for optimizer, saved in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(saved)
@@ -215,6 +221,23 @@ class Fitting:
         self._scheduled = state.get("scheduled", 0)
         if self.scale is not None:
             self.scale.load_state_dict(state["loss_scale"])
+
+    def _added(self) -> list[list[list[str | None]]]:
+        """Return of each optimizer the names of the parameters in each group that a hook has added."""
+        if [len(own.param_groups) for own in self.optimizers] == self._begun:
+            return []
+        names = {parameter: name for name, parameter in self._named()}
+        return [
+            [[names.get(parameter) for parameter in group["params"]] for group in own.param_groups[begun:]]
+            for own, begun in zip(self.optimizers, self._begun, strict=True)
+        ]
+
+    def _add(self, added: list[list[list[str | None]]]) -> None:
+        """Add these groups, but for those that hooks have added again."""
+        parameters = dict(self._named()) if added else {}
+        for own, begun, groups in zip(self.optimizers, self._begun, added, strict=bool(added)):
+            for names in groups[max(0, len(own.param_groups) - begun) :]:
+                own.add_param_group({"params": [parameters[name] for name in names if name in parameters]})
 
 
 class EarlyStop:

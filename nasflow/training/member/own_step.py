@@ -58,6 +58,11 @@ def make_step(member: Steps, batch: Any, index: int) -> Any:
 
     if member.is_manual:
         return manual_step(run)
+    with torch.enable_grad():  # as in Lightning, whatever a hook has left
+        return _make_automatic(member, run, index)
+
+
+def _make_automatic(member: Steps, run: Callable[[], Any], index: int) -> Any:
     in_hooks = not member.hooks.names.isdisjoint((*OWN_STEP_HOOKS, *GRADIENT_HOOKS))
     if in_hooks or (why_alone(member) and _takes_closure(type(member.fitting.optimizer).step)):
         return automatic_step(member, run, index)

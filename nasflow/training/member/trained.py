@@ -13,10 +13,11 @@ from nasflow.clean_text import error_message, one_line
 from nasflow.config.search import SearchConfig, SupervisedConfig
 from nasflow.errors import CheckpointError
 from nasflow.evaluator.candidate import Candidate, candidate_space, paths_from
-from nasflow.evaluator.lazy_layers import bare_trainer
+from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.evaluator.make import make_evaluator
 from nasflow.space.lazy_layers import load_lazy_layers, make_by_weights
 from nasflow.space.space import Space
+from nasflow.tensors import load_saved
 from nasflow.training.member.rng import RngStream
 from nasflow.trial import Trial
 
@@ -195,7 +196,7 @@ def with_weights(model: nn.Module, weights: Mapping[str, Any]) -> nn.Module:
         if name in tensors and isinstance(tensor, torch.Tensor) and tensor.dtype != tensors[name].dtype:
             tensor.data = tensor.data.to(tensors[name].dtype)
     try:
-        model.load_state_dict(weights)
+        load_saved(model, weights)
     except RuntimeError as error:
         what = one_line(" ".join(str(error).split()))
         raise CheckpointError(

@@ -110,6 +110,7 @@ class Checkpoint:
             self._report.epoch = state["epoch"]
         with _paused(self._rng):
             self._rng.load_state_dict(state["rng"])
+        self._is_earlier = False
         return state["state"]
 
 

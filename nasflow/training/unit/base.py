@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from nasflow.errors import InfrastructureError, NasflowError
 from nasflow.job import activity
 from nasflow.training.device.fault import refuse_fault
@@ -27,18 +29,29 @@ def reasons_of(wrong: Mapping[Member, str]) -> str:
 def guarding(member: Member, failed: Callable[[Member, BaseException], None]) -> Iterator[None]:
     """Run a member's own code. A crash is attributed to it; `failed` is called with the member and what it raises.
 
+    Others do not notice that it has switched gradients off, nor a default dtype that it has set before it failed.
+
     Raises:
         InfrastructureError: nobody's fault.
         DeviceFaultError: a fault of the GPU, perhaps another member's.
     """
+    gradients, kind = torch.is_grad_enabled(), torch.get_default_dtype()
+    if member.without_gradients:
+        torch.set_grad_enabled(False)
     try:
         with activity.running(member.trial):
             yield
+        if gradients:
+            member.without_gradients = not torch.is_grad_enabled()
     except InfrastructureError:
         raise
     except (Exception, SystemExit) as error:  # an error in a member's code is its own failure
         refuse_fault(error)
+        torch.set_grad_enabled(gradients)
+        torch.set_default_dtype(kind)
         failed(member, error)
+    finally:
+        torch.set_grad_enabled(gradients)
 
 
 class Unit(ABC):

@@ -14,6 +14,7 @@ from nasflow.training.member.metrics.metric_states import forget_rows, metric_st
 from nasflow.training.member.metrics.reporting import record_of
 from nasflow.training.member.own_step import loss_in
 from nasflow.training.member.rng import RngStream
+from nasflow.training.member.trainer.hooks import NO_STATE
 from nasflow.training.member.trainer.modes import freeze_only
 from nasflow.training.wide.shares import Share
 from nasflow.training.wide.together import Sums, are_finite, from_all, summed
@@ -150,9 +151,10 @@ class WideMember(Member):
         if self._early_stop:
             self._early_stop.load_state_dict(rest["early_stop"])
         self.module.trainer.should_stop = rest.get("should_stop", False)
-        if "hooks" in rest:
+        if "hooks" in rest or "on_load_checkpoint" in self.hooks.names:
             checkpoint = self._checkpoint(self.module.state_dict(), self.steps)
-            self.hooks.load_state_dict(checkpoint, rest["hooks"], lambda _: None)  # ranks have loaded their weights
+            hooks = rest.get("hooks", NO_STATE)
+            self.hooks.load_state_dict(checkpoint, hooks, lambda _: None)  # ranks have loaded their weights
 
     def _end_batches(self) -> None:
         if self.fitting.may_draw:
@@ -186,6 +188,6 @@ class WideMember(Member):
         told = from_all(mine)
         for one in told:
             self._how = {**self._how, **one["how"]}
-        self._sums = summed([self._sums, *(one["sums"] for one in told)], self._how)
+        self._sums |= summed([one["sums"] for one in told], self._how)  # as in the book, the last part counts
         self.book.go_on({})
         return all(one["finite"] for one in told), any(one["stop"] for one in told)

@@ -31,6 +31,17 @@ def test_fused_and_apart(name: str, tmp_path: Path) -> None:
     fused_and_apart(LINEAR, config, tmp_path, MEMBERS, all_fused=name != "Outer")
 
 
+def test_of_a_name_that_is_logged_in_several_places_the_last_counts(tmp_path: Path) -> None:
+    as_lightning(hooked("SharedStep", file="shared_names.py"), tmp_path / "as")
+    config = hooked("SharedStep", file="shared_names.py", data={"target": "spaces.py:blobs"})
+    fused_and_apart(LINEAR, config, tmp_path / "fused", MEMBERS)
+
+
+def test_means_over_batches_of_a_kind_of_their_own(tmp_path: Path) -> None:
+    data = {"target": "shared_names.py:pairs"}
+    as_lightning(hooked("TakesPairs", file="shared_names.py", data=data, precision="32-true"), tmp_path)
+
+
 def test_a_model_that_goes_by_its_trainer(tmp_path: Path) -> None:
     """Its layers are fused, and it is not: what it reads changes."""
     config = evaluator(precision="64-true", epochs=3)

@@ -170,6 +170,34 @@ def test_a_callback_that_raises_evicts_its_member(tmp_path: Path) -> None:
     assert outcomes[-1] == outcomes[1]
 
 
+@pytest.mark.parametrize("name", ["LeavesGradientsOff", "ByHand"])
+def test_gradients_that_are_off_as_plain_lightning(name: str, tmp_path: Path) -> None:
+    with torch.enable_grad():  # Lightning leaves them off
+        as_lightning(hooked(name, file="resumed_modules.py"), tmp_path)
+
+
+def test_one_that_fails_with_gradients_off_hurts_nobody(tmp_path: Path) -> None:
+    outcomes = {}
+    for how in ("", "raises"):
+        params = {"how": {"pick": ["", "raises"]}}
+        config = hooked("SwitchesGradients", file="resumed_modules.py", params=params, precision="32-true")
+        members = [{"module.params.how": each} for each in (how, "", "")]
+        events = train(make_job("spaces.py:deep", config, members), tmp_path / f"all{how}")
+        assert list(evictions(events)) == ([0] if how else [])
+        outcomes[how] = [outcome(events, tmp_path / f"all{how}", trial) for trial in (1, 2)]
+    assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    assert outcomes[""] == outcomes["raises"]
+
+
+def test_one_that_leaves_gradients_off_is_alone_with_that(tmp_path: Path) -> None:
+    config = hooked("ByHand", file="resumed_modules.py", params={"how": {"pick": ["weights", "optimizer"]}})
+    members = [{"module.params.how": how} for how in ("weights", "optimizer")]
+    together = train(make_job("spaces.py:deep", config, members), tmp_path / "together")
+    for trial, member in enumerate(members):
+        alone = train(make_job("spaces.py:deep", config, {trial: member}), tmp_path / f"{trial}")
+        assert outcome(together, tmp_path / "together", trial) == outcome(alone, tmp_path / f"{trial}", trial)
+
+
 def test_layers_that_are_trained_later_as_plain_lightning(tmp_path: Path) -> None:
     """By Lightning's callback for it. A job that is interrupted after the change goes on to the same bits."""
     config = hooked("OnlyTrained", callbacks=[{"target": f"{FILE}:Thaws"}])

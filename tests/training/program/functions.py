@@ -180,6 +180,21 @@ def odd_saver(report, checkpoint):
         report(loss=state["sum"])
 
 
+def goes_back(report, checkpoint):
+    """Saves in its second epoch only, dies once in the third, and goes back to what it has saved in the fourth."""
+    state = checkpoint.load() or {"sum": 0}
+    while report.epoch < 4:
+        if report.epoch == 1:
+            checkpoint.save(state)
+        if report.epoch == 2 and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if report.epoch == 3:
+            state = checkpoint.load()
+        state["sum"] += 1
+        report(loss=state["sum"])
+
+
 def lingers(report, checkpoint, epochs=4):
     """Does not heed SIGTERM in its third epoch, and saves for as long as it lives, as one that is slow to end."""
     state = checkpoint.load() or {"sum": 0}

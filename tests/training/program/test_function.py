@@ -64,6 +64,12 @@ def test_it_repeats_what_it_did_not_save_but_reports_it_once(tmp_path: Path) -> 
 
 
 @pytest.mark.long
+def test_one_that_was_killed_may_still_go_back_to_what_it_saved(tmp_path: Path) -> None:
+    spec = make_job(function("goes_back"), tmp_path)
+    assert curve([*train(spec, tmp_path), *train(spec, tmp_path)]) == [1, 2, 2, 2]
+
+
+@pytest.mark.long
 def test_what_it_may_save(tmp_path: Path) -> None:
     spec = make_job(function("of_every_kind", epochs=2), tmp_path)
     first = train(spec, tmp_path)

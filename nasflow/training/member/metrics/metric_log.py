@@ -16,8 +16,10 @@ _REDUCED: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.add, "min": tor
 class Logbook:
     """Collects one member's metrics of one epoch.
 
-    A number logged several times becomes its mean, weighted by batch size, summed in float64, or what `reduce_fx` says.
-    A torchmetrics Metric is computed once at the end of the epoch and reset.
+    A number logged several times in a part of the epoch becomes its mean, weighted by batch size, summed in float64, or
+    what `reduce_fx` says. Of several parts with the same name the last one counts, as in Lightning's callback metrics:
+    training, validation, its hooks, the hooks after the epoch. A torchmetrics Metric is computed once at the end of the
+    epoch and reset.
 
     Attributes:
         pending: brings what was logged elsewhere into the book, and resets itself; None if nothing was.
@@ -27,6 +29,7 @@ class Logbook:
         self.batch_size = 1
         self.pending: Callable[[], None] | None = None
         self._sums: dict[str, tuple[torch.Tensor | float, int]] = {}
+        self._earlier: dict[str, tuple[torch.Tensor | float, int]] = {}  # of the epoch's earlier parts
         self._metrics: dict[str, torchmetrics.Metric] = {}
         self._how: dict[str, str] = {}  # of what is no mean
 
@@ -70,6 +73,11 @@ class Logbook:
         for name, value in values.items():
             self.log(name, value, **options)
 
+    def next_part(self) -> None:
+        """Begin another part of the epoch."""
+        self.settle()
+        self._earlier, self._sums = {**self._earlier, **self._sums}, {}
+
     def settle(self) -> None:
         """Bring in what is pending."""
         if self.pending is not None:
@@ -86,12 +94,13 @@ class Logbook:
     def sums(self) -> dict[str, list[float | int]]:
         """Return of each number logged so far its weighted sum and the sum of its weights."""
         self.settle()
-        return {name: [float(total), count] for name, (total, count) in self._sums.items()}
+        return {name: [float(total), count] for name, (total, count) in {**self._earlier, **self._sums}.items()}
 
-    def computed(self) -> dict[str, float]:
-        """Return of each logged torchmetrics Metric that has seen a batch what it comes to so far."""
-        self.settle()
-        return {name: metric_value(name, metric) for name, metric in self._metrics.items() if metric.update_count}
+    def so_far(self, computed: bool) -> dict[str, float]:
+        """Return what was logged so far; with `computed`, each torchmetrics Metric that has seen a batch, too."""
+        means = {name: total / count for name, (total, count) in self.sums().items()}
+        seen = {name: metric for name, metric in self._metrics.items() if computed and metric.update_count}
+        return {**means, **{name: metric_value(name, metric) for name, metric in seen.items()}}
 
     def how(self) -> dict[str, str]:
         """Return of the numbers that are no means how they are put together: sum, min or max."""
@@ -105,17 +114,16 @@ class Logbook:
 
     def go_on(self, sums: Mapping[str, Sequence[float | int]]) -> None:
         """Continue from the sums of an epoch's earlier batches."""
-        self.pending = None
+        self.pending, self._earlier = None, {}
         self._sums = {name: (float(total), int(count)) for name, (total, count) in sums.items()}
 
     def close_epoch(self) -> dict[str, float]:
         """Return the epoch's metrics by name, and clear the book."""
-        self.settle()
-        values = {name: float(total) / count for name, (total, count) in self._sums.items()}
+        values = {name: total / count for name, (total, count) in self.sums().items()}
         for name, metric in self._metrics.items():
             values[name] = metric_value(name, metric)
             metric.reset()
-        self._sums.clear()
+        self._sums, self._earlier = {}, {}
         self._metrics.clear()
         return values
 
@@ -138,7 +146,7 @@ def _number(name: str, value: Any) -> torch.Tensor | float:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return the length of the first tensor with dimensions in a batch; 1 if there is none."""
+    """Return the length of the first tensor with dimensions in a batch, as Lightning finds it; 1 if there is none."""
     return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
 
 
@@ -154,4 +162,5 @@ def _parts(batch: Any) -> Iterable[Any]:
         return batch.values()
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    return batch if isinstance(batch, list | tuple) else ()
+    is_read_once_or_text = isinstance(batch, Iterator | str | bytes | torch.Tensor)
+    return batch if isinstance(batch, Iterable) and not is_read_once_or_text else ()

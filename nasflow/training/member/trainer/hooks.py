@@ -51,6 +51,10 @@ STEPS = {
 }
 
 
+NO_STATE: dict[str, Any] = {"callbacks": [], "checkpoint": {}}
+"""What is kept beside a checkpoint if no hook or callback may keep anything."""
+
+
 class EndsEpochError(Exception):
     """`on_train_batch_start` returned -1, by which Lightning skips the rest of the epoch."""
 
