@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map_only
 from nasflow.config.search import CommandConfig, ProgramConfig, Target, TrainingConfig
 from nasflow.errors import ConfigError, SharedLayerError, SpaceError
 from nasflow.evaluator.lazy_layers import complete, first_batch
-from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.evaluator.loading.data_source import fingerprint, load_data
+from nasflow.evaluator.loading.data_trainer import bare_trainer
 from nasflow.evaluator.make import make_evaluator
 from nasflow.evaluator.searched_values import close_searched
 from nasflow.load_target import load_target
