@@ -66,9 +66,14 @@ class BeginWith(GivenFirst):
 
     def proposed(self, trials: Sequence[Trial]) -> None:
         """See `Strategy.proposed`."""
-        others = [trial for trial in trials if trial.architecture not in self._waiting]
+        ordered = sorted(trials, key=lambda trial: trial.number)
+        given = 0
+        for trial, architecture in zip(ordered, self._waiting, strict=False):
+            if trial.architecture != architecture:
+                break
+            given += 1
         super().proposed(trials)
-        self._strategy.proposed(others)
+        self._strategy.proposed(ordered[given:])
 
     def resume(self, rounds: Iterable[Sequence[Trial]]) -> None:
         """See `Strategy.resume`."""

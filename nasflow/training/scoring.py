@@ -147,6 +147,7 @@ class _ScoredModule(FedModule):
     def on_validation_epoch_end(self) -> None:
         """Call the member's own hooks."""
         with guarding(self._member, _raise):
+            self._member.book.next_part()
             self._member.call_hook(f"on_{self._stage}_epoch_end")
             self._member.call_hook(f"on_{self._stage}_end")
 

@@ -147,3 +147,19 @@ def test_evolution_breeds_from_them():
     changed = {label for label, value in best.items() if child.get(label) != value}
     assert changed
     assert "optimizer.lr" not in changed or changed == {"optimizer.lr"}  # one choice, and what depends on it
+
+
+class Listens(Own):
+    """A user's that keeps what it is told of its own proposals."""
+
+    def proposed(self, trials):
+        self.heard = list(trials)
+
+
+def test_a_strategy_that_proposes_what_was_given_hears_of_it():
+    inner = Listens(SPACE, [ACCURACY], 7)
+    record = [finished(number, 0, one) for number, one in enumerate([FIRST[0], FIRST[0], FIRST[1], FIRST[2]])]
+    BeginWith([FIRST[0]], inner).proposed(record)
+    assert inner.heard == record[1:]
+    BeginWith([FIRST[3]], inner).proposed(record)
+    assert inner.heard == record

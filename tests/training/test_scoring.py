@@ -119,6 +119,14 @@ def test_what_was_recorded(space: str, architecture: dict[str, Any], config: Eva
     assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
 
 
+def test_what_a_hook_logs_again(tmp_path: Path) -> None:
+    config = evaluator(kind="lightning", module={"target": "shared_names.py:SharedStep"}, epochs=2)
+    recorded = exported("spaces.py:linear", config, {"classes": 3}, tmp_path)
+    scores = scored(tmp_path)
+    assert {"loss", "score"} <= scores.keys()
+    assert scores == pytest.approx({name: recorded[name] for name in scores}, rel=0, abs=1e-6)
+
+
 @pytest.mark.parametrize("how", ["key", "module"])
 def test_what_callbacks_log_and_average(how: str, tmp_path: Path) -> None:
     """An average of weights is what was exported, not the weights with which a module begins."""

@@ -188,6 +188,7 @@ class WideMember(Member):
         told = from_all(mine)
         for one in told:
             self._how = {**self._how, **one["how"]}
-        self._sums |= summed([one["sums"] for one in told], self._how)  # as in the book, the last part counts
+        # as in the book, the last part counts
+        self._sums = {**self._sums, **summed([one["sums"] for one in told], self._how)}
         self.book.go_on({})
         return all(one["finite"] for one in told), any(one["stop"] for one in told)

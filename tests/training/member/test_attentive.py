@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from nasflow.job.events import Epoch, Final
+from nasflow.training.member.metrics.metric_log import batch_size_of
 from tests.training.fused_jobs import fused_and_apart, interrupted_as_whole, same
 from tests.training.interrupted import interrupted
 from tests.training.jobs import evaluator, evictions, make_job, outcome, train
@@ -18,6 +21,7 @@ EARLY = {
     "target": "pytorch_lightning.callbacks:EarlyStopping",
     "params": {"monitor": "val_acc", "mode": "max", "patience": 1, "min_delta": 1.0},
 }
+EARLY_LOSS = {**EARLY, "params": {"monitor": "val_loss", "patience": 9}}
 
 
 @pytest.mark.parametrize("name", ["Scores", "Outer", "SkipsHalf", "OwnOptimizer", "Rates", "RatesOfHooklessBatches"])
@@ -37,9 +41,36 @@ def test_of_a_name_that_is_logged_in_several_places_the_last_counts(tmp_path: Pa
     fused_and_apart(LINEAR, config, tmp_path / "fused", MEMBERS)
 
 
+def test_a_checkpoint_from_before_there_were_callbacks(tmp_path: Path) -> None:
+    plain, called = (
+        hooked("Plain", file="lightning_modules.py", callbacks=callbacks) for callbacks in ([], [EARLY_LOSS])
+    )
+    interrupted(make_job(LINEAR, plain, MEMBERS), tmp_path, 0, 1)
+    assert not evictions(train(make_job(LINEAR, called, MEMBERS), tmp_path))
+
+
 def test_means_over_batches_of_a_kind_of_their_own(tmp_path: Path) -> None:
     data = {"target": "shared_names.py:pairs"}
     as_lightning(hooked("TakesPairs", file="shared_names.py", data=data, precision="32-true"), tmp_path)
+
+
+class Closed:
+    """Has `__iter__`, and can't be iterated over."""
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        ({"id": np.array(3), "images": np.zeros((7, 2)), "x": torch.zeros(4, 2)}, 4),
+        (["names", iter([torch.zeros(3)]), torch.tensor(1.0), torch.zeros(5)], 5),
+        ([Closed(), torch.zeros(4)], 1),
+    ],
+)
+def test_the_size_of_a_batch(batch: Any, size: int) -> None:
+    assert batch_size_of(batch) == size
 
 
 def test_a_model_that_goes_by_its_trainer(tmp_path: Path) -> None:

@@ -147,7 +147,10 @@ def _number(name: str, value: Any) -> torch.Tensor | float:
 
 def batch_size_of(batch: Any) -> int:
     """Return the length of the first tensor with dimensions in a batch, as Lightning finds it; 1 if there is none."""
-    return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
+    try:
+        return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
+    except (TypeError, NotImplementedError):  # a part has `__iter__`, but can't be iterated over
+        return 1
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -162,5 +165,6 @@ def _parts(batch: Any) -> Iterable[Any]:
         return batch.values()
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    is_read_once_or_text = isinstance(batch, Iterator | str | bytes | torch.Tensor)
-    return batch if isinstance(batch, Iterable) and not is_read_once_or_text else ()
+    if isinstance(batch, Iterator | str | bytes) or hasattr(batch, "__array__"):
+        return ()
+    return batch if isinstance(batch, Iterable) else ()

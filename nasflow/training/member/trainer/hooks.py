@@ -163,8 +163,9 @@ class Hooks:
             checkpoint["state_dict"] = of_hook
         for callback in self._by_callbacks["on_load_checkpoint"]:
             callback.on_load_checkpoint(self._module.trainer, self._module, checkpoint)
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
+        if state is not NO_STATE:
+            for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+                callback.load_state_dict(saved)
 
 
 def _overrides(thing: object, base: type, name: str) -> bool:
