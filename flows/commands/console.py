@@ -3,6 +3,8 @@
 import logging
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -25,15 +27,22 @@ class _Warnings(logging.Handler):
     """Writes a line to standard error for each warning: above the progress bars, if there are any."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"{record.levelname.lower()}: {self.format(record)}\n")  # Rich's progress replaces it
+        with suppress(OSError, ValueError):  # a full disk or a closed terminal must not end what warns of something
+            sys.stderr.write(f"{record.levelname.lower()}: {self.format(record)}\n")  # Rich's progress replaces it
 
 
 _WARNINGS = _Warnings(logging.WARNING)
 
 
-def show_warnings() -> None:
-    """Show nasflow's own warnings and errors on the terminal, whatever of its log Prefect shows."""
-    logging.getLogger("nasflow").addHandler(_WARNINGS)
+@contextmanager
+def shown_warnings() -> Iterator[None]:
+    """Show nasflow's own warnings and errors on the terminal in this block, whatever of its log Prefect shows."""
+    log = logging.getLogger("nasflow")
+    log.addHandler(_WARNINGS)
+    try:
+        yield
+    finally:
+        log.removeHandler(_WARNINGS)
 
 
 def score_command(export: Path, base_dir: Path) -> str:

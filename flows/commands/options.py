@@ -5,13 +5,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from .console import console, show_warnings
+from .console import console, shown_warnings
 
 MOST = 2**31 - 1  # the largest number that every store takes
 
@@ -106,11 +106,10 @@ def own_server(verbose: bool, idle: float | None = None) -> Iterator[None]:
     from ..server.own_server import end_unused_server, start_own_server  # noqa: PLC0415 - slow
 
     set_up_prefect(verbose)
-    if not prefect_shows_warnings():
-        show_warnings()
     start_own_server(idle)
     try:
-        yield
+        with nullcontext() if prefect_shows_warnings() else shown_warnings():
+            yield
     finally:
         end_unused_server()
 

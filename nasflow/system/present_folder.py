@@ -53,8 +53,10 @@ def folder_outside() -> Path:
 
 
 def absolute(path: Path) -> Path:
-    """Return an absolute path; a relative one starts in `folder_outside()`."""
-    return path if path.is_absolute() else folder_outside() / path
+    """Return an absolute path; a relative one starts in `folder_outside()`, or in the folder that this thread is in."""
+    if path.is_absolute():
+        return path
+    return (Path.cwd() if threading.get_ident() in _inside else folder_outside()) / path
 
 
 def _present() -> str | None:

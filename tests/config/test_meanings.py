@@ -1,6 +1,7 @@
 """What a config means: numbers as YAML 1.2 writes them, each key once, and which way a metric is better."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,13 @@ def test_paths_are_in_the_folder_where_the_search_is_started(tmp_path: Path, mon
     (tmp_path / "code").mkdir()
     (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
     monkeypatch.chdir(tmp_path)
-    with in_folder(tmp_path / "code"):
-        given, read = parse_config(SMALL), load_config(Path("small.yaml"))
+    (tmp_path / "code" / "small.yaml").write_text(json.dumps(SMALL))
+    with in_folder(tmp_path / "code"), ThreadPoolExecutor(1) as another:
+        given, read = (
+            another.submit(parse_config, SMALL).result(),
+            another.submit(load_config, Path("small.yaml")).result(),
+        )
+        inside = load_config(Path("small.yaml"))  # as the code that is in the folder reads one beside it
     assert given.work_dir == read.work_dir == tmp_path / "nasflow-runs"
     assert given.base_dir == read.base_dir == tmp_path
+    assert inside.base_dir == tmp_path / "code"

@@ -39,7 +39,7 @@ def with_class_weights(config: Config, train: Callable[[], Iterable[Any]]) -> Co
         )
 
     loader, size = numbered(train(), refuse)
-    labels = labels_of(loader, size)
+    labels = labels_of(loader, size, transformed=True)
     if labels is None:
         raise refuse("samples whose labels are not known: a TensorDataset, or a dataset with 'targets', shows them")
     labels = _drawn(labels, loader, refuse)

@@ -1,6 +1,7 @@
 """The Trainer that a LightningDataModule sees."""
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +51,14 @@ def bare_trainer() -> "Trainer":
     from pytorch_lightning import Trainer  # noqa: PLC0415 - slow
 
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    return Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        plugins=[LightningEnvironment()],
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*available but not used")  # the job may use its GPU
+        return Trainer(
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            plugins=[LightningEnvironment()],
+        )

@@ -1,5 +1,6 @@
 """The labels of a loader's samples, as far as they are known without loading samples."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,28 +10,40 @@ from nasflow.evaluator.loading.loaders import TensorLoader
 from nasflow.evaluator.loading.subsets import Numbered
 
 
-def labels_of(loader: Numbered, size: int) -> torch.Tensor | None:
-    """Return the samples' labels `[size]` if they are known without loading samples, and whole numbers."""
+def labels_of(loader: Numbered, size: int, transformed: bool = False) -> torch.Tensor | None:
+    """Return the samples' labels `[size]` if they are known without loading samples, and whole numbers.
+
+    Args:
+        transformed: whether labels are wanted as the data set's `target_transform` makes them of its `targets`.
+    """
     if isinstance(loader, TensorLoader):
         tensors, rows = loader.tensors, loader.rows
         labels = _of_tensors(tensors)
         labels = labels if labels is None or rows is None else labels[rows.to(labels.device)]
     else:
-        labels = _of_dataset(loader.dataset)
+        labels = _of_dataset(loader.dataset, transformed)
     return None if labels is None or labels.shape != (size,) else labels.cpu()
 
 
-def _of_dataset(dataset: Any) -> torch.Tensor | None:
+def _of_dataset(dataset: Any, transformed: bool) -> torch.Tensor | None:
     if isinstance(dataset, Subset):
-        labels = _of_dataset(dataset.dataset)
+        labels = _of_dataset(dataset.dataset, transformed)
         return None if labels is None else labels[torch.as_tensor(dataset.indices)]
     if isinstance(dataset, TensorDataset):
         return _of_tensors(dataset.tensors)
     targets = getattr(dataset, "targets", None)  # of torchvision's data sets, as is the next
-    transform = getattr(dataset, "target_transform", None)
-    if targets is not None and transform is not None:
-        targets = [transform(target) for target in getattr(targets, "tolist", lambda: targets)()]
-    return None if targets is None else _of_tensors((None, targets))
+    labels = None if targets is None else _of_tensors((None, targets))
+    transform = getattr(dataset, "target_transform", None) if transformed else None
+    return labels if labels is None or transform is None else _transformed(labels, transform)
+
+
+def _transformed(labels: torch.Tensor, transform: Callable[[int], Any]) -> torch.Tensor:
+    """Return what a transform makes of labels; the labels if it gives no whole numbers, as for vectors of one 1."""
+    try:
+        made = _of_tensors((None, [transform(label) for label in labels.tolist()]))
+    except Exception:  # any: it may be meant for something else than `targets`
+        return labels
+    return labels if made is None else made
 
 
 def _of_tensors(tensors: Any) -> torch.Tensor | None:

@@ -311,14 +311,20 @@ class ClusterService(RootHere):
         known = min(self._seen_at, self._storage.collected_at())
         if last_word is None and may_come and known - since < _LAST_WORD:  # its file may arrive later
             return None
-        if last_word is None and seen.status is JobStatus.EXITED and not run.began():
+        if run.began():
+            self._stillborn.clear()
+        elif last_word is None and seen.status is JobStatus.EXITED:
             where, log = self._storage.why_not(run.job_id), self._own_log(run)
             self._stillborn.add_silent(where, self.kind, log, seen.reason)
-        elif last_word is None and not (seen.ran or cancelled or run.began()):
+        elif last_word is None and not (seen.ran or cancelled or seen.overtime or self._one_runs()):
             self._stillborn.add_lost(seen.reason, min(self._known_since[run.name], self._seen_at))
         knows = run.name in self._seen and seen.status is not JobStatus.EXITED  # then it may give the cause
         source = seen if last_word is None or knows else last_word
         return JobState(status=JobStatus.LOST, limit="job" if seen.overtime else None, reason=source.reason)
+
+    def _one_runs(self) -> bool:
+        """Whether a job that has not ended has begun, which an error would end."""
+        return any(run.began() for job_id in self._taken if (run := self._records.run(job_id)))
 
     def _seen_of(self, run: Run) -> Seen | None:
         """Return what the cluster reports of a submitted run; None if it must be queried first."""

@@ -1,5 +1,6 @@
 """Runs jobs on a Slurm cluster through its client commands: sbatch, squeue, scancel."""
 
+import logging
 import os
 import shlex
 import shutil
@@ -17,9 +18,12 @@ from nasflow.training_service.base import JobStatus
 from nasflow.training_service.cluster.base import ClusterFullError, ClusterService, ClusterSilentError
 from nasflow.training_service.cluster.runs import Run, name_prefix
 from nasflow.training_service.cluster.seen import Seen
+from nasflow.training_service.cluster.slurm_options import check_options
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
 from nasflow.training_service.machine.environment import inherited
+
+_LOG = logging.getLogger(__name__)
 
 _ANSWERS_WITHIN = 60.0  # seconds; a busy slurmctld is slow
 # Messages of its commands, in lower case, for faults that the request did not cause (slurm_errno.c).
@@ -96,11 +100,13 @@ class SlurmService(ClusterService):
         self._accepted = False  # whether Slurm has taken a job of this study
 
     def validate(self) -> None:  # noqa: D102
+        check_options(self._config)
         super().validate()
-        if clusters := os.environ.get("SLURM_CLUSTERS"):
-            raise ServiceError(
-                f"training_service: SLURM_CLUSTERS is {one_line(clusters)!r}, but jobs go to the cluster of Slurm's "
-                "configuration here; unset it, or let SLURM_CONF name the slurm.conf of the other cluster"
+        if clusters := os.environ.get("SLURM_CLUSTERS"):  # sites may set it to the name of this very cluster
+            _LOG.warning(
+                "SLURM_CLUSTERS (%r) does not count: jobs go to the cluster of Slurm's configuration here; for another "
+                "one, let SLURM_CONF name its slurm.conf",
+                one_line(clusters),
             )
         missing = [name for name in ("sbatch", "squeue", "scancel", "sinfo") if shutil.which(name) is None]
         if missing:

@@ -47,7 +47,7 @@ class StillbornJobs:
         self.add(where)
 
     def clear(self) -> None:
-        """Begin anew, because a job has run to its end."""
+        """Begin anew, because a job that began has ended."""
         self._count = 0
 
     def check(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -185,18 +186,21 @@ class SshHost:
     # --- the exchange ----------------------------------------------------------------------------------------------
 
     def _keep_asking(self) -> None:
-        failures, since = 0, 0.0
+        failures, since, said = 0, 0.0, ""
         while not self._stop.is_set():
             try:
                 with self._io:
                     if self._agent is None:
-                        self._refusals.spaced(self._reach)
-                    busy = self._turn()
+                        longest = self._config.lost_after / 4 if self._has_jobs() else math.inf
+                        self._refusals.spaced(self._reach, longest)
+                    self._ask()
+                    busy = self._has_jobs()
                 failures, wait = 0, _BUSY_POLL if busy else _IDLE_POLL
             except Exception as error:
                 if failures == 0 or is_full(error):  # a full disk here is no fault of the host
                     since = time.monotonic()
-                if failures == 0 and not isinstance(error, Refused):
+                lasting = isinstance(error, ServiceError) and not isinstance(error, Unreachable)
+                if (failures == 0 or (lasting and str(error) != said)) and not isinstance(error, Refused):
                     unforeseen = not isinstance(error, ServiceError | OSError)
                     _LOG.warning("host %s: %s; trying again", self.name, error, exc_info=unforeseen)
                 with self._io:
@@ -205,16 +209,13 @@ class SshHost:
                     self._records.withdraw(self.name)
                 self._lose_jobs(str(error), failing=time.monotonic() - since)
                 wait = _BACK_OFF[min(failures, len(_BACK_OFF) - 1)]
-                failures += 1
+                failures, said = failures + 1, str(error)
             self._wake.wait(wait)
             self._wake.clear()
 
-    def _turn(self) -> bool:
-        """Get news, hand out jobs, and return whether the host has any."""
-        self._ask()
+    def _has_jobs(self) -> bool:
         with self._records.lock():
-            known = self._records.known(self.name)
-        return bool(known)
+            return bool(self._records.known(self.name))
 
     def _ask(self) -> bool:
         """Get news of the host's jobs, give it the jobs that it can take, and return whether there is more news."""
@@ -364,6 +365,7 @@ class SshHost:
             self._connection.close()
             raise
         self._agent = agent
+        self._refusals.end()
         self._answered = time.monotonic()
 
     def _call(self, name: str, message: Poll | Submission | Listing | None = None, timeout: float | None = None) -> str:

@@ -53,6 +53,13 @@ class Swaps(Targets):
         self.targets, self.target_transform = targets, swapped
 
 
+class OneHot(Targets):
+    """Gives vectors."""
+
+    def target_transform(self, label: int) -> torch.Tensor:
+        return torch.eye(3)[label]
+
+
 def swapped(label: int) -> int:
     return {0: 2, 1: 1, 2: 0}[label]
 
@@ -76,6 +83,7 @@ LOADERS: dict[str, tuple[Callable[[], Iterable[Any]], torch.Tensor]] = {
     "tensors": (lambda: TensorLoader((X, LABELS), 8, shuffle=True), LABELS),
     "a TensorDataset": (lambda: DataLoader(TensorDataset(X, LABELS), 8), LABELS),
     "targets": (lambda: DataLoader(Targets(), 8), LABELS),
+    "transformed to vectors": (lambda: DataLoader(OneHot(), 8), LABELS),
     "a subset": (lambda: DataLoader(Subset(Targets(), CHOSEN), 8), LABELS[CHOSEN]),
     "a sampler of some": (lambda: DataLoader(Targets(), 8, sampler=SubsetRandomSampler(CHOSEN)), LABELS[CHOSEN]),
     "batches of some": (

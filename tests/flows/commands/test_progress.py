@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from nasflow.config.search import SearchConfig, parse_config
-from nasflow.flows.commands.console import show_warnings
+from nasflow.flows.commands.console import shown_warnings
 from nasflow.flows.commands.run.progress import SearchProgress
 from nasflow.job.events import Epoch, Final
 from nasflow.space.architecture import Architecture
@@ -66,14 +66,25 @@ def test_a_warning_is_written_above_the_bars(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(log, "handlers", [])
     stderr, screen = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    show_warnings()
-    show_warnings()  # again, as a second command in one process
-    with SearchProgress(config(tmp_path), Console(file=screen, force_terminal=True, width=150)):
-        log.getChild("study").warning("the store [%s] is slow", "s.db")
-    log.info("not told")
-    log.error("a job could not be ended")
+    with shown_warnings():
+        with SearchProgress(config(tmp_path), Console(file=screen, force_terminal=True, width=150)):
+            log.getChild("study").warning("the store [%s] is slow", "s.db")
+        log.info("not told")
+        log.error("a job could not be ended")
+    assert log.handlers == []
     assert screen.getvalue().count("warning: the store [s.db] is slow\n") == 1
     assert stderr.getvalue() == "error: a job could not be ended\n"
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_warning_that_can_not_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    with shown_warnings():
+        logging.getLogger("nasflow.study").warning("the disk is full")
 
 
 WARNS = """

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from nasflow.job.events import Epoch, Final
 from nasflow.training.member.metrics.metric_log import batch_size_of
@@ -66,7 +67,10 @@ class Closed:
     [
         ({"id": np.array(3), "images": np.zeros((7, 2)), "x": torch.zeros(4, 2)}, 4),
         (["names", iter([torch.zeros(3)]), torch.tensor(1.0), torch.zeros(5)], 5),
-        ([Closed(), torch.zeros(4)], 1),
+        ([Closed(), torch.zeros(4)], 4),
+        ([Closed()], 1),
+        ([csr_matrix(np.eye(3)), torch.zeros(4)], 4),
+        (csr_matrix(np.eye(3)), 1),
     ],
 )
 def test_the_size_of_a_batch(batch: Any, size: int) -> None:

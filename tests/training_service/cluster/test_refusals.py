@@ -111,6 +111,33 @@ def test_jobs_that_were_lost_at_once_before_they_began_are_no_mistake(service: S
     service.submit(script("next"))
 
 
+def lose_one_after_the_other(service: Scripted, jobs: int, seen: Seen = NEVER_BEGAN) -> None:
+    for _ in range(jobs):
+        handle = service.submit(script(f"job-{len(service.there)}"))
+        service.there[run_of(service, handle).name] = seen
+        service.prepare()
+        assert service.status(handle).status is JobStatus.LOST
+
+
+def test_jobs_that_are_lost_before_they_began_end_no_search_while_another_runs(service: Scripted) -> None:
+    """It would end that one, too; and one that has run says that jobs can begin."""
+    lose_one_after_the_other(service, 2)
+    runs = run_of(service, service.submit(script("runs")))
+    runs.file("began").touch()
+    lose_one_after_the_other(service, 3)
+    service.there[runs.name] = Seen(JobStatus.LOST, "its node failed")
+    runs.end(JobState(status=JobStatus.LOST, reason="its node failed"))
+    service.prepare()
+    assert statuses(service, "runs") == [JobStatus.LOST]
+    lose_one_after_the_other(service, 2)
+    service.submit(script("next"))
+
+
+def test_jobs_that_reached_the_time_limit_before_they_began_are_no_mistake(service: Scripted) -> None:
+    lose_one_after_the_other(service, 3, Seen(JobStatus.LOST, "its time is over", ran=False, overtime=True))
+    service.submit(script("next"))
+
+
 def test_jobs_that_were_cancelled_before_they_began_are_no_mistake(
     service: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

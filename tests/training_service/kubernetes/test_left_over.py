@@ -123,6 +123,31 @@ def test_a_job_whose_pod_goes_on_without_its_program_is_deleted(
     assert names(api) == ["runs", "other"]
 
 
+def test_what_may_not_be_deleted_keeps_no_job_waiting(
+    tmp_path: Path, api: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the right to delete was taken from the user: a warning says so, once. Only a full quota is waited for."""
+    monkeypatch.setattr(pods, "_LEFT_FOR", 0.0)
+    service = opened(tmp_path, api)
+    ended(service, "done")
+    api.refusals["DELETE"] = [403] * 99
+    for _ in range(3):
+        service.prepare()
+    service.submit(script("next"))
+    assert names(api) == ["done", "next"]
+    kept = "training_service: Kubernetes forbids this: no; jobs that have ended stay there, the search goes on"
+    assert [record.message for record in caplog.records] == [kept]
+    api.quota = 2
+    service.submit(script("last"))
+    for _ in range(3):
+        service.prepare()
+    assert names(api) == ["done", "next"]
+    assert len(caplog.records) == 2 and "needs a larger quota" in caplog.records[1].message
+    del api.refusals["DELETE"]
+    service.prepare()
+    assert names(api) == ["next", "last"]
+
+
 def test_a_job_whose_container_has_ended_without_a_word_ends_beside_a_sidecar(
     tmp_path: Path, api: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,13 +179,13 @@ def no_such_name(case: Case) -> tuple[SshServiceConfig, str]:
 
 
 CONNECTING: list[tuple[Callable[[Case], tuple[SshServiceConfig, str]], type[UserError]]] = [
-    (unknown_host, Refused),
-    (no_known_hosts, Refused),
-    (changed_host_key, Refused),
+    (unknown_host, ServiceError),
+    (no_known_hosts, ServiceError),
+    (changed_host_key, ServiceError),
     (wrong_key, Refused),
-    (no_key, Refused),
+    (no_key, ServiceError),
     (password, Refused),
-    (no_passphrase, Refused),
+    (no_passphrase, ServiceError),
     (wrong_passphrase, ServiceError),
     (unset_passphrase, ConfigError),
     (missing_key, ServiceError),

@@ -122,7 +122,7 @@ def both_accept(net: Net) -> Path:
 
 def test_the_key_of_a_jump_is_checked_too(net):
     config = net.host("inner", net.inner, "ProxyJump gate") + net.host("gate", net.gate)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ServiceError) as caught:
         net.connection(config, known_hosts=net.inner.known_hosts_line()).connect()
     place = f"training_service.hosts: 'inner': proxy_jump 'gate': 127.0.0.1 port {net.gate.port} is not in {net.known};"
     assert str(caught.value).startswith(place)
@@ -133,7 +133,7 @@ def test_the_key_of_a_host_behind_a_jump_can_be_added_by_hand(net):
     """ssh-keyscan does not reach it from here."""
     config = net.host("inner", net.inner, "ProxyJump gate") + net.host("gate", net.gate)
     connection = net.connection(config, known_hosts=net.gate.known_hosts_line())
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ServiceError) as caught:
         connection.connect()
     _, _, remedy = str(caught.value).partition("add it with: ")
     subprocess.run(["sh", "-c", remedy], check=True)
@@ -235,13 +235,15 @@ def test_lines_of_known_hosts_that_are_not_of_this_host_do_not_matter(net, caplo
 def test_a_revoked_key_of_a_host_is_refused(net, also_known):
     key = public_key(net.inner.host_key)
     known = f"@revoked * {key}{net.inner.known_hosts_line() if also_known else ''}"
-    with pytest.raises(Refused, match=rf"'inner': the ssh-ed25519 key .* is revoked in {net.known}; someone may use"):
+    with pytest.raises(
+        ServiceError, match=rf"'inner': the ssh-ed25519 key .* is revoked in {net.known}; someone may use"
+    ):
         net.connection(net.host("inner", net.inner), known_hosts=known).connect()
 
 
 def test_a_certificate_authority_makes_no_host_known(net):
     known = f"@cert-authority * {public_key(net.inner.host_key)}"
-    with pytest.raises(Refused, match=r"is not in .*known_hosts; if its"):
+    with pytest.raises(ServiceError, match=r"is not in .*known_hosts; if its"):
         net.connection(net.host("inner", net.inner), known_hosts=known).connect()
 
 
@@ -292,7 +294,7 @@ def test_an_agent_has_a_key_open(net, monkeypatch):
         monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
         assert net.arrive(net.connection(config, key_file=str(key), agent=True)) == (True, False)
         with pytest.raises(
-            Refused, match=r"is encrypted; add 'passphrase: \{env: NAME\}', or load it into an ssh-agent$"
+            ServiceError, match=r"is encrypted; add 'passphrase: \{env: NAME\}', or load it into an ssh-agent$"
         ):
             net.connection(config, key_file=str(key), agent=False).connect()
 
@@ -316,7 +318,7 @@ def test_the_named_keys_of_an_agent_are_offered_before_its_others(net, monkeypat
 def test_the_public_half_of_a_key_without_an_agent_is_no_key(net, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     config = net.host("inner", net.inner).replace(str(net.inner.user_key), f"{net.inner.user_key}.pub")
-    with pytest.raises(Refused, match=r"'inner': there is no key to log in with; "):
+    with pytest.raises(ServiceError, match=r"'inner': there is no key to log in with; "):
         net.connection(config, agent=True).connect()
 
 

@@ -1,6 +1,7 @@
 """The SSH service keeps the contract on a real sshd, and its own promises on several."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -26,6 +27,8 @@ from nasflow.testing.training_service import (
 )
 from nasflow.training_service.base import JobStatus
 from nasflow.training_service.ssh import records
+from nasflow.training_service.ssh.connect import refusals
+from nasflow.training_service.ssh.connect.refusals import Refusals
 from nasflow.training_service.ssh.records import Offer
 from nasflow.training_service.ssh.service import SshService
 from tests.gpu_stand_ins import NvidiaSmi
@@ -163,8 +166,9 @@ def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
     assert len(numbers(service, "jobs/job/runs")) == 1
 
 
-def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, open_service, caplog):
-    """Many hosts lock out who asks too often. Whoever prepares the service anew need not wait."""
+def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, open_service, caplog, monkeypatch):
+    """Many hosts lock out who asks too often. Whoever prepares the service, or mends known_hosts, need not wait."""
+    monkeypatch.setattr(refusals, "_FIRST", 600.0)
     (tmp_path / "code").mkdir()
     service = open_service([host])
     service.prepare()
@@ -178,10 +182,34 @@ def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, 
         time.sleep(0.2)
     assert (host.folder / "sshd.log").read_text().count("[preauth]") == 1
     (said,) = [record.message for record in caplog.records if "does not accept" in record.message]
-    assert said.endswith("; the next login is tried in 30 s")
+    assert said.endswith("; the next login is tried in 600 s")
     keys.write_text(accepted)
     service.prepare()
     assert finish(service, service.submit(script("job-3"))).exit_code == 0
+    known_hosts = tmp_path / "known_hosts"
+    known = known_hosts.read_text()
+    known_hosts.write_text("")
+    host.kill_connections()
+    until(lambda: f"is not in {known_hosts}" in caplog.text, "a host whose key is not known")
+    known_hosts.write_text(known)
+    assert finish(service, service.submit(script("job-4"))).exit_code == 0
+
+
+def test_a_host_that_refuses_logins_is_asked_more_often_while_it_has_jobs(tmp_path, host, open_service, monkeypatch):
+    """They are given up after `lost_after`."""
+    (tmp_path / "code").mkdir()
+    longest = list[float]()
+    monkeypatch.setattr(Refusals, "spaced", lambda _, log_in, most: (longest.append(most), log_in()))
+    service = open_service([host], lost_after=400)
+    service.prepare()
+    host.kill_connections()
+    until(lambda: longest, "a new connection")
+    handle = service.submit(script("job", ["epoch", 1], ["wait", "go"]))
+    until(lambda: epochs(service, handle), "first epoch")
+    before = len(longest)
+    host.kill_connections()
+    until(lambda: len(longest) > before, "another connection")
+    assert (longest[0], longest[before]) == (math.inf, 100.0)
 
 
 def test_connections_that_break_are_made_again(two_hosts, open_service):

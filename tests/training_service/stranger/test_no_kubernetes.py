@@ -327,4 +327,27 @@ def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     with pytest.raises(ServiceError) as said:
         make(tmp_path / "root", kubeconfig=file).validate()
     assert str(said.value).startswith(f"training_service.kubeconfig: {where} is no URL of a proxy for http or https")
+    assert ("socks proxies can't be used" in str(said.value)) == proxy.startswith("socks5")
     assert "hush" not in str(said.value)
+
+
+@pytest.mark.usefixtures("no_proxies")
+@pytest.mark.parametrize(
+    ("scheme", "variables", "says"),
+    [
+        ("https", {"HTTP_PROXY": NOWHERE}, True),
+        ("https", {"HTTP_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1"}, False),
+        ("https", {"HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE}, False),
+        ("https", {}, False),
+        ("http", {"HTTP_PROXY": NOWHERE}, False),
+    ],
+)
+def test_a_server_that_only_a_missing_proxy_may_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, variables: dict[str, str], *, says: bool
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    file = written(tmp_path, {"token": "t"}, f"{scheme}://127.0.0.1:9")
+    with pytest.raises(ClusterSilentError, match="does not answer") as said:
+        make(tmp_path / "root", kubeconfig=file).validate()
+    assert str(said.value).endswith("; HTTPS_PROXY is not set, and HTTP_PROXY is not for https") == says

@@ -8,6 +8,7 @@ import pytest
 from nasflow.config.search import parse_config
 from nasflow.config.services.cluster.slurm import SlurmServiceConfig
 from nasflow.errors import UserError
+from nasflow.training_service.cluster.slurm_options import check_options
 from nasflow.training_service.make import make_service
 from tests.training_service.check.checks import SEARCH
 
@@ -100,18 +101,32 @@ def test_options_of_sbatch_that_nasflow_sets(options: list[str], says: str, tmp_
     """They come last, and so would win: the search would not find its jobs, or these not their GPUs."""
     section = {"kind": "slurm", "options": options}
     assert f"training_service.options: {says}" in refused(tmp_path, section, str(tmp_path / "runs"))
+    assert not list(tmp_path.iterdir())
+    assert SlurmServiceConfig(options=options).options == options  # of a study on record, which can be read
 
 
-def test_other_options_of_sbatch() -> None:
-    options = ["--gres=fpga:1", "--constraint=gpu", "-C", "gpu", "--wait-all-nodes=1", "--gpu-bind=none", "-A", "mine"]
-    assert SlurmServiceConfig(options=options).options == options
-    assert SlurmServiceConfig(gpus_per_job=1, options=["--gres=gpu:a100:1"]).gpus_per_job == 1
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"options": ["--gres=fpga:1", "--constraint=gpu", "-C", "gpu", "--wait-all-nodes=1", "--gpu-bind=none"]},
+        {"options": ["--gres=tmp:9,gpu:0", "--gpus=0", "-G0", "--gpus-per-node", "a100:0", "-A", "mine"]},
+        {"options": ["--tres-per-task=gres/gpu=0", "--gres=none"]},
+        {"gpus_per_job": 1, "options": ["--gres=gpu:a100:1"]},
+        {"env_setup": "unset CUDA_VISIBLE_DEVICES", "options": ["--gres=gpu:1"]},
+    ],
+)
+def test_other_options_of_sbatch(section: dict[str, Any]) -> None:
+    check_options(SlurmServiceConfig(**section))
 
 
-def test_a_search_does_not_follow_slurm_to_another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_a_search_does_not_follow_slurm_to_another_cluster_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be this one's own name: sites set the variable for all of their users."""
     monkeypatch.setenv("SLURM_CLUSTERS", "other")
-    said = refused(tmp_path, {"kind": "slurm"}, str(tmp_path / "runs"))
-    assert "SLURM_CLUSTERS is 'other', but jobs go to the cluster of Slurm's configuration here" in said
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no 'sbatch' here" in refused(tmp_path, {"kind": "slurm"}, str(tmp_path / "runs"))
+    assert caplog.text.count("SLURM_CLUSTERS ('other') does not count: jobs go to the cluster of Slurm's config") == 1
 
 
 @pytest.mark.parametrize("kind", ["local", "debug", "ray"])

@@ -146,25 +146,39 @@ def _number(name: str, value: Any) -> torch.Tensor | float:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return the length of the first tensor with dimensions in a batch, as Lightning finds it; 1 if there is none."""
-    try:
-        return next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), 1)
-    except (TypeError, NotImplementedError):  # a part has `__iter__`, but can't be iterated over
-        return 1
+    """Return the length of the first tensor with dimensions in a batch; 1 if there is none.
+
+    Only where mappings, lists, tuples and dataclasses have none, other kinds of objects are iterated over, as
+    Lightning does.
+    """
+    found = _length(_tensors(batch))
+    if found is None:
+        try:
+            found = _length(_tensors(batch, others=True))
+        except Exception:  # any: what an object does when it is iterated over may be meant for something else
+            found = None
+    return 1 if found is None else found
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+def _length(tensors: Iterator[torch.Tensor]) -> int | None:
+    return next((len(tensor) for tensor in tensors if tensor.ndim), None)
+
+
+def _tensors(batch: Any, others: bool = False) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch; with `others`, also those that objects of other kinds give."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    for part in _parts(batch):
-        yield from _tensors(part)
+    elif isinstance(batch, Mapping | list | tuple):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(part, others)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from _tensors(getattr(batch, field.name), others)
+    elif others and isinstance(batch, Iterable) and not _is_closed(batch):
+        for item in batch:
+            yield from _tensors(item)
 
 
-def _parts(batch: Any) -> Iterable[Any]:
-    if isinstance(batch, Mapping):
-        return batch.values()
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    if isinstance(batch, Iterator | str | bytes) or hasattr(batch, "__array__"):
-        return ()
-    return batch if isinstance(batch, Iterable) else ()
+def _is_closed(thing: Any) -> bool:
+    """Whether it can be read only once, or has no tensors."""
+    return isinstance(thing, Iterator | str | bytes) or hasattr(thing, "__array__")

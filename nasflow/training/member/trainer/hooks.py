@@ -51,8 +51,11 @@ STEPS = {
 }
 
 
-NO_STATE: dict[str, Any] = {"callbacks": [], "checkpoint": {}}
-"""What is kept beside a checkpoint if no hook or callback may keep anything."""
+NO_STATE: dict[str, Any] = {
+    "callbacks": [],
+    "checkpoint": {"optimizer_states": (), "lr_schedulers": (), "loops": {}, "callbacks": {}},
+}
+"""What is kept beside a checkpoint if no hook or callback may keep anything: keys that hooks expect, and nothing."""
 
 
 class EndsEpochError(Exception):

@@ -10,7 +10,7 @@ from kubernetes import client
 
 from nasflow.errors import ServiceError
 from nasflow.training_service.cluster.base import ClusterFullError, ClusterSilentError
-from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, quoted, settings_of
+from nasflow.training_service.cluster.kubernetes.kubeconfig import knows_user, lacks_proxy, quoted, settings_of
 
 Object = dict[str, Any]
 
@@ -115,7 +115,6 @@ class KubernetesApi:
 
     def _send(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> Object:
         connected = self._connect()
-        where = connected.configuration.host
         try:
             answer = connected.call_api(
                 path,
@@ -132,9 +131,9 @@ class KubernetesApi:
         except client.ApiException as error:
             raise self._refusal(error, connected.configuration) from error
         except urllib3.exceptions.MaxRetryError as error:
-            raise ClusterSilentError(_unreached(error.reason or error, where)) from error
+            raise ClusterSilentError(_unreached(error.reason or error, connected.configuration)) from error
         except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise ClusterSilentError(_unreached(error, where)) from error
+            raise ClusterSilentError(_unreached(error, connected.configuration)) from error
         return parsed
 
     def _refusal(self, error: client.ApiException, settings: client.Configuration) -> ServiceError:
@@ -217,9 +216,9 @@ def _object(data: bytes) -> Object:
     return found
 
 
-def _unreached(error: Exception, where: str) -> str:
+def _unreached(error: Exception, settings: client.Configuration) -> str:
     """Return the sentence for a server that gives no whole answer, because of `error`."""
-    why = quoted(str(error))
+    where, why = settings.host, quoted(str(error))
     if isinstance(error, urllib3.exceptions.ProtocolError) and where.startswith("http://"):
         return (
             f"training_service.kubeconfig: {where} breaks the connection off: {why}; if it expects https, correct its "
@@ -230,7 +229,8 @@ def _unreached(error: Exception, where: str) -> str:
             f"training_service.kubeconfig: no secure connection to {where}: {why}; correct its "
             "certificate-authority, client-certificate and client-key"
         )
-    return f"training_service: Kubernetes' API server at {where} does not answer: {why}"
+    hint = "; HTTPS_PROXY is not set, and HTTP_PROXY is not for https" if lacks_proxy(settings) else ""
+    return f"training_service: Kubernetes' API server at {where} does not answer: {why}{hint}"
 
 
 def _is_status(error: client.ApiException) -> bool:

@@ -69,6 +69,12 @@ def knows_user(settings: client.Configuration) -> bool:
     return bool(settings.api_key or settings.cert_file or settings.username)
 
 
+def lacks_proxy(settings: client.Configuration) -> bool:
+    """Whether the environment names a proxy for http, but none for https, by which the server is reached."""
+    for_http = "http" in getproxies_environment() and not should_bypass_proxies(settings.host, settings.no_proxy or "")
+    return settings.proxy is None and for_http and settings.host.lower().startswith("https:")
+
+
 def quoted(text: str) -> str:
     """Return a text of another program for a message."""
     return one_line(" ".join(text.split())[:500])
@@ -120,8 +126,9 @@ def _set_proxy(settings: client.Configuration, told: str | None, place: str) -> 
     settings.no_proxy = None if told else proxies.get("no")
     if proxy and not should_bypass_proxies(settings.host, settings.no_proxy or "") and not _is_url(settings.proxy):
         source = f"the cluster's proxy-url in {place}" if told else "the environment's proxy"
+        socks = " (socks proxies can't be used)" if settings.proxy.lower().startswith("socks") else ""
         raise ServiceError(
-            f"{_KEY}: {source} is no URL of a proxy for http or https; give one such as http://host:3128"
+            f"{_KEY}: {source} is no URL of a proxy for http or https{socks}; give one such as http://host:3128"
         )
 
 

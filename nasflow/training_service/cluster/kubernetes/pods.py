@@ -1,5 +1,6 @@
 """Base class of services whose runs are objects of Kubernetes with pods: its Jobs, or those of an operator."""
 
+import logging
 import os
 import time
 from abc import abstractmethod
@@ -22,6 +23,8 @@ from nasflow.training_service.cluster.seen import Seen
 from nasflow.training_service.cluster.storage.base import StorageClosedError
 from nasflow.training_service.local.service import RUNNER
 from nasflow.training_service.local.slots import job_environment
+
+_LOG = logging.getLogger(__name__)
 
 SECRET_RIGHTS = [("create", "secrets"), ("update", "secrets"), ("delete", "secrets")]
 """What the service does with the Secret of a root, where there is one."""
@@ -93,6 +96,7 @@ class PodService(ClusterService, Generic[Config]):
         self._events: dict[str, tuple[float, list[Any]]] = {}  # by their reason, and when they were read
         self._given_secret: Mapping[str, str] = {}
         self._has_looked = False
+        self._keeps_left = False  # whether it could not delete what has ended, the last time
 
     # --- what a kind of object implements ------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class PodService(ClusterService, Generic[Config]):
         found = self._states(given, began, self._selector, all_of_them=not self.stay)
         alive = [name for name, seen in found.items() if not seen.status.finished]
         if left := [name for name in self._settled(alive, given) if self._lasting(f"{name} is settled") > _LEFT_FOR]:
-            self._withdraw(left)
+            self._withdraw_left(left)
         missing = [run for run in given if run.name in self._seen.keys() - found.keys() and run.ended() is None]
         if self.stay and missing:  # they have succeeded without a word of their own, or were deleted
             which = ",".join(self._name(run.name) for run in missing)
@@ -238,6 +242,17 @@ class PodService(ClusterService, Generic[Config]):
                     for pod in self._api.list("pods", f"{self._selector},{self.job_label}={job}"):
                         self._api.delete("pods", pod["metadata"]["name"])
 
+    def _withdraw_left(self, names: Sequence[str]) -> None:
+        """Delete objects whose runs have ended; if that is refused, they stay, and the cluster is no less known."""
+        try:
+            self._withdraw(names)
+        except ClusterSilentError as error:
+            if not self._keeps_left:
+                _LOG.warning("%s; jobs that have ended stay there, the search goes on", error)
+            self._keeps_left = True
+        else:
+            self._keeps_left = False
+
     def _settle(self, job_id: str, slot: str, state: JobState, run: Run | None) -> None:
         """Record how a job ended; Kubernetes would start the pod of a lost one again, or keep it waiting."""
         super()._settle(job_id, slot, state, run)
@@ -259,7 +274,7 @@ class PodService(ClusterService, Generic[Config]):
             there = [_run_name(each) for each in self._api.list(self.resource, self._selector)]
             if not (ended := self._settled(there, self._current())):
                 raise
-            self._withdraw(ended)
+            self._withdraw_left(ended)
             self._api.create(self.resource, job, dry_run=dry_run)
 
     def _job(self, run: Run, nodes: int = 1) -> states.Object:

@@ -33,7 +33,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from nasflow.config.services.ssh import SshHostConfig, SshServiceConfig
 from nasflow.errors import ServiceError
-from nasflow.training_service.ssh.connect.errors import Refused, Unreachable
+from nasflow.training_service.ssh.connect.errors import Unreachable
 from nasflow.training_service.ssh.connect.known_hosts import load_known_hosts
 from nasflow.training_service.ssh.connect.login import Login
 from nasflow.training_service.ssh.connect.route import Hop, find_route, place_of
@@ -80,8 +80,8 @@ class SshConnection:
         """Connect and log in, after closing any earlier connection.
 
         Raises:
-            Refused: the host's key, or ours, is not accepted.
-            ServiceError: something else must be fixed, such as a file or the OpenSSH configuration.
+            Refused: none of our keys is accepted.
+            ServiceError: something else must be fixed, such as a file, a host's key or the OpenSSH configuration.
             Unreachable: no answer, or nothing listens there.
         """
         self.close()
@@ -306,7 +306,7 @@ class SshConnection:
         at = f"{hop.place}: {hop.address}"
         match error:
             case BadHostKeyException():
-                return Refused(f"{hop.place}: {_changed_key(hop, error)}")
+                return ServiceError(f"{hop.place}: {_changed_key(hop, error)}")
             case IncompatiblePeer():
                 return ServiceError(f"{at}: its sshd is too old, or too strict, for paramiko: {error}")
             case socket.gaierror():
@@ -341,7 +341,7 @@ class _RefuseUnknown(MissingHostKeyPolicy):
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
         hop = self._hop
         if revoking := self._revoked.get(key.asbytes()):
-            raise Refused(
+            raise ServiceError(
                 f"{hop.place}: the {key.get_name()} key {key.fingerprint} of {hop.address} is revoked in {revoking}; "
                 "someone may use it in the host's place: ask its administrators"
             )
@@ -352,7 +352,7 @@ class _RefuseUnknown(MissingHostKeyPolicy):
             if self._direct
             else f"echo '{hostname} {key.get_name()} {key.get_base64()}' >> {file}"
         )
-        raise Refused(
+        raise ServiceError(
             f"{hop.place}: {hop.address} is not in {file}; if its {key.get_name()} key is {key.fingerprint}, add it "
             f"with: {remedy}"
         )

@@ -12,4 +12,4 @@ class Unreachable(ServiceError):  # noqa: N818 - it is a state of the host
 
 
 class Refused(ServiceError):  # noqa: N818 - likewise
-    """A host answers, but its key is not trusted, or it accepts none of ours."""
+    """A host was asked for a login, and accepts none of our keys, nor the password."""

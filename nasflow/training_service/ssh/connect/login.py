@@ -57,8 +57,8 @@ class Login(AuthStrategy):
         """Log in on a connection.
 
         Raises:
-            Refused: nothing to offer, or nothing accepted; the message advises what to do.
-            ServiceError: a key file that can't be used.
+            Refused: nothing accepted; the message advises what to do.
+            ServiceError: nothing to offer, or a key file that can't be used.
             Unreachable: no answer, or the connection broke.
         """
         refused = list[str]()
@@ -80,7 +80,8 @@ class Login(AuthStrategy):
             refused.append(offer.name)
             if not transport.is_active():  # after too many keys
                 break
-        raise Refused(f"{self._hop.place}: {self._advice(refused, allowed)}")
+        kind = Refused if refused else ServiceError
+        raise kind(f"{self._hop.place}: {self._advice(refused, allowed)}")
 
     def get_sources(self) -> Iterator[_Offer]:
         """Yield the ways to log in, in order."""

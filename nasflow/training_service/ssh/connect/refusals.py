@@ -11,15 +11,19 @@ _FIRST, _LONGEST = 30.0, 600.0  # seconds
 
 
 class Refusals:
-    """Spaces out logins at one host; the pause doubles with each that is refused, up to ten minutes."""
+    """Spaces out logins at one host; the pause doubles with each that is refused, up to a limit."""
 
     def __init__(self) -> None:
         self._reason = ""
         self._until = 0.0
         self._pause = 0.0
 
-    def spaced(self, log_in: Callable[[], None]) -> None:
+    def spaced(self, log_in: Callable[[], None], longest: float) -> None:
         """Log in, unless the last login was refused a short while ago, and warn if it is refused.
+
+        Args:
+            log_in: calls `end` if it succeeds.
+            longest: the most seconds of the pause after it; at least 30 s and at most ten minutes are taken.
 
         Raises:
             Refused: it is refused, or was the last time.
@@ -30,8 +34,11 @@ class Refusals:
             log_in()
         except Refused as error:
             self._reason = str(error)
-            self._pause = min(2 * self._pause or _FIRST, _LONGEST)
+            self._pause = min(2 * self._pause or _FIRST, max(longest, _FIRST), _LONGEST)
             self._until = time.monotonic() + self._pause
             _LOG.warning("%s; the next login is tried in %g s", error, self._pause)
             raise
-        self._pause = 0.0
+
+    def end(self) -> None:
+        """Forget earlier refusals, because a login was accepted."""
+        self._pause = self._until = 0.0
