@@ -1,6 +1,7 @@
 """The report of a host, as the probe prints it."""
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,9 @@ class _Host:
 
     def run(self, *_arguments: Any, **_options: Any) -> Completed:
         return Completed(0, b"Welcome\n" + probe_script.MARK.encode() + self._report + b"\nlogout\n", b"")
+
+    def sftp(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def _read(data: bytes, _folder: Path) -> int:

@@ -134,7 +134,7 @@ def test_a_gpu_that_torch_does_not_see(tmp_path: Path, slurm: Slurm) -> None:
 
 
 def test_no_gpu_of_that_name(tmp_path: Path, slurm: Slurm) -> None:
-    error = only_error(check(tmp_path, **SLURM, options=["--gres=gpu:h100:1"]))
+    error = only_error(check(tmp_path, **SLURM, gpus_per_job=1, options=["--gres=gpu:h100:1"]))
     assert error.endswith("; no node has that; correct gpus_per_job or options")
 
 
