@@ -150,7 +150,7 @@ def test_evolution_breeds_from_them():
 
 
 class Listens(Own):
-    """A user's that keeps what it is told of its own proposals."""
+    """A user's strategy that keeps the proposals it is given."""
 
     def proposed(self, trials):
         self.heard = list(trials)

@@ -167,7 +167,7 @@ def test_jobs_go_on_while_their_host_is_silent(two_hosts, open_service):
 
 
 def test_a_host_that_refuses_a_login_is_not_asked_for_every_job(tmp_path, host, open_service, caplog, monkeypatch):
-    """Many hosts lock out who asks too often. Whoever prepares the service, or mends known_hosts, need not wait."""
+    """Many hosts lock out users who ask too often. Preparing the service, or a mended known_hosts, needs no wait."""
     monkeypatch.setattr(refusals, "_FIRST", 600.0)
     (tmp_path / "code").mkdir()
     service = open_service([host])

@@ -116,7 +116,7 @@ def _proxy_url(files: str, context: str | None) -> str | None:
 
 
 def _set_proxy(settings: client.Configuration, told: str | None, place: str) -> None:
-    """Let the client use the proxy that it is told, else that of the environment for URLs such as its server's.
+    """Let the client use the given proxy, else that of the environment for URLs such as its server's.
 
     The client itself takes the one for http first, and heeds no NO_PROXY.
     """
