@@ -1,6 +1,7 @@
 """Fixtures and rules of all rooms' tests."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -28,6 +29,8 @@ __all__ = [
 
 # A shell starts what runs in the background with SIGINT ignored, and the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.pop("PYTEST_ADDOPTS", None)  # tests that start pytest read its usual output
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")

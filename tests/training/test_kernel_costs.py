@@ -86,6 +86,11 @@ def test_so_do_jobs_in_processes_of_their_own(caches: Path) -> None:
     check_that_the_next_one_measures_nothing(caches, run_elsewhere)
 
 
+def test_a_trial_without_others_measures_nothing(caches: Path) -> None:
+    spec = job()
+    assert told(train(spec.model_copy(update={"members": spec.members[:1]}), caches / "alone")) == []
+
+
 def test_given_costs_stand_before_those_of_the_host(caches: Path) -> None:
     """The units of a job follow from what it was given: with loops that cost nothing it has none."""
     first = train(job(), caches / "first")

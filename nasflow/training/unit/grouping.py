@@ -115,10 +115,14 @@ class Former:
         units += [self._single(member, None, failed) for member in readings if member not in graphs]
         return units + [SoloUnit([member], failed) for member in members if member not in readings]
 
-    def _partition(self, planner: Planner, members: Sequence[Member], *what: Any) -> list[list[int]]:
-        """Return `planner.partition(*what)`; each member alone if it fails."""
+    def _partition(
+        self, planner: Planner, members: Sequence[Member], parts: Any, limit: int, shared: Sequence[bool]
+    ) -> list[list[int]]:
+        """Return `planner.partition`; each member alone if it fails, or if there is nothing to measure costs for."""
+        if len(members) == 1 or limit == 1:
+            return [[index] for index in range(len(members))]
         try:
-            return planner.partition(*what)
+            return planner.partition(parts, limit, shared)
         except Exception as error:
             refuse_fault(error)
             logger.warning("units of %s trials can't be planned, each trains alone", len(members), exc_info=error)
