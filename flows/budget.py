@@ -86,7 +86,7 @@ def why_not_tested(study: Study, trial: Trial) -> str | None:
 
 
 def _tests(study: Study, trial: Trial) -> list[Attempt]:
-    return [attempt for attempt in study.attempts(trial=trial.number) if attempt.kind is AttemptKind.TEST]
+    return study.attempts(trial=trial.number, kind=AttemptKind.TEST)
 
 
 def _hours_spent(study: Study) -> bool:

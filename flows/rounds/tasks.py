@@ -133,10 +133,7 @@ def train_batch(session: SearchSession, attempt: Attempt, numbers: str) -> State
     study = session.study
     attempt = study.attempt(attempt.id)
     given_up = {  # to separate jobs, which may run on since an earlier controller was killed
-        number
-        for other in study.attempts(round=attempt.round)
-        if other.kind is AttemptKind.ALONE
-        for number in other.members
+        number for other in study.attempts(round=attempt.round, kind=AttemptKind.ALONE) for number in other.members
     }
     while attempt.state is not AttemptState.SUCCEEDED:
         trials = study.trials_numbered(attempt.members)
@@ -278,7 +275,7 @@ def _needs_more_memory(session: SearchSession, trial: Trial) -> bool:
     """Whether a trial has run out of memory by itself, and can be trained on several devices instead of one."""
     if session.config.evaluator.parallel is None:
         return False
-    alone = [attempt for attempt in session.study.attempts(trial=trial.number) if attempt.kind is AttemptKind.ALONE]
+    alone = session.study.attempts(trial=trial.number, kind=AttemptKind.ALONE)
     return any(map(lacks_memory, [trial.error, *(attempt.error for attempt in alone)]))
 
 
@@ -321,10 +318,9 @@ def _repeats(session: SearchSession, ended: Attempt) -> bool:
         return False
     return any(
         attempt.id != ended.id
-        and attempt.kind is AttemptKind.ALONE
         and attempt.failure is FailureKind.TRIAL
         and _headline(attempt.error) == _headline(ended.error)
-        for attempt in session.study.attempts(trial=number)
+        for attempt in session.study.attempts(trial=number, kind=AttemptKind.ALONE)
     )
 
 

@@ -88,7 +88,7 @@ class Training:
     def _take(self, what: Attempt | Trial, error: JobError | None) -> None:
         study = self._session.study
         if isinstance(what, Attempt):
-            self.start_alone([trial for trial in study.trials_numbered(what.members) if not trial.status.finished])
+            self.start_alone(study.unfinished(what.members))
         elif error is not None:
             self._session.events.ended([study.fail_trial(what.number, str(error))])
 

@@ -37,7 +37,7 @@ class AttemptLog(StudyBase):
         """Return one attempt as recorded. Raises StudyError if no attempt has this id."""
         with self._read() as session:
             row = self._attempt_row(session, id)
-            return _to_record(row, [trial.number for trial in self._members(session, [id])[id]])
+            return _to_record(row, self._member_numbers(session, [id])[id])
 
     def batches(self, round: int) -> list[Attempt]:
         """Return the batches of a round, by number."""
@@ -75,7 +75,7 @@ class AttemptLog(StudyBase):
                 row.started_at = at or now()
             row.state, row.ended_at, row.failure, row.error = AttemptState.RUNNING, None, None, None
             row.job_id, row.handle, row.slot = job_id, None if handle is None else dict(handle), None
-            members = self._members(session, [id])[id]
+            members = self._members(session, id)
             for trial in members:
                 if not trial.status.finished:
                     trial.status = TrialStatus.RUNNING
@@ -124,7 +124,7 @@ class AttemptLog(StudyBase):
         failures = failures or {}
         with self._write() as session:
             row = self._attempt_row(session, attempt_id)
-            members = {trial.number: trial for trial in self._members(session, [attempt_id])[attempt_id]}
+            members = {trial.number: trial for trial in self._members(session, attempt_id)}
             strangers = {final.trial for final in finals} | failures.keys() - members.keys()
             if strangers := strangers - members.keys():
                 raise ValueError(f"trials {sorted(strangers)} are not members of attempt {attempt_id}")
@@ -148,11 +148,19 @@ class AttemptLog(StudyBase):
             return _to_record(row, list(members))
 
     def attempts(
-        self, trial: int | None = None, round: int | None = None, trials: range | None = None
+        self,
+        trial: int | None = None,
+        round: int | None = None,
+        trials: range | None = None,
+        kind: AttemptKind | None = None,
     ) -> list[Attempt]:
-        """Return the attempts of a trial, of a round, of any of some trials, or all, in the order of their planning."""
+        """Return the attempts of a trial, of a round, of any of some trials, or all, in the order of their planning.
+
+        Args:
+            kind: of the attempts that are returned; None for all kinds.
+        """
         with self._read() as session:
-            return self._attempts(session, range(trial, trial + 1) if trial is not None else trials, round)
+            return self._attempts(session, range(trial, trial + 1) if trial is not None else trials, round, kind)
 
     def troubled_attempts(self, limit: int) -> list[Attempt]:
         """Return the newest attempts with failed or cancelled jobs, in the order in which they were planned."""
@@ -160,8 +168,8 @@ class AttemptLog(StudyBase):
             query = select(AttemptRow.id).where(AttemptRow.study_id == self._id, AttemptRow.endings.is_not(None))
             ids = session.scalars(query.order_by(AttemptRow.id.desc()).limit(limit)).all()
             rows = session.scalars(select(AttemptRow).where(AttemptRow.id.in_(ids)).order_by(AttemptRow.id)).all()
-            members = self._members(session, ids)
-            return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
+            members = self._member_numbers(session, ids)
+            return [_to_record(row, members[row.id]) for row in rows]
 
     def epochs(self, numbers: Iterable[int]) -> dict[int, list[EpochRecord]]:
         """Return the metrics by epoch of these trials; a trial without any has an empty list."""
@@ -200,18 +208,23 @@ class AttemptLog(StudyBase):
             raise StudyError(f"study '{self.name}' has no attempt {id}")
         return row
 
-    def _members(self, session: Session, ids: Sequence[int]) -> dict[int, list[TrialRow]]:
-        """Return the trials of these attempts, in the order of their jobs."""
-        members: dict[int, list[TrialRow]] = {id: [] for id in ids}
+    def _members(self, session: Session, id: int) -> list[TrialRow]:
+        """Return the trials of an attempt, in the order of its job."""
+        found = select(TrialRow).join(MemberRow, MemberRow.trial_id == TrialRow.id).where(MemberRow.attempt_id == id)
+        return [*session.scalars(found.order_by(MemberRow.position))]
+
+    def _member_numbers(self, session: Session, ids: Sequence[int]) -> dict[int, list[int]]:
+        """Return the numbers of the trials of these attempts, in the order of their jobs."""
+        members: dict[int, list[int]] = {id: [] for id in ids}
         for chunk in chunks(ids):
             rows = session.execute(
-                select(MemberRow.attempt_id, TrialRow)
+                select(MemberRow.attempt_id, TrialRow.number)
                 .join(TrialRow, TrialRow.id == MemberRow.trial_id)
                 .where(MemberRow.attempt_id.in_(chunk))
                 .order_by(MemberRow.attempt_id, MemberRow.position)
             )
-            for id, trial in rows.tuples():
-                members[id].append(trial)
+            for id, number in rows.tuples():
+                members[id].append(number)
         return members
 
     def _attempts(
@@ -227,8 +240,8 @@ class AttemptLog(StudyBase):
         if kind is not None:
             query = query.where(AttemptRow.kind == kind)
         rows = session.scalars(query).all()
-        members = self._members(session, [row.id for row in rows])
-        return [_to_record(row, [trial.number for trial in members[row.id]]) for row in rows]
+        members = self._member_numbers(session, [row.id for row in rows])
+        return [_to_record(row, members[row.id]) for row in rows]
 
     def _add_epochs(self, session: Session, records: Sequence[EpochRecord]) -> None:
         trials = self._trial_rows(session, [record.trial for record in records])

@@ -1,13 +1,13 @@
 """The base class of a study's parts: its database, its row, and the conversion of rows to records."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import UnaryExpression, func, select
+from sqlalchemy import UnaryExpression, func, select, update
 from sqlalchemy.orm import Session
 
 from nasflow.config.search import Objective, SearchConfig
@@ -97,10 +97,13 @@ class StudyBase:
         for chunk in chunks(wanted):
             found = session.scalars(select(TrialRow).where(TrialRow.study_id == self._id, TrialRow.number.in_(chunk)))
             rows.update({row.number: row for row in found})
-        if missing := [number for number in wanted if number not in rows]:
+        self._refuse_missing(session, wanted, rows)
+        return rows
+
+    def _refuse_missing(self, session: Session, wanted: Iterable[int], found: Container[int]) -> None:
+        if missing := [number for number in wanted if number not in found]:
             count = session.scalar(select(func.count()).where(TrialRow.study_id == self._id))
             raise StudyError(f"study '{self.name}' has no trial {missing[0]}; it has {count}, numbered from 0")
-        return rows
 
     def _start_clock(self, row: RoundRow) -> None:
         """Count time for a round from now on, beyond its seconds so far; or once earlier ones that run here ended."""
@@ -116,10 +119,11 @@ class StudyBase:
 
     def _count_time(self, session: Session) -> None:
         """Record the seconds of the rounds that run here, up to now. The time of day, which can be set, has no part."""
-        clocks = {number: began for number, began in list(self._clocks.items()) if began is not None}
-        running = (RoundRow.study_id == self._id, RoundRow.state == RoundState.RUNNING)
-        for row in session.scalars(select(RoundRow).where(*running, RoundRow.number.in_(clocks))):
-            row.seconds = time.monotonic() - clocks[row.number]
+        for number, began in list(self._clocks.items()):
+            if began is not None:
+                running = update(RoundRow).where(RoundRow.study_id == self._id, RoundRow.state == RoundState.RUNNING)
+                seconds = time.monotonic() - began
+                session.execute(running.where(RoundRow.number == number).values(seconds=seconds))
 
     def _round_row(self, session: Session, number: int) -> RoundRow:
         row = session.get(RoundRow, (self._id, number))
@@ -128,6 +132,10 @@ class StudyBase:
         return row
 
     def _in_order(self, session: Session, numbers: Sequence[int]) -> list[Trial]:
-        """Return these trials, in this order."""
-        rows = self._trial_rows(session, numbers)
-        return [to_trial(rows[number]) for number in numbers]
+        """Return these trials, in this order. Raises StudyError for a number that does not exist."""
+        trials: dict[int, Trial] = {}
+        for chunk in chunks(dict.fromkeys(numbers)):
+            query = select(*OF_TRIAL).where(TrialRow.study_id == self._id, TrialRow.number.in_(chunk))
+            trials.update({trial.number: trial for trial in map(trial_of, session.execute(query))})
+        self._refuse_missing(session, numbers, trials)
+        return [trials[number] for number in numbers]

@@ -110,6 +110,16 @@ class TrialLog(StudyBase):
         with self._read() as session:
             return self._in_order(session, sorted(numbers))
 
+    def unfinished(self, numbers: Iterable[int]) -> list[Trial]:
+        """Return those of these trials that have not ended, by number."""
+        query = self._query([status for status in TrialStatus if not status.finished]).with_only_columns(*OF_TRIAL)
+        with self._read() as session:
+            return [
+                trial_of(columns)
+                for chunk in chunks(sorted(numbers))
+                for columns in session.execute(query.where(TrialRow.number.in_(chunk)))
+            ]
+
     def trials(
         self,
         status: TrialStatus | Collection[TrialStatus] | None = None,
@@ -272,4 +282,4 @@ class TrialLog(StudyBase):
         offset: int = 0,
     ) -> list[Trial]:
         query = self._query(status, round).limit(limit).offset(offset)
-        return [to_trial(row) for row in session.scalars(query)]
+        return [trial_of(columns) for columns in session.execute(query.with_only_columns(*OF_TRIAL))]

@@ -185,6 +185,14 @@ def test_some_trials_are_given_by_number(study: Study) -> None:
     assert study.trials_numbered([]) == []
 
 
+def test_trials_that_have_not_ended(study: Study) -> None:
+    begun(study, 0, arch(1, 2, 3))
+    train(study, 0, {1: 0.5})
+    study.start_attempt(study.new_attempt(2).id, "job")
+    assert study.unfinished([2, 1, 0]) == study.trials_numbered([0, 2])
+    assert study.unfinished([1]) == study.unfinished([]) == []
+
+
 def test_history_has_the_finished_trials_of_ended_rounds(study: Study) -> None:
     begun(study, 0, arch(1, 2))
     begun(study, 1, arch(3))

@@ -61,3 +61,16 @@ for name, use in USES.items():
 @pytest.mark.parametrize("use", USES)
 def test_all_of_it_is_found(use: str, outcomes: dict[str, str]) -> None:
     assert outcomes[use] == "well"
+
+
+def test_it_is_put_off_where_jobs_are_forked_from() -> None:
+    program = """
+import sys
+from pathlib import Path
+from nasflow.training_service.local.service import PRELOAD, RUNNER
+from nasflow.training_service.local.worker import warm_up
+warm_up(list(PRELOAD), RUNNER, Path())
+assert "pytorch_lightning" in sys.modules
+assert "scipy.signal._signaltools" not in sys.modules, "it was imported"
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=100, check=True)

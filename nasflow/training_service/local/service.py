@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,11 @@ from nasflow.training_service.machine.processes import KILLED_WITHIN, carriers, 
 
 RUNNER = "nasflow.training.runner:run_job_file"
 # Nearly every job needs these, and they are slow to import; a forked job has them at once.
-PRELOAD = ("torch", "pytorch_lightning", "nasflow.evaluator.data", "nasflow.training.training_job")
+PRELOAD = ("nasflow.training.training_job", "nasflow.evaluator.data")
 _POLL = 0.02  # seconds
+_WAIT_ON = 0.03  # seconds for which jobs that were seen to wait are not looked at again, as many may be followed
+# Until when, which jobs, and their state.
+_NONE_WAITS: tuple[float, Collection[str], JobState] = (0.0, (), JobState(status=JobStatus.PENDING))
 _WORKER_ANSWERS_WITHIN = GRACE + 5.0  # seconds until a worker that was asked to cancel is considered hung
 _STILLBORN_LIMIT = 3
 _STOPPED_LIMIT = 60.0  # seconds for which a worker may be stopped by SIGSTOP
@@ -110,6 +113,7 @@ class LocalService(RootHere):
         self._said = set[str]()
         self._hung_at: dict[str, float] = {}  # by the slot, when its processes were last seen to hang
         self._early: dict[tuple[str, ...], _Program] = {}
+        self._waiting = _NONE_WAITS
 
     @contextmanager
     def early_start(self) -> Iterator[None]:
@@ -162,11 +166,17 @@ class LocalService(RootHere):
         return _handle(spec.job_id)
 
     def status(self, handle: JobHandle) -> JobState:  # noqa: D102
+        until, waiting, state = self._waiting
+        if handle.job_id in waiting and time.monotonic() < until:
+            return state
         with self._state.service_lock():
             self._attend()
-            if self._state.queued():
+            if queued := self._state.queued():
                 self._start_missing()
-            return self._look(handle.job_id)
+            state = self._look(handle.job_id)
+            if state.status is JobStatus.PENDING:
+                self._waiting = time.monotonic() + _WAIT_ON, queued.keys(), state
+            return state
 
     def cancel(self, handle: JobHandle) -> None:  # noqa: D102
         deadline = time.monotonic() + _WORKER_ANSWERS_WITHIN
@@ -243,6 +253,7 @@ class LocalService(RootHere):
         return [job_id for job_id in (*claimed, *self._state.queued()) if not self._state.outcome(job_id)]
 
     def _ask_to_cancel(self, job_id: str) -> None:
+        self._waiting = _NONE_WAITS
         state = self._look(job_id)
         if state.status is JobStatus.PENDING:
             self._state.queued()[job_id].unlink()
