@@ -1,7 +1,7 @@
 """Errors between nasflow and Prefect's API, each as one sentence that says how to fix it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from httpx import HTTPStatusError, Request
 
 _EXAMPLE = "http://127.0.0.1:4200/api"
-_TOO_LARGE = "parameters must be less than"  # from Prefect's answer
 
 
 class PrefectApiError(ServiceError):
@@ -76,38 +75,34 @@ def refusal(error: "HTTPStatusError") -> str:
     return " ".join(str(words).split())[:300]
 
 
+def no_server() -> PrefectApiError:
+    """Return the error of a command that needs a server where none is named and Prefect's settings let none start."""
+    return PrefectApiError(
+        "no Prefect server is named, and PREFECT_SERVER_ALLOW_EPHEMERAL_MODE lets none start",
+        f"run 'nasflow server start', or set PREFECT_API_URL to that of a server, such as {_EXAMPLE}",
+    )
+
+
 def _explained(error: Exception) -> PrefectApiError | None:
     """Return the PrefectApiError for an error; None if it is not about Prefect's API."""
     if "prefect" not in sys.modules:
         return None
     from httpx import HTTPStatusError, InvalidURL, RequestError, UnsupportedProtocol  # noqa: PLC0415 - slow
 
+    from .answers import explained_answer, explained_certificates, explained_failure  # noqa: PLC0415 - slow
+
     chain = _causes(error)
     words = " ".join(str(link) for link in chain if isinstance(link, RuntimeError))
     for link in chain:
         if isinstance(link, InvalidURL | UnsupportedProtocol):
             return _wrong_url("is not a URL") if "Failed to reach API" in words or _is_ours(link) else None
-        if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.status_code == 401:
-            return _refused()
-        if isinstance(link, HTTPStatusError) and _is_ours(link) and _TOO_LARGE in link.response.text:
-            return PrefectApiError(
-                f"{_server()} takes no config of this size ({link.response.status_code})",
-                "make the config shorter, or set PREFECT_SERVER_API_MAX_PARAMETER_SIZE=0 where that server starts",
-            )
-        if isinstance(link, HTTPStatusError) and _is_ours(link) and link.response.is_server_error:
-            return PrefectApiError(
-                f"{_server()} answers {link.response.status_code} {link.response.reason_phrase}",
-                "the server's log says why; once it works, run the command again",
-            )
-        if isinstance(link, RequestError) and _is_ours(link) and (api_url() is None or server_in_use()):
-            return _own_has_ended()
+        if isinstance(link, HTTPStatusError) and _is_ours(link) and (said := explained_answer(link, _server())):
+            return PrefectApiError(*said)
         if isinstance(link, RequestError) and _is_ours(link):
-            return PrefectApiError(
-                f"{_server()} can't be reached",
-                "start it with 'prefect server start', or unset PREFECT_API_URL to run without a server",
-            )
+            own = api_url() is None or server_in_use() is not None
+            return _own_has_ended() if own else PrefectApiError(*explained_failure(link, _server()))
     if "Failed to reach API" in words:
-        return _own_has_ended() if api_url() is None else _wrong_url("answers, but not as Prefect's API does")
+        return _own_has_ended() if api_url() is None else _wrong_url("answers, but not as Prefect's API does", chain)
     if "Found incompatible versions" in words:
         return PrefectApiError(
             f"{_server()} has another version ({words.partition(': ')[2].removesuffix('.')})",
@@ -115,6 +110,10 @@ def _explained(error: Exception) -> PrefectApiError | None:
         )
     if "ephemeral Prefect API server" in words:
         return PrefectApiError("Prefect's own server did not start", "'nasflow doctor' looks for the reason")
+    if "No Prefect API URL provided" in str(chain[-1]):
+        return no_server()
+    if isinstance(chain[-1], OSError) and (said := explained_certificates()):
+        return PrefectApiError(*said)
     return None
 
 
@@ -131,40 +130,29 @@ def _causes(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _refused() -> PrefectApiError:
-    from httpx import URL  # noqa: PLC0415 - slow
-    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
-
-    settings = get_current_settings()
-    given, key = settings.api.auth_string is not None, settings.api.key is not None
-    if URL(api_url() or "").host == URL(settings.cloud.api_url).host or (key and not given):
-        saw = "does not accept our PREFECT_API_KEY" if key else "asks for an API key, and we have none"
-        return PrefectApiError(
-            f"{_server()} {saw} (401)", "run 'prefect cloud login', or set PREFECT_API_KEY to a key that is valid there"
-        )
-    saw = "does not accept our PREFECT_API_AUTH_STRING" if given else "asks for a password, and we have none"
-    return PrefectApiError(
-        f"{_server()} {saw} (401)",
-        "set PREFECT_API_AUTH_STRING to the same user:password as PREFECT_SERVER_API_AUTH_STRING on the server",
-    )
-
-
 def _own_has_ended() -> PrefectApiError:
     return PrefectApiError("Prefect's own server has ended", "run the command again: it goes on from there")
 
 
-def _wrong_url(saw: str) -> PrefectApiError:
-    return PrefectApiError(f"{api_url()} {saw}", f"set PREFECT_API_URL to that of a Prefect server, such as {_EXAMPLE}")
+def _wrong_url(saw: str, chain: Sequence[BaseException] = ()) -> PrefectApiError:
+    from .answers import HEADERS  # noqa: PLC0415 - slow
+
+    mend = f"set PREFECT_API_URL to that of a Prefect server, such as {_EXAMPLE}"
+    if any(isinstance(link, ValueError) for link in chain):  # a page, no JSON
+        mend += f", or {HEADERS}"
+    return PrefectApiError(f"{api_url()} {saw}", mend)
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether a failed request was to Prefect's API."""
-    from httpx import URL  # noqa: PLC0415 - slow
+    """Whether a failed request was to Prefect's API, or redirected from there."""
+    from httpx import URL, HTTPStatusError  # noqa: PLC0415 - slow
 
     try:
         request: Request = error.request  # type: ignore[attr-defined]
     except (AttributeError, RuntimeError):  # the error has no request
         return False
+    if isinstance(error, HTTPStatusError) and error.response.history:
+        request = error.response.history[0].request
     url = api_url()
     if url is None:  # the server that Prefect starts by itself
         return request.url.host == "127.0.0.1"

@@ -7,6 +7,7 @@ flow run, it does not notice a cancellation at all. So a thread polls the run's 
 import contextvars
 import functools
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.context import FlowRunContext
-from prefect.exceptions import Pause
+from prefect.exceptions import ObjectNotFound, Pause
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Running, Scheduled, Suspended
 
@@ -37,11 +38,16 @@ from nasflow.study.study import Study
 
 from ..server.secrets import use_prefect_blocks
 from ..ui.heartbeats import Heartbeats
+from .deleted import end_without_record
 from .place import keep_without_place
 from .session import SearchSession
 from .stop_events import StopEvents
 
+_LOG = logging.getLogger(__name__)
+
 POLL_SECONDS = 1.0
+_DELETED = "ended, because its flow run was deleted in Prefect; run it again to go on from its finished epochs"
+_SURELY = 2  # answers in a row without the flow run
 _STOP_EVENTS_EVERY = 5  # looks at the run's state
 _ANSWER_SECONDS = 10.0
 _UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
@@ -53,8 +59,11 @@ R = TypeVar("R")
 class Control:
     """Applies state changes of a flow run on the server to its session. A cancelled round cancels the search.
 
+    If the flow run is deleted, the search ends as if it was cancelled, because it can report nothing any more: it could
+    begin no further round. A round whose run is deleted goes on.
+
     Paused and suspended are the same here. A deployment's run ends its process, and a worker continues it once it is
-    resumed. Any other run ends its jobs and waits.
+    resumed. Any other run ends its jobs and waits. If the flow that calls it is suspended, it ends with that flow.
 
     Args:
         session: the session of the flow run.
@@ -72,6 +81,8 @@ class Control:
         self._stop_events = StopEvents(session.config.name)
         self._paused = False
         self._too_late = False
+        self._missing = 0  # answers of the server without the flow run
+        self._callers = None if run.parent_task_run_id is None else _suspension()  # of the flow that calls this one
         self._ended = threading.Event()
 
     @contextmanager
@@ -96,6 +107,16 @@ class Control:
             yield
         finally:
             del self._rounds[run.id]
+
+    def refuse_deleted(self) -> None:
+        """Raise InterruptedSearchError if the flow run was deleted."""
+        try:
+            with get_client(sync_client=True) as client:
+                client.read_flow_run(self._run.id)
+        except ObjectNotFound:
+            raise InterruptedSearchError(f"study '{self._session.config.name}' is {_DELETED}") from None
+        except (httpx.HTTPError, ValueError):  # no answer, or a proxy's page
+            return
 
     def resumed(self) -> bool:
         """Whether the search continues after an interruption. Waits while it is paused.
@@ -148,6 +169,9 @@ class Control:
                     return
                 for heartbeats in list(self._rounds.values()):
                     heartbeats.send_due()
+                if self._callers is not None and self._callers.is_requested():
+                    self._do(self._session.end, "suspended with the flow that called it: its jobs end")
+                    return
                 try:
                     runs = _read(client, [self._run.id, *self._rounds])
                     states = {run.id: run.state for run in runs if run.state}
@@ -164,7 +188,10 @@ class Control:
             self._do(self._session.end, f"{cancelled[0].name} in Prefect: its jobs are ended, finished epochs are kept")
             return
         state = states.get(self._run.id)
+        self._missing = 0 if state is not None else self._missing + 1
         if state is None:
+            if self._missing == _SURELY:
+                self._do(self._session.end, _DELETED, _LOG.warning)
             return
         if not state.is_paused():
             self._too_late = self._paused and state.is_final()
@@ -209,8 +236,8 @@ class Control:
             else:
                 log.info("an event asks to stop trial %d: it ends after its present epoch", number)
 
-    def _do(self, act: Callable[[], None], why: str) -> None:
-        get_run_logger().info("study '%s' is %s", self._session.config.name, why)
+    def _do(self, act: Callable[[], None], why: str, log: Callable[..., None] | None = None) -> None:
+        (log or get_run_logger().info)("study '%s' is %s", self._session.config.name, why)
         try:
             act()
         except Exception:  # tried again when the flow ends, which may raise
@@ -224,6 +251,7 @@ _controls: dict[SearchSession, Control] = {}
 def controlled(session: SearchSession) -> Iterator[Control]:
     """Yield the session's control, which belongs to the flow run that enters first. Its rounds get the same control."""
     run = _this_run()
+    end_without_record(get_client(sync_client=True))
     if present := _controls.get(session):
         with present.of_round(run):
             yield present
@@ -233,9 +261,11 @@ def controlled(session: SearchSession) -> Iterator[Control]:
         with control.watching():
             yield control
     except BaseException as error:
-        if control.left is None:
-            raise
-        raise Pause(state=control.left) from error  # SIGTERM, say: the run stays suspended
+        if control.left is not None:
+            raise Pause(state=control.left) from error  # SIGTERM, say: the run stays suspended
+        if isinstance(error, httpx.HTTPStatusError | ObjectNotFound):
+            control.refuse_deleted()
+        raise
     finally:
         del _controls[session]
 
@@ -270,7 +300,7 @@ def suspendable(config: SearchConfig) -> Iterator[None]:
             with get_client(sync_client=True) as client:
                 _end_rounds(client, run)
                 state = _leave(client, run)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ObjectNotFound) as error:
             get_run_logger().warning("the state of the suspended flow run could not be updated: %s", error)
         raise Pause(state=state) from None
 
@@ -307,6 +337,11 @@ def _this_run() -> FlowRun:
     if context is None or context.flow_run is None:
         raise RuntimeError("only a flow run can be controlled")
     return context.flow_run
+
+
+def _suspension() -> Any:
+    """Return what Prefect's engine notes a suspension in, which a flow shares with its subflows; None without it."""
+    return getattr(FlowRunContext.get(), "flow_run_suspension_request", None)
 
 
 def _read(client: SyncPrefectClient, ids: list[UUID]) -> Sequence[FlowRun]:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 
 from prefect import get_run_logger
 
@@ -38,7 +39,7 @@ def time_limited(session: SearchSession) -> Iterator[None]:
             log.info("study '%s': budget.hours is over, so its jobs are ended", session.config.name)
             session.end_in_time()
 
-    watcher = threading.Thread(target=watch, name="nasflow-time-limit", daemon=True)
+    watcher = threading.Thread(target=copy_context().run, args=(watch,), name="nasflow-time-limit", daemon=True)
     watcher.start()
     try:
         yield

@@ -3,11 +3,17 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, ContextVar
+
+_OURS = ContextVar["_RunLog | None"]("log of the search that runs here", default=None)
 
 
 class _RunLog(logging.Handler):
-    """Sends records of any thread to Prefect's API, as of one flow run."""
+    """Sends records to Prefect's API, as of one flow run.
+
+    These are the records of the search's own code and tasks, and those of threads without a flow run, such as the one
+    that renews a lease: if several searches run in this process, these may be of any of them.
+    """
 
     def __init__(self, run: Context):
         from prefect.logging.handlers import APILogHandler  # noqa: PLC0415 - slow
@@ -16,7 +22,10 @@ class _RunLog(logging.Handler):
         self._run, self._api = run, APILogHandler()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._run.copy().run(self._api.emit, record)
+        in_run = _in_run()
+        ours = _OURS.get() is self or not (in_run or _OURS.get())
+        if ours and not (in_run and _has_api_handler(record.name)):  # else Prefect sends it
+            self._run.copy().run(self._api.emit, record)
 
 
 @contextmanager
@@ -26,15 +35,30 @@ def warnings_in_log(run: Context) -> Iterator[None]:
     Args:
         run: the context of the flow run.
     """
-    from prefect.settings import PREFECT_LOGGING_EXTRA_LOGGERS  # noqa: PLC0415 - slow
-
-    log = logging.getLogger("nasflow")
-    if log.name in PREFECT_LOGGING_EXTRA_LOGGERS.value():  # Prefect does
-        yield
-        return
-    handler = _RunLog(run)
+    log, handler = logging.getLogger("nasflow"), _RunLog(run)
+    before = _OURS.set(handler)
     log.addHandler(handler)
     try:
         yield
     finally:
         log.removeHandler(handler)
+        _OURS.reset(before)
+
+
+def _in_run() -> bool:
+    """Whether a flow run or a task run goes on in this thread."""
+    from prefect.context import FlowRunContext, TaskRunContext  # noqa: PLC0415 - slow
+
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
+
+
+def _has_api_handler(name: str) -> bool:
+    """Whether Prefect sends the records of a logger itself, as those of PREFECT_LOGGING_EXTRA_LOGGERS."""
+    from prefect.logging.handlers import APILogHandler  # noqa: PLC0415 - slow
+
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(isinstance(handler, APILogHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False

@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from ...server.client import prefect_client, set_up_prefect
-from ...server.errors import api_url
+from ...server.errors import api_url, no_server
 from ...server.own_server import use_kept_server
 from .findings import Finding, Level, examined
 
@@ -44,9 +44,12 @@ def check_prefect(pool: str, is_kept: bool) -> list[Finding]:
 def _check_server(is_kept: bool) -> Iterator[Finding]:
     import prefect  # noqa: PLC0415 - slow
     from packaging.version import parse  # noqa: PLC0415 - slow
+    from prefect.settings import get_current_settings  # noqa: PLC0415 - slow
 
     url = api_url()
     if url is None:
+        if not get_current_settings().server.ephemeral.enabled:
+            raise no_server()
         yield Finding(
             "server",
             Level.WARNING,

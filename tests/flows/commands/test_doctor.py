@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_EPHEMERAL_ENABLED, temporary_settings
 from sqlalchemy import update
 
 from nasflow.config.search import load_config
 from nasflow.errors import ConfigError
 from nasflow.flows.commands.doctor.machine import check_slots
-from nasflow.flows.commands.doctor.prefect import clock_finding
+from nasflow.flows.commands.doctor.prefect import check_prefect, clock_finding
 from nasflow.flows.server.automations import ZOMBIES
 from nasflow.study.database.store import SchemaRow, Store
 from tests.flows.forked_commands import run_forked, start_forked
@@ -177,6 +178,14 @@ def test_no_server_is_configured_and_none_is_started(patient, tmp_path_factory):
     patient.env |= {"PREFECT_API_URL": "", "PREFECT_HOME": str(home)}
     patient.fault("server", "warning", "none is configured", "prefect server start", "PREFECT_API_URL")
     assert not list(home.glob("*.db"))
+
+
+def test_no_server_is_configured_and_none_may_start():
+    with temporary_settings({PREFECT_API_URL: None, PREFECT_SERVER_EPHEMERAL_ENABLED: False}):
+        (finding,) = check_prefect(POOL, is_kept=False)
+    assert (finding.check, finding.level) == ("server", "broken")
+    assert "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE lets none start" in finding.saw
+    assert "'nasflow server start'" in finding.mend and "PREFECT_API_URL" in finding.mend
 
 
 def test_a_fastapi_with_which_the_server_does_not_start(patient, tmp_path_factory):

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nasflow.config.search import load_config
 from nasflow.errors import UserError
 from nasflow.flows.server.database_template import DatabaseTemplate
 from nasflow.flows.server.errors import PrefectApiError
@@ -17,6 +18,7 @@ from nasflow.flows.server.own_server import (
     start_own_server,
     use_own_server,
 )
+from nasflow.study.study import Study
 from tests.flows.searches import ONE_TRIAL, PrefectServer, Searches
 
 
@@ -78,6 +80,22 @@ def test_a_profile_that_names_a_server_is_followed(tmp_path: Path, home: Path, p
     said = searches.run("run", "of-the-team.yaml")
     assert prefect_server.url.removesuffix("/api") in said
     assert not (home / "prefect.db").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "lonely.yaml"], ["retry", "lonely"], ["recover"], ["recover", "lonely"]], ids=" ".join
+)
+def test_where_none_is_named_and_none_may_start_one_sentence_says_so(
+    tmp_path: Path, home: Path, command: list[str]
+) -> None:
+    searches = Searches(tmp_path, PrefectServer("", {**os.environ, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}))
+    places = {"store": f"sqlite:///{tmp_path}/nasflow.db", "work_dir": str(tmp_path / "nasflow-runs")}
+    Study.open(load_config(searches.write("lonely", **ONE_TRIAL, **places))).close()
+    said = searches.run(*command, code=2)
+    assert said.startswith(
+        "error: no Prefect server is named, and PREFECT_SERVER_ALLOW_EPHEMERAL_MODE lets none start: "
+    )
+    assert "'nasflow server start'" in said and said.count("\n") == 1, said
 
 
 def test_a_mistake_in_the_config_leaves_no_server(tmp_path: Path, home: Path) -> None:
